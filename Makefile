@@ -1,0 +1,37 @@
+# Every target sets up .venv by itself, with plain python3 and pip, and does nothing twice.
+PYTHON ?= python3
+BIN := .venv/bin
+CORE := .venv/.installed
+DEV := .venv/.installed-dev
+
+.PHONY: run test lint bench format clean
+
+run: $(CORE)  ## the default comparison: nine algorithms, one cell
+	$(BIN)/perfeds2 compare
+
+test: $(DEV)  ## the whole test suite
+	$(BIN)/pytest
+
+lint: $(DEV)  ## formatting, lint rules, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: $(DEV)  ## speed against bare loops, oracles and targets
+	$(BIN)/perfeds2 bench
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+
+$(CORE): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEV): $(CORE)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

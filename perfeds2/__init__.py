@@ -1,0 +1,72 @@
+"""Time-aware federated learning for mobile edge networks.
+
+The names below are imported when they are first used, so that ``import perfeds2`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from perfeds2.allocation.bandwidth import Uplink, equal_share
+    from perfeds2.experiments.algorithms import Algorithm
+    from perfeds2.experiments.compare import Comparison, compare
+    from perfeds2.learning.evaluate import evaluate
+    from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+    from perfeds2.learning.replay import Learner, replay
+    from perfeds2.learning.tasks import digits, synthetic
+    from perfeds2.network.cell import Cell
+    from perfeds2.timeline.rounds import Protocol
+    from perfeds2.timeline.simulate import simulate
+    from perfeds2.timeline.timeline import Timeline
+
+_HOME = {
+    "Cell": "network.cell",
+    "Uplink": "allocation.bandwidth",
+    "equal_share": "allocation.bandwidth",
+    "Protocol": "timeline.rounds",
+    "Timeline": "timeline.timeline",
+    "simulate": "timeline.simulate",
+    "digits": "learning.tasks",
+    "synthetic": "learning.tasks",
+    "FedAvg": "learning.objectives",
+    "FedProx": "learning.objectives",
+    "PerFed": "learning.objectives",
+    "Learner": "learning.replay",
+    "replay": "learning.replay",
+    "evaluate": "learning.evaluate",
+    "Algorithm": "experiments.algorithms",
+    "compare": "experiments.compare",
+    "Comparison": "experiments.compare",
+}
+
+__all__ = [
+    "Algorithm",
+    "Cell",
+    "Comparison",
+    "FedAvg",
+    "FedProx",
+    "Learner",
+    "PerFed",
+    "Protocol",
+    "Timeline",
+    "Uplink",
+    "compare",
+    "digits",
+    "equal_share",
+    "evaluate",
+    "replay",
+    "simulate",
+    "synthetic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'perfeds2' has no attribute {name!r}")
+    return getattr(import_module(f"perfeds2.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

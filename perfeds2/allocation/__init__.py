@@ -1,0 +1,1 @@
+"""What is shared out on the cell: participation, rounds and the uplink band."""

@@ -1,0 +1,296 @@
+"""Who gets how much of the uplink band in a round?
+
+A bandwidth policy is any function from an ``Uplink`` (what the base station knows when the round opens) to one
+bandwidth per UE. The answer stands until the round closes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from perfeds2.network.link import Array, closer_nats_per_hz, nats_per_hz
+
+Bandwidth = Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What a bandwidth policy may look at."""
+
+    round: int
+    bandwidth_hz: float  # B, to be shared
+    signal_hz: Float[np.ndarray, " n"]  # p·h·d^−κ / N0 in this round
+    compute_s: Float[np.ndarray, " n"]  # seconds of computing still to do before sending
+    bits: Float[np.ndarray, " n"]  # bits still to send; 0 for a UE that has nothing to send
+    shares: Float[np.ndarray, " n"]  # η, participation targets, summing to 1
+    planned: Bool[np.ndarray, " n"] | None  # the round's planned UEs; None when the first arrivals close it
+
+
+Policy = Callable[[Uplink], Bandwidth]
+
+
+def equal_share(uplink: Uplink) -> Bandwidth:
+    """The same band for every UE that has something to send."""
+    sending = uplink.bits > 0
+    return np.where(sending, uplink.bandwidth_hz / max(int(sending.sum()), 1), 0.0)
+
+
+def equal_finish(uplink: Uplink) -> Bandwidth:
+    """The planned UEs all end at the same, earliest possible time (Theorem 2); nobody else gets any band.
+
+    Without a plan, all UEs with something to send end together. Then *which* A arrive first is rounding noise, settled
+    by UE number (erratum 12): give the rounds a schedule, or choose another policy. A UE that still computes keeps its
+    band from the start, because the allocation stands for the whole round.
+    """
+    serve = _planned(uplink)
+    if not serve.any():
+        return np.zeros(serve.size)
+    bits, compute_s = uplink.bits[serve], uplink.compute_s[serve]
+    nothing = np.zeros(bits.size)
+    return _spread(serve, _finish_together(uplink.bandwidth_hz, _signal(uplink, serve), bits, compute_s, nothing))
+
+
+def weighted_rate(uplink: Uplink) -> Bandwidth:
+    """Everybody in flight sends at a rate proportional to its share: r_i/η_i is equal (Theorem 4's other extreme)."""
+    serve = (uplink.bits > 0) & (uplink.shares > 0)
+    if not serve.any():
+        return np.zeros(serve.size)
+    # To send η_i bits in the same time from now on is to send at rates in proportion to η_i.
+    shares = uplink.shares[serve]
+    nothing = np.zeros(shares.size)
+    return _spread(serve, _finish_together(uplink.bandwidth_hz, _signal(uplink, serve), shares, nothing, nothing))
+
+
+def between(theta: float) -> Policy:
+    """A policy between Theorem 4's extremes: ``weighted_rate`` at θ = 0, all band to the planned UEs at θ = 1.
+
+    Each UE outside the plan keeps 1 − θ of its weighted-rate band w_i. What they give up goes to the planned UEs so that
+    the last of them ends as early as it can, none getting less than its own w_i. So, with a plan:
+
+    - b_i ≥ w_i for every planned UE and every θ (Theorem 4's lower bounds), and Σb = B;
+    - a larger θ never makes the round's last planned UE end later;
+    - θ = 1 is ``equal_finish`` exactly when ``equal_finish`` itself keeps the lower bounds. It need not: to a planned UE
+      with few bits left it gives less than w_i.
+
+    Without a plan everybody is served, the bounds b_i ≥ w_i would leave only w itself, and each UE keeps (1 − θ)·w_i:
+    then θ = 1 is ``equal_finish``.
+    """
+    if not 0 <= theta <= 1:
+        raise ValueError(f"theta must be from 0 (weighted_rate) to 1 (all band to the planned UEs), got {theta}.")
+
+    def policy(uplink: Uplink) -> Bandwidth:
+        serve, least = _planned(uplink), weighted_rate(uplink)
+        if theta == 0 or not serve.any():
+            return least
+        bound = serve if uplink.planned is not None else np.zeros_like(serve)
+        kept = np.where(bound, least, (1 - theta) * least)
+        band = uplink.bandwidth_hz - kept[~serve].sum()
+        together = _finish_together(
+            band, _signal(uplink, serve), uplink.bits[serve], uplink.compute_s[serve], kept[serve]
+        )
+        return kept * ~serve + _spread(serve, together)
+
+    policy.__name__ = f"between({theta:g})"
+    return policy
+
+
+def max_throughput(uplink: Uplink) -> Bandwidth:
+    """The largest Σ r_i over the UEs with something to send.
+
+    At the optimum all marginal rates dr/db = ln(1+x) − x/(1+x) are equal, hence all x = g_i/b_i: the band goes in
+    proportion to the signals, and a UE at the edge of the cell gets next to nothing.
+    """
+    signal = np.where(uplink.bits > 0, uplink.signal_hz, 0.0)
+    total = signal.sum()
+    return uplink.bandwidth_hz * signal / total if total > 0 else np.zeros(signal.size)
+
+
+def proportional_fair(uplink: Uplink) -> Bandwidth:
+    """The largest Σ ln r_i over the UEs with something to send: (dr/db)/r is the same number λ for all of them.
+
+    With x = g/b this reads φ(x) = λg for φ(x) = x·((1+x)ln(1+x) − x) / ((1+x)ln(1+x)), which rises with x. λ is
+    found by Newton's rule on 1/Σb, kept in its bracket.
+    """
+    serve = uplink.bits > 0
+    if not serve.any():
+        return np.zeros(serve.size)
+    signal, band = _signal(uplink, serve), uplink.bandwidth_hz
+    snr = signal * signal.size / band  # x at equal shares
+    at_equal_shares = np.exp(_log_fairness(snr)[0]) / signal
+    low, high = at_equal_shares.min(), at_equal_shares.max()  # with λ above all of these everybody has less than B/n
+    price, given, total = high, signal / snr, band
+    for _ in range(MOST_STEPS):
+        snr, slope = _at_fairness(price * signal, snr)
+        given = signal / snr
+        total = given.sum()
+        if abs(total - band) < 1e-12 * band or high <= low * (1 + 1e-14):
+            break
+        low, high = (max(low, price), high) if total > band else (low, min(high, price))
+        newton = price * (1 + (total / band - 1) * total / (given / slope).sum())
+        price = newton if low < newton < high else np.sqrt(low * high)
+    return _spread(serve, given * (band / total))
+
+
+def allocate(policy: Policy, uplink: Uplink) -> Bandwidth:
+    """Ask the policy and check its answer: b ≥ 0, finite, Σb ≤ B."""
+    bandwidth = np.asarray(policy(uplink), float)
+    name, n = getattr(policy, "__name__", type(policy).__name__), uplink.bits.size
+    if bandwidth.shape != (n,):
+        raise ValueError(
+            f"bandwidth policy {name} returned shape {bandwidth.shape} in round {uplink.round}; expected ({n},)."
+        )
+    if bandwidth.min() >= 0 and bandwidth.sum() <= uplink.bandwidth_hz * (1 + 1e-9):
+        return bandwidth  # NaN and infinity fail this, too
+    bad = ~(np.isfinite(bandwidth) & (bandwidth >= 0))
+    if bad.any():
+        ue = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"bandwidth policy {name} gave UE {ue} {bandwidth[ue]} Hz in round {uplink.round}; expected a finite number ≥ 0."
+        )
+    ue = int(bandwidth.argmax())
+    raise ValueError(
+        f"bandwidth policy {name} gave away {bandwidth.sum():.9g} Hz in round {uplink.round}, more than the cell's "
+        f"{uplink.bandwidth_hz:.9g} Hz (UE {ue} has most: {bandwidth[ue]:.9g} Hz)."
+    )
+
+
+def _planned(uplink: Uplink) -> Bool[np.ndarray, " n"]:
+    """Who must be served: the planned UEs, or all of them, as far as they have something to send."""
+    return uplink.bits > 0 if uplink.planned is None else uplink.planned & (uplink.bits > 0)
+
+
+def _spread(serve: Bool[np.ndarray, " n"], bandwidth: Float[np.ndarray, " s"]) -> Bandwidth:
+    """Bandwidths of the UEs served, among zeros for the others."""
+    everybody = np.zeros(serve.size)
+    everybody[serve] = bandwidth
+    return everybody
+
+
+def _signal(uplink: Uplink, serve: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " s"]:
+    signal = uplink.signal_hz[serve]
+    if not signal.min() > 0:
+        ue = int(np.flatnonzero(serve)[~(signal > 0)][0])
+        raise ValueError(
+            f"UE {ue} has a signal of {uplink.signal_hz[ue]} Hz in round {uplink.round} and can send nothing on any "
+            f"bandwidth; expected a signal above 0."
+        )
+    return signal
+
+
+MOST_STEPS = 200  # the hardest of thousands of cells over twelve decades took 14
+BLOCK = 32_768  # UEs worked on at a time: as many as the processor's cache holds
+NO_BITS = 1e-100  # fewer than this count as this many: the crumbs that rounding leaves must not underflow to no band
+
+
+def _finish_together(
+    bandwidth_hz: float,
+    signal_hz: Float[np.ndarray, " s"],
+    bits: Float[np.ndarray, " s"],
+    compute_s: Float[np.ndarray, " s"],
+    least_hz: Float[np.ndarray, " s"],
+) -> Float[np.ndarray, " s"]:
+    """Share the band so that the last UE ends as early as it can, nobody getting less than ``least_hz``.
+
+    To end at T a UE needs b_i(T) = R_i/u_i: R_i = bits·ln2/(T − compute) in nat/s, u_i = ln(1 + g_i/b_i). We look for
+    Σ max(b_i(T), least_i) = B. No band at all brings UE i home before compute_i + bits_i·ln2/g_i. The unknown is the
+    time after the latest of those limits: it keeps its digits even where a UE is close to its limit.
+
+    1/Σb is nearly a straight line in that time, both far from the limits (b ~ 1/T) and close to them, so Newton's rule
+    on it, kept inside a bracket, takes about four steps, and u is carried along from step to step.
+    """
+    nats = np.maximum(bits, NO_BITS) * np.log(2)
+    limit_s = nats / signal_hz
+    last = int((compute_s + limit_s).argmax())
+    spare_s = np.maximum((compute_s[last] - compute_s) + (limit_s[last] - limit_s), 0.0)
+    spare_hz = bandwidth_hz - float(least_hz.sum())
+    if spare_hz <= 1e-12 * bandwidth_hz:
+        return least_hz
+    # With equal parts of the spare band everybody is home by ``high``; with all of it the last UE is not before ``low``.
+    snr = signal_hz / (least_hz + spare_hz / bits.size)
+    high = float((limit_s * _excess(snr) - spare_s).max())
+    low = float(limit_s[last] * _excess(signal_hz[last : last + 1] / bandwidth_hz)[0])
+    after_s, efficiency, given = high, np.log1p(snr), np.empty(bits.size)
+    blocks = [slice(start, start + BLOCK) for start in range(0, bits.size, BLOCK)]
+    for _ in range(MOST_STEPS):
+        slope = unsure = 0.0
+        for at in blocks:
+            needed, fall, wrong = _needs(after_s, nats[at], limit_s[at], spare_s[at], efficiency[at])
+            np.maximum(needed, least_hz[at], out=given[at])
+            slope += fall.sum(where=needed >= least_hz[at])
+            unsure = max(unsure, wrong)
+        total = given.sum()
+        miss = total / bandwidth_hz - 1
+        if (unsure < 1e-11 and abs(miss) * bandwidth_hz < 1e-11 * spare_hz) or high <= low * (1 + 1e-14):
+            break
+        if abs(miss) > unsure:  # only then is it certain on which side we are
+            low, high = (max(low, after_s), high) if miss > 0 else (low, min(high, after_s))
+        newton = float(after_s + miss * total / slope) if slope > 0 else low
+        after_s = newton if low < newton < high else float(np.sqrt(low * high))
+    above = given - least_hz
+    return least_hz + above * (spare_hz / above.sum()) if above.any() else least_hz
+
+
+def _needs(
+    after_s: float, nats: Array, limit_s: Array, spare_s: Array, efficiency: Array
+) -> tuple[Array, Array, float]:
+    """The bandwidths that bring these UEs home at a time, how fast they fall with it, and how far off they may be.
+
+    The efficiencies u are updated in place: from their old values while everybody is far from its limit and moves
+    little, else from scratch.
+    """
+    headroom_s = after_s + spare_s
+    sending_s = headroom_s + limit_s
+    load = limit_s / sending_s  # Γ
+    unsure = 1.0
+    if load.max() < 0.1:
+        np.maximum(efficiency, 3.6, out=efficiency)  # as it is at such loads; Halley's rule is safe from there
+        for _ in range(3):
+            closer = closer_nats_per_hz(load, efficiency)
+            unsure = float(np.abs(closer / efficiency - 1).max()) ** 3
+            efficiency[:] = closer
+            if unsure < 0.01:
+                break
+    if not unsure < 0.01:
+        efficiency[:], unsure = nats_per_hz(np.log1p(headroom_s / limit_s)), 0.0
+    needed = nats / (sending_s * efficiency)
+    # −db/dT = b/(T − compute) · (Γ + u)/(Γ + u − 1), a factor below 4/u also where Γ + u − 1 has lost its digits
+    reach = load + efficiency
+    return needed, needed / sending_s * reach / np.maximum(reach - 1, efficiency / 4), unsure
+
+
+def _excess(snr: Array) -> Array:
+    """x/ln(1+x) − 1: how much longer than its limit a UE sends at a signal-to-noise ratio of x."""
+    excess = snr / np.log1p(snr) - 1
+    weak = snr < 1e-3
+    if weak.any():
+        x = snr[weak]
+        excess[weak] = x * (1 / 2 - x * (1 / 12 - x * (1 / 24 - x * (19 / 720))))
+    return excess
+
+
+def _at_fairness(
+    target: Float[np.ndarray, " s"], snr: Float[np.ndarray, " s"]
+) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+    """The x with φ(x) = target, from a guess, and the slope of ln φ against ln x: between 1 and 2, so Newton is quick."""
+    slope, target = np.ones(snr.size), np.log(target)
+    for _ in range(MOST_STEPS):
+        value, slope = _log_fairness(snr)
+        step = (target - value) / slope
+        snr = snr * np.exp(step)
+        if np.abs(step).max() < 1e-7:  # its square is below what float64 can tell
+            break
+    return snr, slope
+
+
+def _log_fairness(snr: Float[np.ndarray, " s"]) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+    """ln φ(x) of ``proportional_fair``, and its slope against ln x."""
+    log = np.log1p(snr)
+    gain = (1 + snr) * log - snr
+    weak = snr < 1e-2
+    if weak.any():  # x²/2 − x³/6 + x⁴/12 − …
+        x = snr[weak]
+        gain[weak] = x * x * (1 / 2 - x * (1 / 6 - x * (1 / 12 - x * (1 / 20 - x * (1 / 30 - x * (1 / 42 - x / 56))))))
+    share = snr / (1 + snr)
+    return np.log(share * gain / log), 1 + snr * log / gain - share - share / log

@@ -1,0 +1,187 @@
+"""Which UEs does each round wait for?
+
+A schedule Π is planned before anything runs: row k holds the A different UEs that round k closes on, in rising order.
+``deficit`` is the one to use. ``printed`` and ``printed_fixed`` are the paper's Algorithm 2, kept to compare (erratum 9).
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from perfeds2.allocation.shares import check_shares
+
+Rows = Int[np.ndarray, "K A"]
+Shares = Float[np.ndarray, " n"]
+
+
+def deficit(shares: Shares, quorum: int, rounds: int) -> Rows:
+    """Largest deficit first: round k takes the A UEs with the smallest merges so far − η_i·A·(k+1), ties to the smaller UE.
+
+    η_i·A·(k+1) is what UE i is due once round k (from 0) has closed. How far may merges stray from what is due, at the
+    end of any round, for shares that can be met at all (η_i ≤ 1/A, Ση = 1; others are an error)?
+
+    - Equal shares: below 1. This is round robin, with period n/gcd(n, A).
+    - A = 1: never 1 or more ahead, never more than H_n − 1 = 1/2 + 1/3 + … + 1/n behind. (Ahead: what is due beyond
+      what was merged sums to 1 before the pick, so the largest is positive. Behind: let a_j be the mean of the j largest
+      deficits after a round. If the picked UE stays among them, a_j has not grown; if not, it was among the j+1
+      largest before, and a_j ≤ a_{j+1} + 1/(j+1). As a_n = 0, a_1 ≤ 1/2 + … + 1/n.) A = n − 1 is the mirror image.
+    - In between we know no proof. A search over hundreds of thousands of shares, hill-climbing included, found at most
+      1.4 either way; the tests hold it to less than 2.
+    """
+    check_shares(shares, quorum, None)
+    shares = np.asarray(shares, float)
+    n = shares.size
+    due, ue = shares * quorum, np.arange(n)
+    merges = np.zeros(n)
+    rows = np.empty((rounds, quorum), np.int64)
+    for k in range(rounds):
+        # Whole billionths, so that rounding breaks no tie; then the UE number, which makes every key different.
+        behind = np.rint((merges - due * (k + 1)) * 1e9).astype(np.int64) * n + ue
+        rows[k] = np.sort(np.argpartition(behind, quorum - 1)[:quorum])
+        merges[rows[k]] += 1
+    return rows
+
+
+def printed(shares: Shares, quorum: int, rounds: int) -> Rows:
+    """Algorithm 2 to the letter: the fill-up stands inside the loop over UEs, and takes the first UEs (erratum 9).
+
+    Read so: sums over Π count the entries of the running round as they stand; a UE whose turn in the loop comes when
+    the row is full, or that has had its share, is struck out (Π[k][i] = 0) even if the fill-up had put it in; the
+    fill-up sets Π[k][0 : A − sum] = 1. Where that leaves a row short of A, it is completed with the first UEs not in it.
+    """
+    return _algorithm_2(shares, quorum, rounds, fill_inside=True)
+
+
+def printed_fixed(shares: Shares, quorum: int, rounds: int) -> Rows:
+    """Algorithm 2 with the fill-up moved behind the loop over UEs: the first UEs not yet in the row (erratum 9)."""
+    return _algorithm_2(shares, quorum, rounds, fill_inside=False)
+
+
+def _algorithm_2(shares: Shares, quorum: int, rounds: int, *, fill_inside: bool) -> Rows:
+    shares = np.asarray(shares, float)
+    n = shares.size
+    if not 1 <= quorum <= n:
+        raise ValueError(f"quorum must be from 1 to the number of UEs, {n}, got {quorum}.")
+    merges, total = np.zeros(n, np.int64), 0
+    rows = np.empty((rounds, quorum), np.int64)
+    for k in range(rounds):
+        row = np.zeros(n, bool)
+        for ue in range(n):
+            in_row = int(row.sum())
+            so_far = total + in_row
+            achieved = (merges[ue] + row[ue]) / so_far if so_far else 0.0
+            if in_row < quorum and achieved <= shares[ue] * (1 + 1e-12):  # ≤ as printed, whatever the last digit says
+                row[ue] = True
+                if fill_inside:
+                    row[: quorum - int(row.sum())] = True
+            else:
+                row[ue] = False
+        row[np.flatnonzero(~row)[: quorum - int(row.sum())]] = True
+        rows[k] = np.flatnonzero(row)
+        merges += row
+        total += quorum
+    return rows
+
+
+def period(schedule: Rows) -> int | None:
+    """The smallest number of rounds after which the schedule repeats (Theorem 3's K_p), or None if it is not seen to.
+
+    Seen means at least twice: a finite schedule shows a period only up to half its length. A share that is no fraction
+    with a small denominator gives none.
+    """
+    rounds = schedule.shape[0]
+    if rounds == 0:
+        return None
+    row = np.unique(schedule, axis=0, return_inverse=True)[1].ravel()
+    border = np.zeros(rounds, np.int64)  # the longest start of the schedule that rows 0..k also end with
+    for k in range(1, rounds):
+        length = border[k - 1]
+        while length and row[k] != row[length]:
+            length = border[length - 1]
+        border[k] = length + (row[k] == row[length])
+    shortest = int(rounds - border[-1])
+    return shortest if 2 * shortest <= rounds else None
+
+
+def achieved_shares(schedule: Rows, ues: int) -> Shares:
+    """The shares η a schedule gives (the paper's eq. (16))."""
+    return np.bincount(schedule.ravel(), minlength=ues) / max(schedule.size, 1)
+
+
+def longest_gap(schedule: Rows, ues: int) -> Int[np.ndarray, " n"]:
+    """The most rounds in a row each UE sits out before a merge, from the start on: the stalest it is ever merged.
+
+    A UE merged in rounds p and then q works from model p + 1, so it is q − p − 1 rounds stale; the first time, q. What
+    follows a UE's last merge does not count, and a UE that is never merged sits out all rounds.
+    """
+    _, ue, gap = _gaps(schedule)
+    longest = np.full(ues, -1, np.int64)
+    np.maximum.at(longest, ue, gap)
+    return np.where(longest < 0, schedule.shape[0], longest)
+
+
+def _gaps(schedule: Rows) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    """Every merge: in which round, whose, and how many rounds that UE had sat out."""
+    round_ = np.repeat(np.arange(schedule.shape[0]), schedule.shape[1])
+    ue = schedule.ravel()
+    order = np.lexsort((round_, ue))
+    round_, ue = round_[order], ue[order]
+    before = np.concatenate([[-1], round_[:-1]])
+    first = np.concatenate([[True], ue[1:] != ue[:-1]])[: ue.size]
+    return round_, ue, round_ - np.where(first, -1, before[: ue.size]) - 1
+
+
+def check_schedule(
+    schedule: Rows, ues: int, max_staleness: int | None, stale: Literal["restart", "wait", "ignore"]
+) -> None:
+    """Refuse a schedule that is none (A different UEs a row), or on which the protocol could wait for ever.
+
+    A planned UE that has sat out more than S rounds is too stale to be merged, and its round never closes. With
+    ``restart`` it was handed a newer model in time, so any schedule does. With ``wait`` nobody hands it one; with
+    ``ignore`` only if it happened to arrive before. With ``wait`` at most A·(S+1) UEs hold a job at all.
+
+    To check a schedule that ``as_schedule`` will repeat, pass it twice over: ``np.concatenate([rows, rows])``.
+    """
+    outside = (schedule < 0) | (schedule >= ues)
+    repeated: Bool[np.ndarray, " K"] = (np.diff(np.sort(schedule, axis=1), axis=1) == 0).any(axis=1)
+    wrong = np.flatnonzero(outside.any(axis=1) | repeated)
+    if wrong.size:
+        raise ValueError(
+            f"the schedule plans {schedule[wrong[0]]} for round {wrong[0]}; "
+            f"expected {schedule.shape[1]} different UEs from 0 to {ues - 1}."
+        )
+    if max_staleness is None or stale == "restart":
+        return
+    round_, ue, gap = _gaps(schedule)
+    late = np.flatnonzero(gap > max_staleness)
+    if late.size:
+        first = late[round_[late].argmin()]
+        raise ValueError(
+            f"the schedule plans UE {ue[first]} for round {round_[first]} after {gap[first]} rounds without it, more than "
+            f"max_staleness {max_staleness}: with stale={stale!r} that round could wait for ever. "
+            f"Raise max_staleness to {gap.max()}, use stale='restart', or plan the UE more often."
+        )
+    at_work = schedule.shape[1] * (max_staleness + 1)
+    if stale == "wait" and ues > at_work:
+        raise ValueError(
+            f"with stale='wait', quorum {schedule.shape[1]} and max_staleness {max_staleness} at most {at_work} UEs hold a "
+            f"job, so a schedule for {ues} UEs could plan one without; raise max_staleness to {-(-ues // schedule.shape[1]) - 1}."
+        )
+
+
+def as_schedule(rows: Rows) -> Callable[[int], Int[np.ndarray, " A"]]:
+    """The rows as the clock asks for them: round -> UEs. Behind its last row a schedule goes on periodically.
+
+    With its period where it has one (Theorem 3), so that the seam is not felt; else from its first row again, where a UE
+    may sit out longer than in the rows themselves (plan as many rounds as will be played, or see ``check_schedule``).
+    """
+    if rows.shape[0] == 0:
+        raise ValueError("a schedule needs at least 1 row, got none.")
+    length = period(rows) or rows.shape[0]
+
+    def planned(round_: int) -> Int[np.ndarray, " A"]:
+        return rows[round_] if round_ < rows.shape[0] else rows[round_ % length]
+
+    return planned

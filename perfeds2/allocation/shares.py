@@ -1,0 +1,109 @@
+"""How often should each UE take part?
+
+A participation share η_i is the fraction of all merges that are UE i's: Ση = 1. A UE merges at most once a round of A
+merges, so η_i ≤ 1/A; and it must come back often enough for the staleness bound S, so η_i ≥ 1/(A·S) (erratum 5).
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from perfeds2.network.cell import Cell
+from perfeds2.network.link import rate_bps
+
+Shares = Float[np.ndarray, " n"]
+TOLERANCE = 1e-9  # shares that miss a bound by less were meant to meet it
+
+
+def equal_shares(ues: int) -> Shares:
+    """Everybody the same."""
+    return np.full(ues, 1 / ues)
+
+
+def distance_shares(cell: Cell, payload_bits: float, samples: float) -> Shares:
+    """In proportion to how often a UE could deliver: η_i ∝ 1 / (its expected seconds to compute and send one update).
+
+    Sending is on an equal share B/n of the band, its expectation taken over one round's Rayleigh fading, by quadrature.
+    The paper leaves this choice open; ours gives UEs near the base station, or with a fast processor, larger shares.
+    """
+    fading, weight = _rayleigh_nodes()
+    sending_s = np.zeros(cell.ues)
+    for at, mass in zip(fading, weight, strict=True):
+        sending_s += (
+            mass * payload_bits / rate_bps(cell.bandwidth_hz / cell.ues, cell.mean_signal_hz * cell.fading_scale * at)
+        )
+    frequency = 1 / (cell.compute_s(samples) + sending_s)
+    return frequency / frequency.sum()
+
+
+def _rayleigh_nodes(points: int = 48) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:
+    """Points and weights for an expectation over a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40).
+
+    Deep fades make 1/rate large there, but the density h·e^(−h²/2) takes that back, so plain Gauss does it to 2e-6.
+    """
+    at, weight = np.polynomial.legendre.leggauss(points)
+    at, weight = 4.5 * (at + 1), 4.5 * weight
+    return at, weight * at * np.exp(-at * at / 2)
+
+
+def share_bounds(quorum: int, max_staleness: int | None) -> tuple[float, float]:
+    """The range of a single share: (1/(A·S), 1/A), or from 0 without a bound on staleness.
+
+    S = 0 allows only fresh updates: everybody is merged in every round, η_i = 1/A, which needs A = n.
+    """
+    if quorum < 1:
+        raise ValueError(f"quorum must be at least 1, got {quorum}.")
+    return (0.0 if max_staleness is None else 1 / (quorum * max(max_staleness, 1))), 1 / quorum
+
+
+def check_shares(shares: Shares, quorum: int, max_staleness: int | None) -> None:
+    """Refuse shares that no schedule can give: 1/(A·S) ≤ η_i ≤ 1/A and Ση = 1. The error offers the nearest that can."""
+    low, high = share_bounds(quorum, max_staleness)
+    shares = np.asarray(shares, float)
+    if not np.isfinite(shares).all():
+        raise ValueError(f"shares must be finite, but UE {int(np.flatnonzero(~np.isfinite(shares))[0])}'s is not.")
+    wrong = np.flatnonzero((shares < low * (1 - TOLERANCE)) | (shares > high * (1 + TOLERANCE)))
+    sums = abs(shares.sum() - 1) <= TOLERANCE
+    if wrong.size == 0 and sums:
+        return
+    nearest = nearest_feasible(shares, quorum, max_staleness)
+    show = wrong[:5] if wrong.size else np.arange(min(shares.size, 5))
+    more = f" and {wrong.size - 5} more" if wrong.size > 5 else ""
+    complaint = f"shares sum to {shares.sum():.9g}, expected 1" if not sums else "shares are out of range"
+    if wrong.size:
+        complaint += ": " + ", ".join(f"UE {ue} has {shares[ue]:.6g}" for ue in wrong[:5]) + more
+    raise ValueError(
+        f"{complaint}; with quorum {quorum} and max_staleness {max_staleness} a share must be from {low:.6g} to {high:.6g}. "
+        f"The nearest that can be met (nearest_feasible): "
+        + ", ".join(f"UE {ue} {nearest[ue]:.6g}" for ue in show)
+        + (", …" if show.size < shares.size else "")
+        + "."
+    )
+
+
+def nearest_feasible(shares: Shares, quorum: int, max_staleness: int | None) -> Shares:
+    """The feasible shares closest to these (Euclidean): clip(η − μ, 1/(A·S), 1/A) with the μ that makes the sum 1."""
+    low, high = share_bounds(quorum, max_staleness)
+    shares = np.asarray(shares, float)
+    n = shares.size
+    if n < quorum:
+        raise ValueError(
+            f"no shares are feasible: quorum {quorum} is more than the {n} UEs; choose a quorum up to {n}."
+        )
+    if n * low > 1 + TOLERANCE:
+        least = -(-n // quorum)
+        raise ValueError(
+            f"no shares are feasible: {n} UEs cannot all be merged every {max_staleness} rounds of {quorum}; "
+            f"raise max_staleness to {least} or the quorum to {-(-n // max(max_staleness or 1, 1))}."
+        )
+    # Σ clip(η − μ) falls with μ, in straight pieces that end where a share meets one of its bounds.
+    knots = np.sort(np.concatenate([shares - high, shares - low]))
+    first, last = 0, knots.size - 1
+    while last - first > 1:
+        middle = (first + last) // 2
+        if np.clip(shares - knots[middle], low, high).sum() >= 1:
+            first = middle
+        else:
+            last = middle
+    upper, lower = (np.clip(shares - knots[at], low, high).sum() for at in (first, last))
+    part = (upper - 1) / (upper - lower) if upper > lower else 0.0
+    return np.clip(shares - (knots[first] + part * (knots[last] - knots[first])), low, high)

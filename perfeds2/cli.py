@@ -1,0 +1,323 @@
+"""The command line: parses, calls, prints."""
+
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from perfeds2.experiments.compare import Watch
+    from perfeds2.experiments.spec import Spec
+
+app = typer.Typer(
+    name="perfeds2",
+    help="Time-aware federated learning for mobile edge networks: who learns fastest in a wireless cell?",
+    epilog="Start with: perfeds2 compare        Then: perfeds2 COMMAND --help",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# flag: (section, key, how the value looks, panel, help)
+SETTINGS: dict[str, tuple[str, str, str, str, str]] = {
+    "task": ("task", "name", "NAME", "Task", "What is learned: digits (built in) or synthetic (any number of UEs). (default: digits)"),
+    "data-dir": ("task", "data_dir", "DIR", "Task", "Where real data sets are; else $PERFEDS2_DATA, then the user's cache."),
+    "labels-per-ue": ("task", "labels_per_ue", "N", "Task", "How many of the labels each UE has: fewer is more different. (default: 3)"),
+    "ues": ("cell", "ues", "N", "Cell", "How many UEs are in the cell. (default: 20)"),
+    "bandwidth-hz": ("cell", "bandwidth_hz", "HZ", "Cell", "The uplink band all UEs share. (default: 1e6)"),
+    "quorum": ("protocol", "quorum", "A", "Rounds", "A round of the S2 algorithms closes on so many updates. (default: a quarter of the UEs)"),
+    "max-staleness": ("protocol", "max_staleness", "S", "Rounds", "No merged update is older than so many rounds; or 'unbounded'. (default: 5)"),
+    "stale": ("protocol", "stale", "RULE", "Rounds", "A UE that would exceed the bound: restart it, wait for it, or ignore its update. (default: restart)"),
+    "schedule": ("protocol", "schedule", "RULE", "Rounds", "What closes an S2 round: the first A arrivals (first), or a planned set: deficit, printed, printed_fixed. (default: first)"),
+    "shares": ("protocol", "shares", "RULE", "Rounds", "Participation targets of a schedule: equal, distance, or one number per UE, comma-separated. (default: equal)"),
+    "bandwidth": ("protocol", "bandwidth", "POLICY", "Rounds", "How the band is shared: equal_share, equal_finish, weighted_rate, max_throughput, proportional_fair, between:THETA. (default: equal_share)"),
+    "alpha": ("learning", "alpha", "STEP", "Learning", "Step size of the personal gradient step. (default: 0.03)"),
+    "beta": ("learning", "beta", "STEP", "Learning", "Step size of the server. (default: 0.07)"),
+    "batch": ("learning", "batch", "N", "Learning", "Samples a batch; PerFed draws three batches a step. (default: 40)"),
+    "local-steps": ("learning", "local_steps", "N", "Learning", "Gradient steps of one job. (default: 1)"),
+    "algorithms": ("run", "algorithms", "NAMES", "Run", "Comma-separated, of {FedAvg,FedProx,PerFed}×{-SYN,S2,-ASY}. (default: all nine)"),
+    "seeds": ("run", "seeds", "SEEDS", "Run", "How many (5 is 0..4), or which: 0,3,7 or 0..9. (default: 5)"),
+    "seed": ("run", "seeds", "SEED", "Run", "Just this one seed."),
+    "horizon-s": ("run", "horizon_s", "SECONDS", "Run", "Simulated time everybody gets. (default: 30)"),
+    "rounds": ("run", "rounds", "K", "Run", "So many rounds, instead of a horizon."),
+    "eval-every-s": ("run", "eval_every_s", "SECONDS", "Run", "Evaluate after so many simulated seconds. (default: horizon / 60)"),
+    "target-accuracy": ("run", "target_accuracy", "SHARE", "Run", "Time-to-target looks for this personalised accuracy. (default: 0.9)"),
+}  # fmt: skip
+
+
+def compare(**given: Any) -> None:
+    """Run algorithms side by side on the same cell, data, fading and initial weights, and see who learns fastest.
+
+    The terminal shows a table, the output folder gets everything: metrics.csv, timeline.npz, model.safetensors,
+    summary.json and report.html, which opens offline. The same spec gives the same bytes of metrics.
+    """
+    _execute("compare", given)
+
+
+def run(**given: Any) -> None:
+    """Train one algorithm (PerFedS2 unless --algorithms says otherwise), with one seed unless told more."""
+    _execute("run", given, {"algorithms": ["PerFedS2"], "seeds": [0]})
+
+
+def simulate(**given: Any) -> None:
+    """Play only the clock: who is merged when, how stale, who waits. Trains nothing."""
+    _execute("simulate", given, {"seeds": [0]})
+
+
+def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
+    quiet: bool = given.pop("quiet")
+    place: list[Path] = []
+    with _guarded(command, place):
+        from perfeds2.experiments.folder import Folder, free_folder, open_folder
+
+        resume: Path | None = given.pop("resume")
+        out: Path | None = given.pop("out")
+        spec = _spec(given, defaults or {}, resume)
+        path = resume or out or free_folder(Path("runs"), f"{command}-{spec.task.name}")
+        if not Folder(path).finished:
+            from perfeds2.experiments.compare import check, execute, execute_timelines
+
+            check(spec, command)
+        folder = open_folder(path, spec)
+        place.append(path)
+        if folder.finished:
+            _say(quiet, f"{path} already holds this finished run.")
+        else:
+            folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
+            with _progress(quiet, command) as watch:
+                if command == "simulate":
+                    execute_timelines(spec, command, folder, watch)
+                else:
+                    execute(spec, command, folder, watch=watch)
+        if not (path / "report.html").exists():
+            from perfeds2.report.page import write_report
+
+            write_report(path)
+        if not quiet:
+            from perfeds2.report.terminal import print_summary
+
+            print_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+            typer.echo(f"Results: {path}    Report: {path / 'report.html'}")
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run's folder.", metavar="DIR")],
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Also PDF and PNG figures in a two-column paper's style.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the paper figures go. (default: DIR/figures)", metavar="DIR")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+) -> None:
+    """Draw a run's folder again: report.html, and with --paper the figures for a paper."""
+    with _guarded("report", []):
+        from perfeds2.experiments.spec import InputError
+        from perfeds2.report.page import write_report
+
+        if not (folder / "summary.json").exists():
+            raise InputError(
+                f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
+            )
+        _say(quiet, f"Report: {write_report(folder)}")
+        if paper:
+            from perfeds2.report.paper import write_paper_figures
+
+            for path in write_paper_figures(folder, out):
+                _say(quiet, f"Figure: {path}")
+
+
+def _with_settings(command: Callable[..., None], leave_out: tuple[str, ...] = ()) -> Callable[..., None]:
+    """Give a command the flags of SETTINGS, and those every command has."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(
+            flag.replace("-", "_"),
+            keyword,
+            default=None,
+            annotation=Annotated[str | None, typer.Option(f"--{flag}", help=text, metavar=look, rich_help_panel=panel)],
+        )
+        for flag, (_, _, look, panel, text) in SETTINGS.items()
+        if flag not in leave_out
+    ]
+    common: dict[str, tuple[Any, Any]] = {
+        "spec": (Annotated[Path | None, typer.Option("--spec", help="A TOML file that stands for all flags; flags go over it.", metavar="FILE")], None),
+        "set_": (Annotated[list[str] | None, typer.Option("--set", help="Any setting of the spec: section.key=value. Repeatable.", metavar="KEY=VALUE")], None),
+        "out": (Annotated[Path | None, typer.Option("--out", help="Where the results go. (default: a new folder in runs/)", metavar="DIR")], None),
+        "resume": (Annotated[Path | None, typer.Option("--resume", help="Go on with a run that was interrupted or killed.", metavar="DIR")], None),
+        "quiet": (Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")], False),
+    }  # fmt: skip
+    parameters += [
+        inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in common.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions take attributes
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _spec(given: dict[str, Any], defaults: dict[str, Any], resume: Path | None) -> "Spec":
+    """From a spec file, then flags, then --set; or from the folder to be resumed."""
+    from perfeds2.experiments.spec import InputError, put, put_text, read_toml, resolve
+
+    spec_file, assignments = given.pop("spec"), given.pop("set_") or []
+    flags = {name: value for name, value in given.items() if value is not None}
+    if resume is not None:
+        if flags or spec_file or assignments:
+            raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
+        if not (resume / "spec.toml").exists():
+            raise InputError(
+                f"--resume {resume} holds no run (no spec.toml); give the folder of a run that was started."
+            )
+        return resolve(read_toml(resume / "spec.toml"))
+    values: dict[str, Any] = {} if spec_file is None else read_toml(spec_file)
+    for key, value in defaults.items():
+        if key not in values.get("run", {}):
+            put(values, "run", key, value)
+    for name, value in flags.items():
+        section, key, *_ = SETTINGS[name.replace("_", "-")]
+        put(values, section, key, _parse(name, value))
+    for assignment in assignments:
+        put_text(values, assignment)
+    return resolve(values)
+
+
+def _parse(name: str, text: str) -> Any:
+    """Lists from the command line; everything else is read by the spec."""
+    match name:
+        case "algorithms":
+            return [part.strip() for part in text.split(",") if part.strip()]
+        case "shares" if "," in text:
+            return [part.strip() for part in text.split(",")]
+        case "seed":
+            return [text]
+        case "seeds":
+            return _seeds(text)
+        case _:
+            return text
+
+
+def _seeds(text: str) -> list[Any]:
+    """``5`` is 0 to 4; ``3,7`` those two; ``0..9`` a range."""
+    seeds: list[Any] = []
+    parts = text.split(",")
+    for part in parts:
+        first, dots, last = part.partition("..")
+        if dots and first.strip().isdigit() and last.strip().isdigit() and int(last) - int(first) < 1_000_000:
+            seeds += range(int(first), int(last) + 1)
+        elif len(parts) == 1 and part.strip().isdigit() and int(part) < 1_000_000:
+            seeds += range(int(part))
+        else:
+            seeds.append(part.strip())
+    return seeds
+
+
+@contextmanager
+def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
+    """A bar on stderr: simulated time, rounds a second, time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    import time
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[detail]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(command, total=1.0, detail="compiling …")
+        begun = time.monotonic()
+
+        def watch(now: Any) -> None:
+            speed = now.rounds / max(time.monotonic() - begun, 1e-9)
+            progress.update(
+                bar,
+                completed=now.share,
+                description=f"{now.algorithm} seed {now.seed}",
+                detail=f"simulated {now.time_s:.4g} s, {speed:,.0f} rounds/s",
+            )
+
+        yield watch
+
+
+@contextmanager
+def _guarded(command: str, place: list[Path]) -> Iterator[None]:
+    """Errors as one sentence, with the contract's exit status."""
+    from perfeds2.experiments.spec import InputError
+
+    try:
+        yield
+    except InputError as error:
+        _stop(2, f"perfeds2 {command}: {error}")
+    except KeyboardInterrupt:
+        saved = f" What is done is in {place[0]}; go on with: perfeds2 {command} --resume {place[0]}" if place else ""
+        _stop(130, f"\nInterrupted.{saved}")
+    except Exception as error:
+        if os.environ.get("PERFEDS2_DEBUG"):
+            raise
+        where = "set PERFEDS2_DEBUG=1 to see where"
+        if place and place[0].is_dir():
+            with (place[0] / "events.log").open("a", encoding="utf-8") as log:
+                log.write(traceback.format_exc())
+            where = f"the traceback is in {place[0] / 'events.log'}"
+        _stop(1, f"perfeds2 {command}: {type(error).__name__}: {error} ({where})")
+
+
+def _stop(status: int, message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(status)
+
+
+def _say(quiet: bool, message: str) -> None:
+    if not quiet:
+        typer.echo(message)
+
+
+app.command()(_with_settings(compare))
+app.command()(_with_settings(run))
+app.command()(_with_settings(simulate, leave_out=("data-dir", "alpha", "beta", "eval-every-s", "target-accuracy")))
+app.command()(report)
+
+
+@app.callback(invoke_without_command=True)
+def _without_command(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        from perfeds2 import __version__
+
+        typer.echo(f"perfeds2 {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """The ``perfeds2`` command."""
+    try:
+        status = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        status = 130
+    except Exception as error:
+        sentence = getattr(error, "format_message", None)  # what the parser itself has to say
+        if sentence is None:
+            raise
+        typer.echo(f"perfeds2: {sentence()} (see --help)", err=True)
+        status = 2
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""How does a UE get at its samples, inside a compiled loop?
+
+Two kinds of data answer the same three questions: ``batches`` (random training samples of one UE), ``train_part`` and
+``test_part`` (all of them, padded to a common length with a mask).
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+
+from perfeds2.learning.partition import Partition
+
+Batch = tuple[Shaped[Array, "*s x"], Int[Array, "*s"]]
+Part = tuple[Any, Any, Bool[Array, " m"]]
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["x", "y", "start", "train", "test"],
+    meta_fields=["longest_train", "longest_test"],
+)
+@dataclass(frozen=True)
+class Shards:
+    """Samples flat on the device, UE after UE, with an index range for each: unequal sizes, no padding."""
+
+    x: Shaped[Array, "m ..."]
+    y: Shaped[Array, "m ..."]
+    start: Int[Array, " n"]
+    train: Int[Array, " n"]
+    test: Int[Array, " n"]
+    longest_train: int  # how many samples of a part an evaluation looks at
+    longest_test: int
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition, *, at_most: int = 1024) -> "Shards":
+        """Lay samples out by a partition. Evaluations look at the first ``at_most`` of a (shuffled) part."""
+        return cls(
+            jnp.asarray(x[parts.order]),
+            jnp.asarray(y[parts.order], jnp.int32),
+            jnp.asarray(parts.start, jnp.int32),
+            jnp.asarray(parts.train, jnp.int32),
+            jnp.asarray(parts.test, jnp.int32),
+            min(_round_up(int(parts.train.max())), at_most),
+            min(_round_up(int(parts.test.max())), at_most),
+        )
+
+    @property
+    def ues(self) -> int:
+        return self.start.size
+
+    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+        """Training samples of one UE, drawn independently and with replacement."""
+        uniform = jax.random.uniform(key, shape)
+        chosen = jnp.minimum((uniform * self.train[ue]).astype(jnp.int32), self.train[ue] - 1)
+        at = self.start[ue] + chosen
+        return self.x[at], self.y[at]
+
+    def train_part(self, ue: Int[Array, ""]) -> Part:
+        return self._part(self.start[ue], self.train[ue], self.longest_train)
+
+    def test_part(self, ue: Int[Array, ""]) -> Part:
+        return self._part(self.start[ue] + self.train[ue], self.test[ue], self.longest_test)
+
+    def _part(self, start: Int[Array, ""], size: Int[Array, ""], longest: int) -> Part:
+        offset = jnp.arange(longest)
+        at = start + jnp.minimum(offset, size - 1)
+        return self.x[at], self.y[at], offset < size
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["ues", "features", "classes", "labels_per_ue"]
+)
+@dataclass(frozen=True)
+class Generated:
+    """Samples made on the fly from (seed, UE): any number of UEs, no memory.
+
+    After LEAF's synthetic data: UE i has its own centre v_i and its own linear rule W_i; the rules scatter around a
+    common one. Its labels are the ``labels_per_ue`` it knows.
+    """
+
+    key: Key[Array, ""]
+    ues: int
+    features: int
+    classes: int
+    labels_per_ue: int
+    part: int = field(default=64, init=False)  # samples of a UE's training and test part in evaluations
+
+    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+        centre, rule, known = self._world(ue)
+        spread = jnp.arange(1, self.features + 1) ** -0.6
+        x = centre + spread * jax.random.normal(key, (*shape, self.features))
+        return x, jnp.argmax(jnp.where(known, x @ rule, -jnp.inf), axis=-1)
+
+    def train_part(self, ue: Int[Array, ""]) -> Part:
+        return *self.batches(self._mine(ue, 1), ue, (self.part,)), jnp.ones(self.part, bool)
+
+    def test_part(self, ue: Int[Array, ""]) -> Part:
+        return *self.batches(self._mine(ue, 2), ue, (self.part,)), jnp.ones(self.part, bool)
+
+    def _mine(self, ue: Int[Array, ""], what: int) -> Key[Array, ""]:
+        return jax.random.fold_in(jax.random.fold_in(self.key, what), ue)
+
+    def _world(self, ue: Int[Array, ""]) -> tuple[Float[Array, " f"], Float[Array, "f c"], Bool[Array, " c"]]:
+        common = jax.random.normal(self.key, (self.features, self.classes))
+        centre, own, labels = jax.random.split(self._mine(ue, 3), 3)
+        rule = common + 0.5 * jax.random.normal(own, (self.features, self.classes))
+        known = jax.random.permutation(labels, self.classes) < self.labels_per_ue
+        return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
+
+
+Data = Shards | Generated
+
+
+def _round_up(size: int, step: int = 64) -> int:
+    """Common lengths, so that another seed's partition needs no new compilation."""
+    return -(-size // step) * step

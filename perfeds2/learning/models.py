@@ -1,0 +1,52 @@
+"""What is the model, as named arrays and a function of them?"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+Params = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected layers with ReLU between them."""
+
+    sizes: tuple[int, ...]  # inputs, hidden layers, classes
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Uniform in ±1/√inputs, weights and biases."""
+        params = {}
+        layers = zip(self.sizes[:-1], self.sizes[1:], strict=True)
+        for number, (inputs, outputs) in enumerate(layers, start=1):
+            weight_key, bias_key = jax.random.split(jax.random.fold_in(key, number))
+            limit = 1 / math.sqrt(inputs)
+            params[f"dense{number}.weight"] = jax.random.uniform(
+                weight_key, (inputs, outputs), minval=-limit, maxval=limit
+            )
+            params[f"dense{number}.bias"] = jax.random.uniform(bias_key, (outputs,), minval=-limit, maxval=limit)
+        return params
+
+    def __call__(self, params: Params, x: Float[Array, "*s x"]) -> Float[Array, "*s c"]:
+        last = len(self.sizes) - 1
+        for number in range(1, last + 1):
+            x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
+            x = jax.nn.relu(x) if number < last else x
+        return x
+
+
+Model = MLP
+
+
+def cross_entropy(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
+    """Mean loss over a batch (l of eq. (2)), over the masked-in samples only where a mask is given."""
+    logits = model(params, x)
+    loss = jax.nn.logsumexp(logits, axis=-1) - jnp.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
+    return loss.mean() if mask is None else jnp.where(mask, loss, 0.0).sum() / mask.sum()
+
+
+def accuracy(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
+    """Fraction of samples whose largest logit is the label's."""
+    return jnp.where(mask, model(params, x).argmax(axis=-1) == y, False).sum() / mask.sum()

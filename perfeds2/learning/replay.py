@@ -1,0 +1,271 @@
+"""What do the weights become along a timeline?
+
+The timeline says who is merged when and from which model version, so training is one compiled loop over it: a gradient
+is computed when it is merged, from the version its UE had. Versions that will still be asked for stand on a shelf; the
+timeline tells beforehand which, so the shelf is as short as it can be.
+"""
+
+import heapq
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+from perfeds2.learning.data import Data
+from perfeds2.learning.models import Model, Params, cross_entropy
+from perfeds2.learning.objectives import Objective
+from perfeds2.learning.tasks import Task
+from perfeds2.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Learner:
+    """How a job is computed and a round merged."""
+
+    objective: Objective
+    beta: float = 0.07  # β, the server's step size, and the UE's where it takes several local steps
+    batch: int = 40
+    local_steps: int = 1
+    optimiser: optax.GradientTransformation | None = None  # stands in for w −= β·mean where given
+
+    @property
+    def samples(self) -> int:
+        """How many samples one job looks at (d_i in the paper): what its computing time is made of."""
+        return self.local_steps * self.objective.batches * self.batch
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "optimiser"], meta_fields=[])
+@dataclass(frozen=True)
+class State:
+    """What is carried from round to round."""
+
+    params: Params  # w_k
+    shelf: Params  # older versions, stacked; the last place is for what nobody will ask for
+    optimiser: Any
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["quorum", "ues", "versions", "read", "write"], meta_fields=["slots"]
+)
+@dataclass(frozen=True)
+class Script:
+    """A timeline as the compiled loop reads it: one merge after the other, ``quorum`` of them a round.
+
+    Lengths are rounded up and the quorum is a number like any other, so that one compiled loop serves the synchronous,
+    the semi-synchronous and the asynchronous timelines of a comparison.
+    """
+
+    quorum: Int[Array, ""]
+    ues: Int[Array, " m"]
+    versions: Int[Array, " m"]
+    read: Int[Array, " m"]  # where on the shelf the version stands
+    write: Int[Array, " k"]  # where a round's new model goes
+    slots: int
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> "Script":
+        slots, read, write = shelve(timeline)
+        length = max(16384, _power_of_two(timeline.ues.size))
+        merges = [
+            np.pad(column.ravel(), (0, length - column.size)) for column in (timeline.ues, timeline.versions, read)
+        ]
+        ues, versions, places = (jnp.asarray(column, jnp.int32) for column in merges)
+        writes = jnp.asarray(np.pad(write, (0, length - write.size)), jnp.int32)
+        return cls(jnp.asarray(timeline.quorum, jnp.int32), ues, versions, places, writes, slots)
+
+
+def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
+    """Give every version that will be asked for a place until its last reader has come.
+
+    Returns the length of the shelf (its last place takes the versions nobody asks for), where each merge reads, and
+    where each round writes. w_0 stands at place 0.
+    """
+    rounds, versions = timeline.rounds, timeline.versions
+    last_read = np.full(rounds + 1, -1)
+    np.maximum.at(last_read, versions, np.arange(rounds)[:, None])
+    place = np.full(rounds + 1, -1)
+    taken: list[tuple[int, int]] = []  # (last round that reads it, place)
+    length = 1
+    place[0] = 0
+    heapq.heappush(taken, (int(last_read[0]), 0))
+    for version in range(1, rounds + 1):
+        if last_read[version] < 0:
+            continue
+        if taken[0][0] < version:  # round version − 1 has read, and now writes
+            _, free = heapq.heappop(taken)
+        else:
+            free, length = length, length + 1
+        place[version] = free
+        heapq.heappush(taken, (int(last_read[version]), free))
+    slots = max(32, _power_of_two(length + 1))
+    place[place < 0] = slots - 1
+    return slots, place[versions], place[1:]
+
+
+def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
+    """w_0, on the shelf and in hand."""
+    return _start(seed, model=task.model, slots=script.slots, optimiser=learner.optimiser)
+
+
+@partial(jax.jit, static_argnames=("model", "slots", "optimiser"))
+def _start(seed: Int[Array, ""], *, model: Model, slots: int, optimiser: optax.GradientTransformation | None) -> State:
+    params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
+    shelf = jax.tree.map(lambda w: jnp.zeros((slots, *w.shape), w.dtype).at[0].set(w), params)
+    return State(params, shelf, None if optimiser is None else optimiser.init(params))
+
+
+def advance(task: Task, script: Script, learner: Learner, state: State, seed: int, first: int, stop: int) -> State:
+    """Play rounds ``first`` to ``stop`` − 1. The state given is used up."""
+    numbers, structure = _split(learner.objective)
+    one_by_one = jax.default_backend() == "cpu"  # a GPU wants all participants of a round at once
+    return _rounds(
+        state,
+        script,
+        task.data,
+        numbers,
+        jnp.asarray(learner.beta, jnp.float32),
+        seed,
+        first,
+        stop,
+        model=task.model,
+        structure=structure,
+        batch=learner.batch,
+        local_steps=learner.local_steps,
+        optimiser=learner.optimiser,
+        side_by_side=None if one_by_one else int(script.quorum),
+    )
+
+
+def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
+    """Train along a timeline from beginning to end. Returns the weights."""
+    script = Script.of(timeline)
+    state = start(task, script, learner, seed)
+    return advance(task, script, learner, state, seed, 0, timeline.rounds).params
+
+
+def job_key(seed: int | Int[Array, ""]) -> Key[Array, ""]:
+    """Where the data noise of all jobs comes from. A job's own key is folded from (UE, model version)."""
+    return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def local_update(
+    model: Model,
+    data: Data,
+    objective: Objective,
+    params: Params,
+    key: Key[Array, ""],
+    ue: Int[Array, ""],
+    version: Int[Array, ""],
+    *,
+    beta: Float[Array, ""],
+    batch: int,
+    local_steps: int,
+) -> Params:
+    """One job: what UE ``ue`` uploads when handed model ``version``. The sum of its local steps' gradients."""
+    own_key = jax.random.fold_in(jax.random.fold_in(key, ue), version)
+    batches = data.batches(own_key, ue, (local_steps, objective.batches, batch))
+
+    def loss(w: Params, xy: Any) -> Float[Array, ""]:
+        return cross_entropy(model, w, *xy)
+
+    if local_steps == 1:
+        return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
+
+    def step(carry: tuple[Params, Params], step_batches: Any) -> tuple[tuple[Params, Params], None]:
+        w, total = carry
+        gradient = objective(loss, w, params, step_batches)
+        return (_step(w, gradient, beta), jax.tree.map(jnp.add, total, gradient)), None
+
+    (_, total), _ = jax.lax.scan(step, (params, jax.tree.map(jnp.zeros_like, params)), batches)
+    return total
+
+
+@partial(
+    jax.jit,
+    static_argnames=("model", "structure", "batch", "local_steps", "optimiser", "side_by_side"),
+    donate_argnames="state",
+)
+def _rounds(
+    state: State,
+    script: Script,
+    data: Data,
+    numbers: list[Any],
+    beta: Float[Array, ""],
+    seed: Int[Array, ""],
+    first: Int[Array, ""],
+    stop: Int[Array, ""],
+    *,
+    model: Model,
+    structure: Any,
+    batch: int,
+    local_steps: int,
+    optimiser: optax.GradientTransformation | None,
+    side_by_side: int | None,
+) -> State:
+    objective: Objective = structure.unflatten(numbers)
+    key = job_key(seed)
+
+    def upload(shelf: Params, ue: Array, version: Array, place: Array) -> Params:
+        params = jax.tree.map(lambda w: w[place], shelf)
+        return local_update(
+            model, data, objective, params, key, ue, version, beta=beta, batch=batch, local_steps=local_steps
+        )
+
+    def total_upload(shelf: Params, params: Params, k: Array) -> Params:
+        first_merge = k * script.quorum
+        if side_by_side is not None:
+            columns = (script.ues, script.versions, script.read)
+            jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, side_by_side) for column in columns]
+            return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, shelf))(*jobs))
+
+        def add(merge: Array, total: Params) -> Params:
+            return jax.tree.map(
+                jnp.add, total, upload(shelf, script.ues[merge], script.versions[merge], script.read[merge])
+            )
+
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
+
+    def round_(k: Array, state: State) -> State:
+        mean = jax.tree.map(lambda g: g / script.quorum, total_upload(state.shelf, state.params, k))
+        if optimiser is None:
+            params, optimiser_state = _step(state.params, mean, beta), None
+        else:
+            updates, optimiser_state = optimiser.update(mean, state.optimiser, state.params)
+            params = jax.tree.map(jnp.add, state.params, updates)
+        shelf = jax.tree.map(lambda old, new: old.at[script.write[k]].set(new), state.shelf, params)
+        return State(params, shelf, optimiser_state)
+
+    return jax.lax.fori_loop(first, stop, round_, state)
+
+
+def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
+    return jax.tree.map(lambda w, g: w - size * g, params, gradient)
+
+
+@dataclass(frozen=True)
+class _AsItIs:
+    """An objective JAX cannot look into: part of the compiled program."""
+
+    objective: Hashable
+
+    def unflatten(self, _: list[Any]) -> Any:
+        return self.objective
+
+
+def _split(objective: Objective) -> tuple[list[Any], Any]:
+    """An objective's numbers, and how to put them back: then the same program serves every number."""
+    numbers, structure = jax.tree.flatten(objective)
+    if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
+        return [jnp.asarray(number, jnp.float32) for number in numbers], structure
+    return [], _AsItIs(objective)
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(size - 1, 1).bit_length()

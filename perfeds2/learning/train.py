@@ -1,0 +1,69 @@
+"""How good is the model at each moment on the way?
+
+Replay in chunks, with an evaluation between chunks. The chunks have no influence on the weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.replay import Learner, Script, State, advance, start
+from perfeds2.learning.tasks import Task
+from perfeds2.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Point:
+    """When to look: at the model in force at a simulated second."""
+
+    round: int  # that model's number: how many rounds had closed
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """Where a training stands. Its state is used up when the training goes on: save it before."""
+
+    values: list[dict[str, float]]  # the mean over UEs of every metric, for each point so far
+    state: State
+
+
+def evaluation_points(
+    timeline: Timeline, *, horizon_s: float | None = None, every_s: float | None = None, about: int = 60
+) -> list[Point]:
+    """Every so many seconds from 0 to the horizon (or the timeline's end); without ``every_s``, after about 60 rounds each."""
+    end_s = timeline.end_s if horizon_s is None else horizon_s
+    if every_s is None:
+        rounds = np.unique(np.linspace(0, timeline.rounds, about + 1).round().astype(int))
+        return [Point(int(k), float(timeline.start_s[k])) for k in rounds]
+    times = np.append(np.arange(np.ceil(end_s / every_s - 1e-9)) * every_s, end_s)
+    return [Point(timeline.until(time_s), float(time_s)) for time_s in times]
+
+
+def train(
+    task: Task,
+    timeline: Timeline,
+    learner: Learner,
+    points: Sequence[Point],
+    *,
+    alpha: float,
+    seed: int = 0,
+    resume: Training | None = None,
+) -> Iterator[Training]:
+    """Train along a timeline and evaluate at the given points, one ``Training`` after each. Goes on where ``resume`` stands."""
+    script = Script.of(timeline)
+    training = Training([], start(task, script, learner, seed)) if resume is None else resume
+    values, state = list(training.values), training.state
+    for number in range(len(values), len(points)):
+        before = points[number - 1].round if number else 0
+        now = points[number].round
+        if number == 0 or now > before:
+            state = advance(task, script, learner, state, seed, before, now)
+            per_ue = evaluate(task, state.params, alpha)
+            values.append({name: float(np.mean(np.asarray(per_ue[name], float))) for name in METRICS})
+        else:
+            values.append(values[-1])  # no round closed meanwhile: the same model
+        yield Training(list(values), state)

@@ -1,0 +1,1 @@
+"""A cell of unequal devices: where they are, what they hear, how fast they compute and send."""

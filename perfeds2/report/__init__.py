@@ -1,0 +1,1 @@
+"""A run's folder as figures and one page. Imports neither JAX nor Flower."""

@@ -1,0 +1,132 @@
+"""What came out, in a few honest sentences?"""
+
+import math
+from collections.abc import Sequence
+
+from perfeds2.report.series import Algorithm, Estimate, Run
+
+
+def answer(run: Run) -> tuple[str, list[str]]:
+    """The headline, and paragraphs with what a careful reader should know with it."""
+    if any("test_accuracy_personal" in algorithm.estimates for algorithm in run.algorithms):
+        said = [_first_at_target(run), _best_at_the_end(run)]
+    else:
+        said = [_least_waiting(run)]
+    (headline, *rest), *others = [sentences for sentences in said if sentences]
+    return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
+
+
+def _first_at_target(run: Run) -> list[str]:
+    if run.target_accuracy is None:
+        return []
+    target = f"{100 * run.target_accuracy:.4g} % personalised accuracy"
+    # Reached by more seeds counts before reached sooner: a lucky seed is no answer.
+    ranked = sorted(
+        (a for a in run.algorithms if a.reached), key=lambda a: (-a.reached, _or_infinite(a.target_median_s))
+    )
+    if not ranked:
+        return [f"No algorithm reached {target}." if len(run.algorithms) > 1 else f"{target} was not reached."]
+    first, seeds = ranked[0], len(run.seeds)
+    same = (first.reached, first.target_median_s)
+    tied = [a.name for a in ranked if (a.reached, a.target_median_s) == same]
+    after = f"after {seconds(first.target_median_s)}"
+    if len(run.algorithms) == 1:
+        said = [f"{first.name} reached {target} {after}."]
+    elif len(tied) <= 3:
+        said = [f"{listed(tied)} reached {target} first, {'both ' if len(tied) == 2 else ''}{after}."]
+    elif len(tied) < len(run.algorithms):
+        said = [f"{len(tied)} algorithms reached {target} first, all {after}.", f"They are {listed(tied)}."]
+    else:
+        said = [f"All {len(tied)} algorithms reached {target} at the same time, {after}."]
+    if seeds > 1 and len(tied) == 1:
+        times = [time for time in first.target_times_s if time is not None]
+        soonest, latest = seconds(min(times)), seconds(max(times))
+        spread = f"at {latest}" if soonest == latest else f"between {soonest} and {latest}"
+        said.append(f"That is the median; {first.reached} of {seeds} seeds reached it, {spread}.")
+        if len(run.algorithms) > 1:
+            said.append(f"In {_wins(first, run.algorithms)} of {seeds} seeds nobody was sooner.")
+    elif seeds > 1:
+        said.append(f"That is the median; {first.reached} of {seeds} seeds reached it.")
+    if len(ranked) > len(tied):
+        later = ranked[len(tied)]
+        some = "" if later.reached == seeds else f" (in {later.reached} of {seeds} seeds)"
+        said.append(f"Next came {later.name}, after {seconds(later.target_median_s)}{some}.")
+    never = [a.name for a in run.algorithms if not a.reached]
+    if never:
+        said.append(f"Never reached by {listed(never)}.")
+    return said
+
+
+def _wins(first: Algorithm, algorithms: Sequence[Algorithm]) -> int:
+    """In how many seeds nobody was sooner. Seeds are pairs: in one seed all algorithms meet the same radio and data."""
+    by_seed = zip(*(map(_or_infinite, a.target_times_s) for a in algorithms if a.target_times_s), strict=True)
+    mine = map(_or_infinite, first.target_times_s)
+    return sum(math.isfinite(own) and own <= min(all_) for own, all_ in zip(mine, by_seed, strict=True))
+
+
+def _best_at_the_end(run: Run) -> list[str]:
+    final = {a.name: a.estimates.get("test_accuracy_personal") for a in run.algorithms}
+    known = {name: e for name, e in final.items() if e is not None and e.mean is not None}
+    if not known:
+        return ["No run ended with a finite accuracy."]
+    best, estimate = max(known.items(), key=lambda item: _or_zero(item[1].mean))
+    value = f"{100 * _or_zero(estimate.mean):.1f} %"
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f" (95 % interval {100 * max(estimate.low, 0):.1f} to {100 * min(estimate.high, 1):.1f} %)"
+    if len(run.algorithms) == 1:
+        return [f"{best} ends with {value}{interval} personalised accuracy."]
+    said = [f"{best} ends with the best personalised accuracy, {value}{interval}."]
+    rivals = [name for name, other in known.items() if name != best and _overlap(estimate, other)]
+    if rivals:
+        said.append(f"Its interval overlaps {'that' if len(rivals) == 1 else 'those'} of {listed(rivals)}.")
+    elif interval:
+        said.append("Its interval overlaps no other.")
+    return said
+
+
+def _overlap(best: Estimate, other: Estimate) -> bool:
+    return best.low is not None and other.high is not None and other.high >= best.low
+
+
+def _least_waiting(run: Run) -> list[str]:
+    waiting = {a.name: _or_zero(a.estimates["waiting_share"].mean) for a in run.algorithms}
+    merges = {a.name: _or_zero(a.estimates["merges"].mean) for a in run.algorithms}
+    least, most = min(waiting, key=lambda name: waiting[name]), max(waiting, key=lambda name: waiting[name])
+    if len(run.algorithms) == 1:
+        return [f"{least} merged {merges[least]:,.0f} updates; UEs waited {100 * waiting[least]:.1f} % of the time."]
+    return [
+        f"UEs waited least with {least}: {100 * waiting[least]:.1f} % of the time, "
+        f"against {100 * waiting[most]:.1f} % with {most}.",
+        f"{least} merged {merges[least]:,.0f} updates, {most} {merges[most]:,.0f}.",
+    ]
+
+
+def _warnings(run: Run) -> list[str]:
+    diverged = [f"{a.name} ({a.diverged} of {len(run.seeds)} seeds)" for a in run.algorithms if a.diverged]
+    starved = [a.name for a in run.algorithms if (e := a.estimates.get("starved")) and any(e.values)]
+    said = [f"Diverged: {listed(diverged)}."] if diverged else []
+    if starved:
+        said.append(f"Some UEs were never merged with {listed(starved)}.")
+    if len(run.seeds) == 1 and len(run.algorithms) > 1:
+        said.append("One seed only: there are no intervals, and a difference may be chance.")
+    return said
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "an unknown time"
+    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """One, two and three."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _or_zero(value: float | None) -> float:
+    return 0.0 if value is None else value

@@ -1,0 +1,57 @@
+"use strict";
+// Draws the charts, in the reader's light or dark, and lets one legend speak for all of them.
+const charts = JSON.parse(document.getElementById("charts").textContent);
+const touch = matchMedia("(pointer: coarse)").matches;
+const config = {
+  responsive: true, displaylogo: false, scrollZoom: false,
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // by name: plotly would add one that uploads the data
+};
+const hidden = new Set(); // numbers of the algorithms that are switched off
+
+function template() {
+  const css = getComputedStyle(document.documentElement);
+  const value = (name) => css.getPropertyValue(name).trim();
+  const clear = "rgba(0,0,0,0)";
+  const axis = { gridcolor: value("--grid"), zeroline: false, ticks: "outside", ticklen: 4, tickcolor: clear };
+  const title = { font: { size: 12, color: value("--soft") }, standoff: 8 };
+  return {
+    layout: {
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: value("--ink") },
+      paper_bgcolor: clear, plot_bgcolor: clear, dragmode: touch ? false : "zoom",
+      modebar: { bgcolor: clear, color: value("--soft"), activecolor: value("--ink") },
+      xaxis: { ...axis, title }, yaxis: { ...axis, title },
+      hoverlabel: { bgcolor: value("--card"), bordercolor: value("--grid"), font: { size: 11.5, color: value("--ink") } },
+    },
+    data: { scatter: [{ marker: { color: value("--ink") } }] },
+  };
+}
+
+function draw(chart) {
+  const choice = document.querySelector(`select[data-chart="${chart.id}"]`);
+  const { data, layout } = charts[chart.id][choice ? choice.selectedIndex : 0];
+  for (const trace of data) if ("meta" in trace) trace.visible = !hidden.has(trace.meta);
+  return Plotly.react(chart, data, { ...layout, template: template() }, config);
+}
+
+const drawAll = () => Promise.all(Array.from(document.querySelectorAll(".chart"), draw));
+
+function show(algorithm, visible) {
+  hidden[visible ? "delete" : "add"](algorithm);
+  document.querySelector(`.legend button[data-algorithm="${algorithm}"]`).setAttribute("aria-pressed", visible);
+}
+
+for (const button of document.querySelectorAll(".legend button")) {
+  const algorithm = Number(button.dataset.algorithm);
+  button.addEventListener("click", () => { show(algorithm, hidden.has(algorithm)); drawAll(); });
+  button.addEventListener("dblclick", () => {
+    const all = Array.from(document.querySelectorAll(".legend button"), (other) => Number(other.dataset.algorithm));
+    const alone = all.every((other) => other === algorithm || hidden.has(other));
+    for (const other of all) show(other, alone || other === algorithm);
+    drawAll();
+  });
+}
+for (const choice of document.querySelectorAll("select")) {
+  choice.addEventListener("change", () => draw(document.getElementById(choice.dataset.chart)));
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+drawAll().then(() => { document.body.dataset.drawn = "yes"; });

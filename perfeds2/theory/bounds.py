@@ -1,0 +1,210 @@
+"""How small do the gradients of F become in K rounds, and which server steps β allow the claim?
+
+Every bound here reads: mean over the rounds of E‖∇F(w_k)‖² ≤ start / K + floor. ``printed`` is Theorem 1 as the paper
+has it, which its planning rule uses; ``scheduled`` is the same with the schedule's own shares (erratum 8). Neither is
+true of every schedule. ``proved`` follows the paper's steps with the inequality the right way round (erratum 15), and
+``sharpened`` leaves one step out and gets a smaller floor for more β. docs/theory.md has the proofs.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from perfeds2.theory.constants import Batch, Constants, diversity, noise, smoothness
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What Theorem 1 needs to know of the objective and of the protocol."""
+
+    smoothness: float  # L_F
+    noise: float  # σ_F²
+    diversity: float  # γ_F²
+    gap: float  # F(w_0) − F(w*)
+    beta: float  # β, the server's step
+    staleness: int  # S, the largest staleness merged
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            positive = name in {"smoothness", "beta"}
+            if not math.isfinite(value) or value < 0 or (positive and value == 0):
+                raise ValueError(f"{name} must be finite and {'above' if positive else 'at least'} 0, got {value}.")
+
+    @classmethod
+    def of(
+        cls,
+        constants: Constants,
+        *,
+        alpha: float,
+        beta: float,
+        staleness: int,
+        batch_in: Batch,
+        batch_out: Batch,
+        batch_hessian: Batch,
+    ) -> "Setting":
+        """Carry measured constants over to the meta-objective by Lemmas 1 to 3."""
+        return cls(
+            smoothness(constants, alpha),
+            noise(constants, alpha, batch_in, batch_out, batch_hessian),
+            diversity(constants, alpha),
+            constants.gap,
+            beta,
+            staleness,
+        )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """mean_k E‖∇F(w_k)‖² ≤ start / K + floor, if β is admissible; otherwise nothing is claimed."""
+
+    start: float  # 2(F(w_0) − F(w*))/β
+    floor: float  # what no number of rounds removes
+    admissible: bool  # whether β meets the condition that goes with the bound
+
+    def after(self, rounds: int) -> float:
+        """The bound after K rounds; infinite where it claims nothing."""
+        if rounds < 1:
+            raise ValueError(f"a bound needs at least 1 round, got {rounds}.")
+        return self.start / rounds + self.floor if self.admissible else math.inf
+
+    def rounds_needed(self, epsilon: float) -> int | None:
+        """The smallest K whose bound is at most ε; None when the floor is not below ε or nothing is claimed."""
+        if epsilon <= 0:
+            raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")
+        if not self.admissible or self.floor >= epsilon:
+            return None
+        return max(1, math.ceil(self.start / (epsilon - self.floor)))
+
+
+# The conditions on β, as brackets that must not be positive, and the largest β each admits.
+
+
+def printed_bracket(setting: Setting) -> float:
+    """L_Fβ² − β + 2L_F²β²S² − 1, from the condition printed in Theorem 1 (erratum 7: not what its proof needs)."""
+    product = setting.smoothness * setting.beta
+    return product * setting.beta - setting.beta + 2 * (product * setting.staleness) ** 2 - 1
+
+
+def corrected_bracket(setting: Setting) -> float:
+    """L_Fβ − 1 + 2L_F²β²S²: what the proof of Theorem 1 drops must have this sign (erratum 7)."""
+    product = setting.smoothness * setting.beta
+    return product - 1 + 2 * (product * setting.staleness) ** 2
+
+
+def proved_bracket(setting: Setting) -> float:
+    """L_Fβ − 1 + 8L_F²β²S² (erratum 15)."""
+    product = setting.smoothness * setting.beta
+    return product - 1 + 8 * (product * setting.staleness) ** 2
+
+
+def largest_printed_beta(smoothness: float, staleness: int) -> float:
+    """The positive root of (L_F + 2L_F²S²)β² − β − 1."""
+    curvature = smoothness + 2 * (smoothness * staleness) ** 2
+    return (1 + math.sqrt(1 + 4 * curvature)) / (2 * curvature)
+
+
+def largest_corrected_beta(smoothness: float, staleness: int) -> float:
+    """The positive root of 2L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
+    return 2 / (smoothness * (1 + math.sqrt(1 + 8 * staleness**2)))
+
+
+def largest_proved_beta(smoothness: float, staleness: int) -> float:
+    """The positive root of 8L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
+    return 2 / (smoothness * (1 + math.sqrt(1 + 32 * staleness**2)))
+
+
+# Theorem 1 as printed.
+
+
+def printed(setting: Setting, quorum: int) -> Bound:
+    """Theorem 1: 2Δ/(βK) + 4(L_Fβ + 2L_F²β²S²)(σ_F² + γ_F²)√A, under its printed condition."""
+    return _theorem_1(setting, math.sqrt(quorum))
+
+
+def scheduled(setting: Setting, share_sums: Float[np.ndarray, " K"]) -> Bound:
+    """Theorem 1 with the schedule's own Σ_{i∈A_k} η_i, averaged over the rounds, in place of √A (erratum 8)."""
+    return _theorem_1(setting, float(np.mean(share_sums)))
+
+
+def share_sums(ues: Int[np.ndarray, "K A"], shares: Float[np.ndarray, " n"]) -> Float[np.ndarray, " K"]:
+    """Σ_{i∈A_k} η_i of each round, from who was merged (π) and the shares η."""
+    return shares[ues].sum(axis=1)
+
+
+def _theorem_1(setting: Setting, participation: float) -> Bound:
+    product = setting.smoothness * setting.beta
+    factor = 4 * (product + 2 * (product * setting.staleness) ** 2)
+    floor = factor * (setting.noise + setting.diversity) * participation
+    return Bound(_start(setting), floor, _met(printed_bracket(setting)))
+
+
+# What can be proved.
+
+
+def merge_error(setting: Setting, spread: float) -> float:
+    """2(σ_F² + θγ_F²), a bound on the mean over the rounds of E[T1] = E‖X + Y‖².
+
+    X is the sampling noise of a merge, Y the participants' deviation from the average UE. Lemma 3 bounds the
+    deviation over all UEs, not over those merged; θ (``spread``) makes up for that. See ``spread_of_*``.
+    """
+    return 2 * (setting.noise + spread * setting.diversity)
+
+
+def spread_of_any_schedule(ues: int, quorum: int) -> float:
+    """θ = n/A: true of every schedule in which a UE merges at most one job from a model version."""
+    return ues / quorum
+
+
+def spread_of_shares(shares: Float[np.ndarray, " n"]) -> float:
+    """θ = n·max η, 1 for equal participation: true if γ_F² bounds (1/n)Σ_i sup_w ‖∇F_i(w) − ∇F(w)‖².
+
+    That asks more than Lemma 3, where the supremum stands outside the sum. The two agree when UEs differ by a constant
+    gradient (a shared Hessian, a quadratic loss).
+    """
+    shares = np.asarray(shares, float)
+    if (shares < 0).any() or not math.isclose(shares.sum(), 1, rel_tol=1e-6):
+        raise ValueError(f"participation shares must be at least 0 and sum to 1, got a sum of {shares.sum():.6g}.")
+    return float(shares.size * shares.max())
+
+
+def proved(setting: Setting, error: float) -> Bound:
+    """2Δ/(βK) + (3 − L_Fβ + 4L_F²β²S²)·E[T1] for 1 − L_Fβ ≥ 8L_F²β²S² (erratum 15). ``error`` bounds E[T1]."""
+    product = setting.smoothness * setting.beta
+    factor = 3 - product + 4 * (product * setting.staleness) ** 2
+    return Bound(_start(setting), factor * error, _met(proved_bracket(setting)))
+
+
+def sharpened(setting: Setting, error: float) -> Bound:
+    """2Δ/(βK) + 2·E[T1] for 1 − L_Fβ ≥ 2L_F²β²S²: below ``proved`` everywhere, under erratum 7's condition.
+
+    The merged gradient is not split into signal and noise before the staleness is paid for.
+    """
+    return Bound(_start(setting), 2 * error, _met(corrected_bracket(setting)))
+
+
+def _start(setting: Setting) -> float:
+    return 2 * setting.gap / setting.beta
+
+
+def _met(bracket: float) -> bool:
+    return bracket <= 1e-12  # the closed-form β meets its condition up to rounding
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How K, β, S and A scale with ε; each up to a constant that is not known."""
+
+    rounds: float  # K
+    beta: float  # β
+    staleness: float  # S
+    quorum: float  # A
+
+
+def orders(epsilon: float) -> Orders:
+    """Corollary 1: K = O(ε⁻³), β = O(ε²), S = O(ε⁻¹), A = O(ε⁻²). It rests on the printed bound."""
+    if epsilon <= 0:
+        raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")
+    return Orders(rounds=epsilon**-3, beta=epsilon**2, staleness=1 / epsilon, quorum=epsilon**-2)

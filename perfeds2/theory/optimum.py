@@ -1,0 +1,94 @@
+"""How many UEs should a round wait for, and how many rounds does the target take?
+
+P4 asks for the A and K that bring each of the printed bound's two terms to ε, while every UE is merged at least once in
+S rounds. The constraints on the shares: 1/(A·S) ≤ η_i (C4.2) and η_i ≤ 1/A, one merge a round (erratum 5).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from perfeds2.theory.bounds import Setting, printed
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """A* and K*, corrected and as printed, with the terms they come from."""
+
+    quorum: int  # A*, corrected
+    rounds: int  # K*, corrected
+    printed_quorum: float  # A* as printed: the smaller of two terms, over UEs the smallest
+    printed_rounds: float  # K* as printed
+    accuracy_quorum: float  # the A at which the printed bound's second term is ε; a larger A overshoots it
+    accuracy_rounds: float  # the K at which its first term is ε
+    least_quorum: float  # 1/(S·min η), from C4.2
+    most_quorum: float  # 1/max η: the largest share still merges at most once a round
+    least_rounds: float  # 1/(A*·min η): every UE is merged at least once
+
+    @property
+    def meets_target(self) -> bool:
+        """Whether the second term stays within ε at A*. If not, C4.2 asks for more UEs a round than ε allows."""
+        return self.quorum <= self.accuracy_quorum * (1 + 1e-9)
+
+
+def optimum(setting: Setting, epsilon: float, shares: Float[np.ndarray, " n"]) -> Optimum:
+    """A* and K* for a target ε on each term of the printed bound (end of Section V).
+
+    C4.2 bounds A from below, so the corrected A* is the larger of the two terms (erratum 6), kept in 1..n and where
+    the shares can be realised. K must reach ε and merge every UE once; the printed S/η_i is not implied by anything
+    (erratum 5).
+    """
+    shares = _checked(shares, epsilon, setting.staleness)
+    smallest, largest = float(shares.min()), float(shares.max())
+    accuracy_quorum = _accuracy_quorum(setting, epsilon)
+    accuracy_rounds = 2 * setting.gap / (setting.beta * epsilon)
+    least_quorum, most_quorum = 1 / (setting.staleness * smallest), 1 / largest
+    lowest, highest = _ceil(least_quorum), min(_floor(most_quorum), shares.size)
+    if lowest > highest:
+        raise ValueError(
+            f"no quorum fits these shares at S = {setting.staleness}: UE {int(shares.argmin())} (share {smallest:.4g}) "
+            f"needs A ≥ {lowest} to be merged once in S rounds, UE {int(shares.argmax())} (share {largest:.4g}) needs "
+            f"A ≤ {highest} to be merged at most once a round; raise S or make the shares more equal."
+        )
+    quorum = max(lowest, highest if accuracy_quorum >= highest else _floor(accuracy_quorum))
+    least_rounds = 1 / (quorum * smallest)
+    return Optimum(
+        quorum=quorum,
+        rounds=max(1, _ceil(accuracy_rounds), _ceil(least_rounds)),
+        printed_quorum=min(accuracy_quorum, 1 / (setting.staleness * largest)),
+        printed_rounds=min(accuracy_rounds, setting.staleness / largest),
+        accuracy_quorum=accuracy_quorum,
+        accuracy_rounds=accuracy_rounds,
+        least_quorum=least_quorum,
+        most_quorum=most_quorum,
+        least_rounds=least_rounds,
+    )
+
+
+def _accuracy_quorum(setting: Setting, epsilon: float) -> float:
+    """ε² / (16(L_Fβ + 2L_F²β²S²)²(σ_F² + γ_F²)²); infinite without noise and diversity."""
+    floor_of_one = printed(setting, quorum=1).floor
+    return (epsilon / floor_of_one) ** 2 if floor_of_one > 0 else math.inf
+
+
+def _checked(shares: Float[np.ndarray, " n"], epsilon: float, staleness: int) -> Float[np.ndarray, " n"]:
+    shares = np.asarray(shares, float)
+    if epsilon <= 0:
+        raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")
+    if staleness < 1:
+        raise ValueError("A* needs a staleness bound S of at least 1; S = 0 is the synchronous protocol, whose A is n.")
+    if shares.size == 0 or not (shares > 0).all() or not math.isclose(shares.sum(), 1, rel_tol=1e-6):
+        raise ValueError(
+            f"participation shares must be above 0 and sum to 1, got {shares.size} with a sum of {shares.sum():.6g}."
+        )
+    return shares
+
+
+def _ceil(value: float) -> int:
+    return math.ceil(value * (1 - 1e-9))  # 1/(2·0.1) is 5, whatever the last bit says
+
+
+def _floor(value: float) -> int:
+    return math.floor(value * (1 + 1e-9))

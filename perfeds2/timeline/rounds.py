@@ -1,0 +1,168 @@
+"""When does a round close, and who gets the new model?
+
+This is the protocol, and all of it. It knows no weights, no radio and no clock of its own: it is told when updates
+arrived and answers who is merged. The virtual clock and a real server drive the same two functions, ``close_round`` and
+``hand_out``, so what is simulated is what is deployed.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+Stale = Literal["restart", "wait", "ignore"]
+IDLE = -1  # the version of a UE that waits for its turn
+NOBODY = np.empty(0, np.int64)
+NOBODY.flags.writeable = False
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A of n updates close a round; none that is merged is staler than S. Synchronous: A = n. Asynchronous: A = 1, S = None.
+
+    What happens to a UE that would exceed the bound (errata 10, 11):
+
+    - ``restart``: it is handed the new model and starts over (Algorithm 1). A slow UE can starve.
+    - ``wait``: the round stays open until every UE can still be merged in time (Section VI). At most A·(S+1) UEs work
+      at once, more could never be served in time; the others wait for their turn.
+    - ``ignore``: it finishes, its update is refused, and it is handed the model of the next round.
+    """
+
+    quorum: int  # A
+    max_staleness: int | None = None  # S; None is no bound
+    stale: Stale = "restart"
+
+    def __post_init__(self) -> None:
+        if self.quorum < 1:
+            raise ValueError(f"quorum must be at least 1, got {self.quorum}.")
+        if self.max_staleness is not None and self.max_staleness < 0:
+            raise ValueError(f"max_staleness must be at least 0 (or None for no bound), got {self.max_staleness}.")
+        if self.stale not in ("restart", "wait", "ignore"):
+            raise ValueError(f"stale must be restart, wait or ignore, got {self.stale!r}.")
+
+    @property
+    def waits(self) -> bool:
+        return self.stale == "wait" and self.max_staleness is not None
+
+    def check(self, ues: int) -> None:
+        if self.quorum > ues:
+            raise ValueError(f"quorum must be at most the number of UEs, {ues}, got {self.quorum}.")
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server knows while a round is open."""
+
+    round: int  # k: the open round; the newest model is w_k
+    versions: Int[np.ndarray, " n"]  # the model each UE works from, or IDLE
+    merged_in: Int[np.ndarray, " n"]  # the last round each UE was merged in; -1 for never
+    opened_s: float  # when w_k existed: no round closes before it opens, whoever arrived early
+
+
+@dataclass(frozen=True)
+class Closing:
+    """How a round ends, as far as the arrivals tell."""
+
+    time_s: float  # infinite while the arrivals do not suffice
+    merged: Int[np.ndarray, " A"]  # in order of arrival, ties by UE number
+    refused: Int[np.ndarray, " r"]  # arrived by then, but staler than the bound
+
+
+@dataclass(frozen=True)
+class HandOut:
+    """Who starts a new job when a round closes, and whose job ends without a merge."""
+
+    handed: Int[np.ndarray, " h"]
+    lost: Int[np.ndarray, " l"]
+
+
+def open_server(ues: int, protocol: Protocol) -> Server:
+    """Round 0 opens: everybody who may work is handed w_0."""
+    protocol.check(ues)
+    versions = np.zeros(ues, np.int64)
+    versions[_most_at_work(ues, protocol) :] = IDLE
+    return Server(0, versions, np.full(ues, -1, np.int64), 0.0)
+
+
+def close_round(
+    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Int[np.ndarray, " A"] | None = None
+) -> Closing:
+    """Given when each UE's update arrived (infinite: not yet), when does the open round close, and on whom?"""
+    versions, bound = server.versions, protocol.max_staleness
+    oldest = 0 if bound is None else max(server.round - bound, 0)  # still within the bound; IDLE is older
+    fresh = versions >= oldest
+    all_fresh = fresh.all()
+    eligible_s = arrival_s if all_fresh else np.where(fresh, arrival_s, np.inf)
+    if planned is not None:
+        close_s = eligible_s[planned].max()
+        merged = np.sort(planned)
+    else:
+        close_s = np.partition(eligible_s, protocol.quorum - 1)[protocol.quorum - 1]
+        if protocol.waits:
+            close_s = max(close_s, _everyone_in_time(server, eligible_s, protocol))
+        merged = _pick(eligible_s, versions, close_s, protocol)
+    if close_s == np.inf:
+        return Closing(np.inf, NOBODY, NOBODY)
+    close_s = max(close_s, server.opened_s)
+    merged = merged[np.argsort(eligible_s[merged], kind="stable")]
+    refused = NOBODY if all_fresh else np.flatnonzero(~fresh & (versions != IDLE) & (arrival_s <= close_s))
+    return Closing(float(close_s), merged, refused)
+
+
+def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Server, HandOut]:
+    """Close the round: w_{k+1} exists. Returns the server of the next round, and who was handed the new model."""
+    new = server.round + 1
+    versions, merged_in = server.versions.copy(), server.merged_in.copy()
+    merged_in[closing.merged] = server.round
+    lost = closing.refused
+    if protocol.waits:
+        versions[closing.merged] = versions[lost] = IDLE
+        idle = np.flatnonzero(versions == IDLE)
+        free = _most_at_work(versions.size, protocol) - (versions.size - idle.size)
+        handed = idle[np.argsort(merged_in[idle], kind="stable")][:free]  # longest out first
+    else:
+        versions[closing.merged] = versions[lost] = new
+        if protocol.stale == "restart" and protocol.max_staleness is not None:
+            too_old = np.flatnonzero(versions < new - protocol.max_staleness)  # would be merged too stale (erratum 10)
+            lost = np.concatenate([lost, too_old])
+        handed = np.concatenate([closing.merged, lost])
+    versions[handed] = new
+    return Server(new, versions, merged_in, closing.time_s), HandOut(handed, lost)
+
+
+def _most_at_work(ues: int, protocol: Protocol) -> int:
+    """How many UEs may hold a job at once. More than A·(S+1) cannot all be merged within the bound."""
+    if protocol.waits:
+        assert protocol.max_staleness is not None
+        return min(ues, protocol.quorum * (protocol.max_staleness + 1))
+    return ues
+
+
+def _everyone_in_time(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> float:
+    """The earliest time at which this round can close with everybody else still able to be merged within the bound.
+
+    A job on version v must be merged by round v + S. Rounds after this one up to round m take A·(m − k) jobs, so of the
+    N jobs due by m at least N − A·(m − k) must have arrived now. (Jobs are handed out so that this is never above A.)
+    """
+    assert protocol.max_staleness is not None
+    jobs = np.flatnonzero(server.versions != IDLE)
+    due_in = server.versions[jobs] + protocol.max_staleness - server.round
+    later = np.arange(protocol.max_staleness + 1)  # m − k
+    needed = np.bincount(due_in, minlength=later.size).cumsum() - protocol.quorum * later
+    close_s = -np.inf
+    for last in np.flatnonzero(needed > 0):
+        jobs_s = np.sort(arrival_s[jobs[due_in <= last]])
+        close_s = max(close_s, float(jobs_s[needed[last] - 1]))
+    return close_s
+
+
+def _pick(
+    arrival_s: Float[np.ndarray, " n"], versions: Int[np.ndarray, " n"], close_s: float, protocol: Protocol
+) -> Int[np.ndarray, " A"]:
+    """The A updates to merge of those that arrived by ``close_s``: the earliest, or, where a round waited, the stalest first."""
+    arrived = np.flatnonzero(arrival_s <= close_s)
+    if arrived.size <= protocol.quorum:
+        return arrived
+    first = versions[arrived] if protocol.waits else np.zeros(arrived.size)
+    return np.sort(arrived[np.lexsort((arrived, arrival_s[arrived], first))[: protocol.quorum]])

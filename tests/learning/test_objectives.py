@@ -1,0 +1,106 @@
+"""Is the meta-gradient really (I − αH)∇f(w − α∇f), Hessian and all?"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.learning.models import MLP, cross_entropy
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+
+MODEL = MLP((3, 4, 3))
+ALPHA = 0.3
+
+
+def loss(params, batch):
+    return cross_entropy(MODEL, params, *batch)
+
+
+@pytest.fixture
+def small():
+    """A 31-parameter model and three different batches, in float64."""
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda w: w.astype(jnp.float64), MODEL.init(jax.random.key(1)))
+        keys = jax.random.split(jax.random.key(2), 2)
+        x = jax.random.normal(keys[0], (3, 5, 3), jnp.float64)
+        y = jax.random.randint(keys[1], (3, 5), 0, 3)
+        yield params, (x, y)
+
+
+def by_hand(params, batches, alpha):
+    """Forms the whole Hessian of the third batch."""
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    x, y = batches
+    f = [lambda w, i=i: loss(unflatten(w), (x[i], y[i])) for i in range(3)]
+    outer = jax.grad(f[1])(flat - alpha * jax.grad(f[0])(flat))
+    return (jnp.eye(flat.size) - alpha * jax.hessian(f[2])(flat)) @ outer, outer
+
+
+def flat(tree):
+    return np.asarray(jax.flatten_util.ravel_pytree(tree)[0])
+
+
+def test_exact_meta_gradient_equals_the_one_formed_with_the_hessian(small):
+    params, batches = small
+    expected, _ = by_hand(params, batches, ALPHA)
+    np.testing.assert_allclose(flat(PerFed(ALPHA)(loss, params, params, batches)), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_first_order_leaves_the_hessian_out_and_that_matters(small):
+    params, batches = small
+    expected, first_order = by_hand(params, batches, ALPHA)
+    ours = flat(PerFed(ALPHA, "fo")(loss, params, params, batches))
+    np.testing.assert_allclose(ours, first_order, rtol=1e-12, atol=1e-14)
+    assert np.linalg.norm(ours - expected) > 1e-3 * np.linalg.norm(expected)
+
+
+def test_hessian_free_is_close_to_exact_but_not_equal(small):
+    params, batches = small
+    expected, first_order = by_hand(params, batches, ALPHA)
+    ours = flat(PerFed(ALPHA, "hf")(loss, params, params, batches))
+    error = np.linalg.norm(ours - expected)
+    assert 0 < error < 1e-2 * np.linalg.norm(first_order - expected)
+
+
+def test_the_three_batches_have_different_roles(small):
+    """Swapping any two changes the result: none is used twice, none is forgotten."""
+    params, (x, y) = small
+    results = [
+        flat(PerFed(ALPHA)(loss, params, params, (x[jnp.array(order)], y[jnp.array(order)])))
+        for order in ([0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0])
+    ]
+    assert all(np.abs(a - b).max() > 1e-6 for i, a in enumerate(results) for b in results[:i])
+
+
+def test_alpha_zero_is_the_plain_gradient_of_the_outer_batch(small):
+    params, (x, y) = small
+    plain = FedAvg()(loss, params, params, (x[1:2], y[1:2]))
+    np.testing.assert_allclose(flat(PerFed(0.0)(loss, params, params, (x, y))), flat(plain), rtol=1e-14)
+
+
+def test_the_meta_gradient_is_the_gradient_of_the_personal_loss(small):
+    """On one and the same batch, (I − αH)∇f(w − α∇f) is ∇F for F(w) = f(w − α∇f(w)), eq. (4): by finite differences."""
+    params, (x, y) = small
+    same = (x[jnp.array([0, 0, 0])], y[jnp.array([0, 0, 0])])
+    start, unflatten = jax.flatten_util.ravel_pytree(params)
+
+    def personal(w):
+        f = lambda v: loss(unflatten(v), (x[0], y[0]))  # noqa: E731 (as the paper writes it)
+        return f(w - ALPHA * jax.grad(f)(w))
+
+    ours = flat(PerFed(ALPHA)(loss, params, params, same))
+    step = 1e-6
+    by_difference = [
+        (personal(start.at[i].add(step)) - personal(start.at[i].add(-step))) / (2 * step) for i in range(start.size)
+    ]
+    np.testing.assert_allclose(ours, by_difference, rtol=1e-5, atol=1e-8)
+
+
+def test_fedprox_pulls_towards_the_model_it_started_from(small):
+    params, (x, y) = small
+    elsewhere = jax.tree.map(lambda w: w + 1.0, params)
+    pulled = FedProx(0.5)(loss, elsewhere, params, (x, y))
+    free = FedAvg()(loss, elsewhere, params, (x, y))
+    np.testing.assert_allclose(flat(pulled) - flat(free), 0.5, rtol=1e-12)
+    at_start = FedProx(0.5)(loss, params, params, (x, y))
+    np.testing.assert_array_equal(flat(at_start), flat(FedAvg()(loss, params, params, (x, y))))

@@ -1,0 +1,80 @@
+"""Does every UE get its labels, its unequal amount, and a test part like its training part?"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfeds2.learning.data import Generated, Shards
+from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.tasks import digits, synthetic
+
+LABELS = np.repeat(np.arange(10), 60)
+
+
+@given(ues=st.integers(1, 30), labels_per_ue=st.integers(1, 10), seed=st.integers(0, 99), own_test=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_parts_are_disjoint_and_hold_the_right_labels(ues, labels_per_ue, seed, own_test):
+    test_labels = np.repeat(np.arange(10), 40) if own_test else None
+    parts = partition_by_label(LABELS, ues, labels_per_ue, seed, test_labels=test_labels)
+    everything = LABELS if test_labels is None else np.concatenate([LABELS, test_labels])
+    assert np.unique(parts.order).size == parts.order.size
+    for ue in range(ues):
+        first, train, test = parts.start[ue], parts.train[ue], parts.test[ue]
+        mine, held = parts.order[first : first + train], parts.order[first + train : first + train + test]
+        assert np.unique(everything[mine]).size == labels_per_ue
+        assert set(everything[held]) == set(everything[mine])
+        if own_test:
+            assert (mine < LABELS.size).all()
+            assert (held >= LABELS.size).all()
+    if ues * labels_per_ue >= 10:
+        assert set(everything[parts.order]) == set(range(10))
+
+
+def test_sizes_differ():
+    parts = partition_by_label(LABELS, 10, 3, 0)
+    assert parts.train.max() > 2 * parts.train.min()
+
+
+def test_same_seed_same_parts():
+    again = [partition_by_label(LABELS, 10, 3, 5).order for _ in range(2)]
+    assert np.array_equal(*again)
+    assert not np.array_equal(again[0], partition_by_label(LABELS, 10, 3, 6).order)
+
+
+@pytest.mark.parametrize("labels_per_ue", [0, 11])
+def test_labels_per_ue_out_of_range_is_an_error(labels_per_ue):
+    with pytest.raises(ValueError, match=f"from 1 to the task's 10 labels, got {labels_per_ue}"):
+        partition_by_label(LABELS, 4, labels_per_ue, 0)
+
+
+def test_too_many_ues_for_the_data_is_an_error():
+    with pytest.raises(ValueError, match="too few"):
+        partition_by_label(LABELS, 400, 3, 0)
+
+
+def test_batches_come_from_the_ues_own_training_part():
+    import jax
+
+    task = digits(5, 2, 0)
+    assert isinstance(task.data, Shards)
+    for ue in range(5):
+        first, train = int(task.data.start[ue]), int(task.data.train[ue])
+        own = {bytes(np.asarray(x)) for x in task.data.x[first : first + train]}
+        x, _ = task.data.batches(jax.random.key(ue), jax.numpy.asarray(ue), (200,))
+        drawn = {bytes(np.asarray(row)) for row in x}
+        assert drawn <= own
+        assert len(drawn) > 0.6 * min(len(own), 200)
+
+
+def test_generated_data_know_only_their_labels_and_stay_the_same():
+    import jax
+
+    task = synthetic(1_000_000, 2, 0)
+    assert isinstance(task.data, Generated)
+    ue = jax.numpy.asarray(999_999)
+    _, y, mask = task.data.test_part(ue)
+    assert mask.all()
+    assert np.unique(y).size <= 2
+    assert np.array_equal(y, task.data.test_part(ue)[1])
+    assert not np.array_equal(task.data.train_part(ue)[0], task.data.test_part(ue)[0])

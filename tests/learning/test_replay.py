@@ -1,0 +1,188 @@
+"""Does the compiled loop train exactly what the timeline says?"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfeds2.learning import replay as module
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.replay import Learner, Script, advance, replay, shelve, start
+from perfeds2.learning.tasks import digits, synthetic
+from perfeds2.learning.train import evaluation_points, train
+from perfeds2.learning.twin import replay_slowly
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+TASK = digits(6, 3, 0)
+CELL = Cell.draw(6, 0)
+
+
+def timeline(protocol, rounds=25, cell=CELL):
+    return simulate(cell, protocol, payload_bits=1e5, samples=60, rounds=rounds)
+
+
+def assert_close(ours, theirs, tolerance=2e-6):
+    for name in ours:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("protocol", [Protocol(6), Protocol(2, 2), Protocol(2, 1, "wait"), Protocol(1)], ids=str)
+@pytest.mark.parametrize("objective", [FedAvg(), PerFed(0.1)], ids=lambda o: type(o).__name__)
+def test_replay_matches_keeping_every_model(protocol, objective):
+    learner, line = Learner(objective, batch=8), timeline(protocol)
+    assert_close(replay(TASK, line, learner, seed=3), replay_slowly(TASK, line, learner, seed=3))
+
+
+def test_replay_matches_with_local_steps_and_another_optimiser():
+    line = timeline(Protocol(2, 2))
+    for learner in (
+        Learner(FedProx(0.3), batch=8, local_steps=3),
+        Learner(PerFed(0.1, "fo"), batch=8, optimiser=optax.adam(0.01)),
+        Learner(PerFed(0.1, "hf"), batch=8),
+    ):
+        assert_close(replay(TASK, line, learner, seed=3), replay_slowly(TASK, line, learner, seed=3), 1e-5)
+
+
+def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypatch):
+    """The form a GPU runs, on the CPU."""
+    learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(3, 2))
+    expected = replay(TASK, line, learner)
+    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
+    assert_close(replay(TASK, line, learner), expected, 1e-5)
+
+
+def test_chunked_equals_unchunked_bitwise():
+    learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(2, 3), rounds=40)
+    script = Script.of(line)
+    whole = advance(TASK, script, learner, start(TASK, script, learner, 0), 0, 0, 40)
+    state = start(TASK, script, learner, 0)
+    for first, stop in ((0, 1), (1, 1), (1, 17), (17, 40)):
+        state = advance(TASK, script, learner, state, 0, first, stop)
+    for name, weights in whole.params.items():
+        assert np.array_equal(weights, state.params[name])
+
+
+def test_planning_in_chunks_equals_planning_ahead_bitwise():
+    """A longer timeline does not change what was trained along its beginning."""
+    learner = Learner(FedAvg(), batch=8)
+    long = timeline(Protocol(2, 3), rounds=60)
+    script = Script.of(long)
+    early = advance(TASK, script, learner, start(TASK, script, learner, 0), 0, 0, 20)
+    short = replay(TASK, long.prefix(20), learner)
+    for name in short:
+        assert np.array_equal(short[name], early.params[name])
+
+
+def test_local_steps_upload_the_sum_of_the_steps_gradients():
+    """Two synchronous UEs, one round, m local steps: the mean of the local models, as FedAvg has it."""
+    task = digits(2, 5, 0)
+    line = timeline(Protocol(2), rounds=1, cell=Cell.draw(2, 0))
+    learner = Learner(FedAvg(), beta=0.2, batch=8, local_steps=3)
+    merged = replay(task, line, learner)
+    key = module.job_key(0)
+    first = task.model.init(jax.random.fold_in(jax.random.key(0), 0))
+    models = []
+    for ue in range(2):
+        own = jax.random.fold_in(jax.random.fold_in(key, ue), 0)
+        x, y = task.data.batches(own, jnp.asarray(ue), (3, 1, 8))
+        w = first
+        for step in range(3):
+            gradient = jax.grad(lambda v: module.cross_entropy(task.model, v, x[step, 0], y[step, 0]))(w)  # noqa: B023
+            w = jax.tree.map(lambda a, g: a - 0.2 * g, w, gradient)
+        models.append(w)
+    assert_close(merged, jax.tree.map(lambda a, b: (a + b) / 2, *models))
+
+
+def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
+    """Two timelines that merge the same job in different rounds compute the same gradient for it."""
+    data = TASK.data
+    key = module.job_key(7)
+    a = data.batches(jax.random.fold_in(jax.random.fold_in(key, 4), 2), jnp.asarray(4), (2, 8))
+    b = data.batches(jax.random.fold_in(jax.random.fold_in(key, 4), 2), jnp.asarray(4), (2, 8))
+    other = data.batches(jax.random.fold_in(jax.random.fold_in(key, 4), 3), jnp.asarray(4), (2, 8))
+    assert np.array_equal(a[0], b[0])
+    assert not np.array_equal(a[0], other[0])
+
+
+@given(
+    n=st.integers(1, 12),
+    seed=st.integers(0, 50),
+    bound=st.none() | st.integers(0, 6),
+    stale=st.sampled_from(["restart", "wait", "ignore"]),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_shelf_is_never_too_short_and_never_overwritten_too_soon(n, seed, bound, stale, data):
+    """Writing version numbers instead of weights, every merge reads the version it needs."""
+    quorum = data.draw(st.integers(1, n))
+    line = timeline(Protocol(quorum, bound, stale), rounds=50, cell=Cell.draw(n, seed))
+    slots, read, write = shelve(line)
+    shelf = np.full(slots, -1)
+    shelf[0] = 0
+    for k in range(line.rounds):
+        np.testing.assert_array_equal(shelf[read[k]], line.versions[k])
+        shelf[write[k]] = k + 1
+    assert slots <= max(32, 2 * (min(n, line.depth) + 2))
+
+
+def test_one_compiled_loop_serves_all_modes_and_step_sizes():
+    cells = [Cell.draw(6, seed) for seed in range(2)]
+    module._rounds.clear_cache()
+    for cell in cells:
+        for protocol in (Protocol(6), Protocol(2, 2), Protocol(1)):
+            for alpha in (0.1, 0.2):
+                replay(TASK, timeline(protocol, cell=cell), Learner(PerFed(alpha), beta=alpha, batch=4))
+    assert module._rounds._cache_size() == 1
+
+
+def test_own_objectives_need_no_registration():
+    class SignOfGradient:
+        batches = 1
+
+        def __call__(self, loss, params, start, batches):  # noqa: ARG002 (the interface)
+            return jax.tree.map(jnp.sign, jax.grad(loss)(params, jax.tree.map(lambda b: b[0], batches)))
+
+    line = timeline(Protocol(2, 2), rounds=5)
+    learner = Learner(SignOfGradient(), batch=8)
+    assert_close(replay(TASK, line, learner), replay_slowly(TASK, line, learner))
+
+
+def test_training_resumed_after_any_evaluation_gives_the_same_bits():
+    learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(2, 3), rounds=20)
+    points = evaluation_points(line, about=6)
+    whole = list(train(TASK, line, learner, points, alpha=0.1))
+    for stop in range(1, len(points)):
+        steps = train(TASK, line, learner, points, alpha=0.1)
+        for _ in range(stop):
+            training = next(steps)
+        saved = replace(training, state=jax.tree.map(lambda w: jnp.asarray(np.asarray(w)), training.state))
+        resumed = list(train(TASK, line, learner, points, alpha=0.1, resume=saved))
+        assert resumed[-1].values == whole[-1].values
+        for name, weights in whole[-1].state.params.items():
+            assert np.array_equal(weights, resumed[-1].state.params[name])
+
+
+def test_evaluation_points_are_the_models_in_force_at_those_times():
+    line = timeline(Protocol(2, 2), rounds=10)
+    points = evaluation_points(line, horizon_s=line.end_s + 1, every_s=line.end_s / 7)
+    assert points[0].round == 0
+    assert points[-1].round == 10
+    for point in points:
+        assert point.round == (line.time_s <= point.time_s).sum()
+
+
+def test_synthetic_learns_and_costs_no_memory_per_ue():
+    task = synthetic(100_000, 3, 0)
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(task.data)) < 100
+    line = simulate(Cell.draw(50, 0), Protocol(10), payload_bits=1e5, samples=60, rounds=150)
+    learner = Learner(FedAvg(), beta=0.3, batch=20)
+    points = evaluation_points(line, about=1)
+    losses = [training.values[-1]["train_loss"] for training in train(task, line, learner, points, alpha=0.1)]
+    assert losses[-1] < 0.8 * losses[0]

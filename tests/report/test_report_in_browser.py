@@ -1,0 +1,148 @@
+"""Claims about the page as a reader sees it, in headless Chromium."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from perfeds2.report.page import write_report
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None,
+        reason="chromium and chromedriver are not on PATH; not checked: that the page draws, stays offline, fits a phone, "
+        "hides lines on a click and runs no script from a name",
+    ),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:selenium"),
+]
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+LINES = "#{} .scatterlayer .trace path.js-line"  # means, and the edges of their bands
+EVIL = "</script><script>window.injected = 1</script><img src=x onerror='window.injected = 1'><b id=injected>"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    assert CHROMIUM is not None
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_page_load_timeout(30)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("page") / "run"
+    shutil.copytree(compared, copy)
+    return write_report(copy)
+
+
+def open_page(browser: webdriver.Chrome, page: Path, width: int = 1200) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)  # forget what other pages logged
+    browser.get(page.as_uri())
+    WebDriverWait(browser, 20).until(lambda b: b.execute_script("return document.body.dataset.drawn") == "yes")
+
+
+def count(browser: webdriver.Chrome, selector: str) -> int:
+    return len(browser.find_elements(By.CSS_SELECTOR, selector))
+
+
+def test_every_chart_draws_and_nothing_complains_or_leaves_the_file(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    for chart in ("test-accuracy-personal", "train-loss-personal", "test-accuracy", "train-loss"):
+        assert count(browser, LINES.format(chart)) == 9 * 3  # nine means, each between the edges of its band
+        assert count(browser, f"#{chart} path.js-fill") == 9
+    assert count(browser, "#activity .barlayer .point path") > 100
+    assert count(browser, "#activity .scatterlayer path.point") > 20
+    assert count(browser, "#staleness .barlayer .trace") == 3
+    assert count(browser, "#shares .barlayer .point path") == 3 * 12
+    assert count(browser, "#ues .boxlayer .trace") == 9
+    assert browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert page.as_uri() in asked
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_no_button_offers_to_upload_the_data(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    titles = {b.get_attribute("data-title") for b in browser.find_elements(By.CSS_SELECTOR, "#train-loss .modebar-btn")}
+    assert titles == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_never_scrolls_sideways(browser: webdriver.Chrome, page: Path, width: int):
+    open_page(browser, page, width)
+    wide = browser.execute_script("return document.documentElement.scrollWidth")
+    assert wide <= width
+    assert browser.execute_script("return document.querySelector('#activity .main-svg').clientWidth") <= width
+    if width == 390:  # the table is wider than a phone, and scrolls in its own box
+        assert browser.execute_script(
+            "const b = document.querySelector('.scroll'); return b.scrollWidth > b.clientWidth"
+        )
+
+
+def test_a_click_on_a_name_hides_its_lines_and_another_brings_them_back(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    button = browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(6)")
+    assert button.text == "PerFedS2"
+    for expected, pressed in ((8 * 3, "false"), (9 * 3, "true")):
+        time.sleep(0.6)  # two quick clicks are a double click
+        button.click()
+        for chart in ("test-accuracy-personal", "train-loss"):
+            WebDriverWait(browser, 5).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
+        assert button.get_attribute("aria-pressed") == pressed
+
+
+def test_the_activity_of_another_algorithm_can_be_chosen(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    bars = "return document.getElementById('activity').data.map(t => t.x.length).join()"
+    shown = browser.execute_script(bars)
+    browser.execute_script(
+        "const s = document.querySelector('select'); s.selectedIndex = 0; s.dispatchEvent(new Event('change'))"
+    )
+    WebDriverWait(browser, 5).until(lambda b: b.execute_script(bars) != shown)
+
+
+def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    ink = "return document.getElementById('train-loss')._fullLayout.font.color"
+    light = browser.execute_script(ink)
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        WebDriverWait(browser, 5).until(lambda b: b.execute_script(ink) != light)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_hostile_name_is_shown_and_not_run(browser: webdriver.Chrome, make_run):
+    algorithms = [(EVIL, EVIL, "S2"), ("PerFedS2", "PerFed", "S2")]
+    page = write_report(make_run(algorithms=algorithms, seeds=[0], spec=EVIL, notes=[EVIL], ues=6))
+    open_page(browser, page, 390)
+    assert browser.execute_script("return window.injected") is None
+    assert count(browser, "#injected, img") == 0
+    assert browser.find_element(By.CSS_SELECTOR, ".legend button").text == EVIL
+    assert browser.find_element(By.CSS_SELECTOR, "#ues .ytick text").text == EVIL[:23] + "…"
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -1,0 +1,128 @@
+"""Claims about the page as a file."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+from plotly.offline import get_plotlyjs
+
+from perfeds2.report.page import write_report
+
+PANELS = {"test-accuracy-personal", "train-loss-personal", "test-accuracy", "train-loss"}
+PANELS |= {"activity", "staleness", "shares", "ues"}
+
+
+def page_of(folder: Path, tmp_path: Path) -> str:
+    """The page of a copy, so that folders shared between tests stay as they are."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    return write_report(copy).read_text()
+
+
+def charts_of(page: str) -> dict[str, list[dict]]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_page_has_every_panel_and_every_chart_is_one_plotly_knows(compared: Path, tmp_path: Path):
+    page = page_of(compared, tmp_path)
+    charts = charts_of(page)
+    assert charts.keys() == PANELS
+    for name, figures in charts.items():
+        assert f'id="{name}"' in page
+        for figure in figures:
+            go.Figure(figure)  # refuses a property that does not exist
+
+
+def test_the_page_holds_plotly_once_little_else_and_loads_nothing(compared: Path, tmp_path: Path):
+    page = page_of(compared, tmp_path)
+    assert page.count(get_plotlyjs()) == 1
+    rest = page.replace(get_plotlyjs(), "")
+    assert len(rest) < 1_000_000
+    assert not re.search(r"https?:|src=|@import|url\(", rest)
+
+
+def test_the_same_folder_gives_the_same_page(compared: Path, tmp_path: Path):
+    assert page_of(compared, tmp_path / "a") == page_of(compared, tmp_path / "b")
+
+
+def test_the_table_has_a_row_per_algorithm_and_marks_what_went_wrong(compared: Path, tmp_path: Path):
+    page = page_of(compared, tmp_path)
+    assert page.count('<th scope="row">') == 9
+    assert page.count("diverged in 1 of 3 seeds</span>") == 1
+    assert re.search(r"<b>\d+\.\d</b> <span class=\"half\">± \d+\.\d</span>", page)
+
+
+def test_starved_ues_are_marked(make_run, tmp_path: Path):
+    folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0])
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["algorithms"][0]["starved"] = {"mean": 3.0, "low": None, "high": None, "values": [3.0]}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    page = page_of(folder, tmp_path)
+    assert "3 UEs never merged" in page
+    assert "Some UEs were never merged with PerFedS2." in page
+
+
+def test_a_simulation_has_no_learning_panels(make_run, tmp_path: Path):
+    page = page_of(make_run(command="simulate", seeds=[0]), tmp_path)
+    assert charts_of(page).keys() == {"activity", "staleness", "shares"}
+    assert "accuracy" not in page.replace(get_plotlyjs(), "")
+
+
+def test_a_single_unnamed_timeline_is_the_algorithms(make_run, tmp_path: Path):
+    folder = make_run(command="simulate", seeds=[0], algorithms=[("PerFedS2", "PerFed", "S2")])
+    page = page_of(folder, tmp_path)
+    assert charts_of(page).keys() == {"activity", "staleness", "shares"}
+    assert "PerFedS2 merged" in page
+
+
+def test_a_folder_without_timelines_still_has_its_curves(compared: Path, tmp_path: Path):
+    shutil.copytree(compared, tmp_path / "copy")
+    (tmp_path / "copy" / "timeline.npz").unlink()
+    assert charts_of(write_report(tmp_path / "copy").read_text()).keys() == PANELS - {"activity", "staleness", "shares"}
+
+
+def test_one_seed_draws_no_band(make_run, tmp_path: Path):
+    folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0])
+    [figure] = charts_of(page_of(folder, tmp_path))["train-loss"]
+    assert len(figure["data"]) == 1
+
+
+def test_bands_stay_where_an_accuracy_can_be(compared: Path, tmp_path: Path):
+    [figure] = charts_of(page_of(compared, tmp_path))["test-accuracy-personal"]
+    values = [value for trace in figure["data"] for value in trace["y"]]
+    assert 0 <= min(values) < max(values) <= 100
+
+
+def test_many_ues_stay_few_rows(make_run, tmp_path: Path):
+    folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0], ues=60, command="simulate")
+    page = page_of(folder, tmp_path)
+    [figure] = charts_of(page)["activity"]
+    assert max(max(trace["y"]) for trace in figure["data"]) == 29
+    assert "UEs 0 to 29 of 60" in page
+
+
+def test_the_page_shows_the_spec_and_how_to_run_it_again(compared: Path, tmp_path: Path):
+    page = page_of(compared, tmp_path)
+    assert "task = &quot;digits&quot;" in page
+    assert "perfeds2 compare --spec spec.toml --out again" in page
+
+
+def test_no_name_or_text_becomes_markup(make_run, tmp_path: Path):
+    evil = "</script></pre><script>alert(1)</script>"
+    folder = make_run(algorithms=[(evil, evil, "S2")], seeds=[0], spec=evil, notes=[evil])
+    page = page_of(folder, tmp_path)
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 3 + get_plotlyjs().count("</script>")  # the data, plotly, ours
+
+
+@pytest.mark.parametrize("module", ["page", "paper"])
+def test_the_report_needs_neither_jax_nor_flower(module: str):
+    code = f"import sys, perfeds2.report.{module}; sys.exit(bool({{'jax', 'flwr'}} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,154 @@
+"""Does the command line do what the README says, and fail in one sentence?"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+QUICK = ["--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--seeds", "2"]
+
+
+def perfeds2(*arguments, cwd=None, **options):
+    command = [sys.executable, "-m", "perfeds2.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, **options)
+
+
+def test_help_teaches_every_command_without_loading_jax():
+    code = (
+        "import sys; sys.argv = ['perfeds2', '--help']\n"
+        "from perfeds2.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "slow = {'jax', 'pandas', 'matplotlib', 'plotly', 'sklearn', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    for command in ("compare", "run", "simulate", "report"):
+        assert command in shown.stdout
+    flags = perfeds2("compare", "--help").stdout
+    for flag in ("--task", "--quorum", "--max-staleness", "--stale", "--labels-per-ue", "--shares", "--bandwidth"):
+        assert flag in flags
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, perfeds2; assert not {'jax', 'numpy', 'scipy'} & set(sys.modules); perfeds2.Cell; perfeds2.simulate; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_every_public_name_can_be_imported():
+    import perfeds2
+
+    for name in perfeds2.__all__:
+        assert getattr(perfeds2, name).__name__
+    assert len(perfeds2.__all__) <= 20
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        perfeds2.nonsense  # noqa: B018
+
+
+def test_compare_writes_a_run_that_its_own_spec_reproduces(tmp_path):
+    first = perfeds2("compare", *QUICK, "--algorithms", "PerFedS2,FedAvg-SYN", "--out", "one", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "PerFedS2" in first.stdout
+    assert "one/report.html" in first.stdout
+    again = perfeds2("compare", "--spec", "one/spec.toml", "--out", "two", "--quiet", cwd=tmp_path)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert (tmp_path / "one/metrics.csv").read_bytes() == (tmp_path / "two/metrics.csv").read_bytes()
+    finished = perfeds2("compare", "--spec", "one/spec.toml", "--out", "one", cwd=tmp_path)
+    assert "already holds this finished run" in finished.stdout
+    page = (tmp_path / "one/report.html").read_text()
+    assert "PerFedS2" in page
+    drawn = perfeds2("report", "one", "--paper", cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert list((tmp_path / "one/figures").glob("*.pdf"))
+
+
+def test_run_and_simulate_write_single_timelines(tmp_path):
+    from perfeds2.timeline.timeline import Timeline
+
+    ran = perfeds2("run", *QUICK[:-2], "--seed", "3", "--out", "run", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    played = perfeds2(
+        "simulate", *QUICK[:-2], "--seed", "3", "--algorithms", "PerFedS2", "--out", "clock", cwd=tmp_path
+    )
+    assert played.returncode == 0, played.stderr
+    trained, simulated = (Timeline.load(tmp_path / name / "timeline.npz") for name in ("run", "clock"))
+    assert (trained.time_s == simulated.time_s).all()
+    assert not (tmp_path / "clock" / "metrics.csv").exists()
+    assert json.loads((tmp_path / "clock" / "summary.json").read_text())["command"] == "simulate"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--quorum", "21"], "--quorum must be from 1 to the number of UEs, 20"),
+        (["--labels-per-ue", "11"], "--labels-per-ue must be from 1 to the task's 10 labels, got 11"),
+        (["--algorithms", "PerFed2"], "did you mean PerFedS2?"),
+        (["--beta", "nan"], "--beta must be a finite number"),
+        (["--nonsense"], "No such option"),
+        (["--resume", "nowhere"], "holds no run"),
+        (["--out", "/proc/nowhere"], "cannot be written"),
+        (["--schedule", "deficit", "--stale", "wait", "--max-staleness", "1"], "--schedule deficit"),
+    ],
+)
+def test_bad_input_is_exit_2_and_one_sentence_and_leaves_nothing_behind(tmp_path, arguments, sentence):
+    result = perfeds2("compare", *arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert sentence in result.stderr
+    assert result.stderr.strip().count("\n") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_folder_is_exit_2(tmp_path):
+    if os.geteuid() == 0:
+        target = "/sys/perfeds2"  # root writes everywhere else
+    else:
+        tmp_path.chmod(0o500)
+        target = str(tmp_path / "x")
+    result = perfeds2("compare", "--out", target)
+    assert result.returncode == 2
+    assert "cannot be written" in result.stderr
+
+
+def long_run(folder):
+    return [
+        *(sys.executable, "-m", "perfeds2.cli", "run", "--horizon-s", "120", "--eval-every-s", "1", "--seed", "1"),
+        *("--algorithms", "PerFedS2,FedAvg-ASY", "--quiet", "--out", str(folder)),
+    ]
+
+
+def test_a_run_killed_with_sigkill_resumes_to_the_same_bytes(tmp_path):
+    assert subprocess.run(long_run(tmp_path / "whole")).returncode == 0
+    chance = random.Random(5)
+    folder = tmp_path / "killed"
+    kills = 0
+    command = long_run(folder)
+    for _ in range(4):
+        process = subprocess.Popen(command)
+        deadline = time.monotonic() + 60
+        while not (folder / "parts").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0.5, 6))
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        if folder.exists():
+            command = [sys.executable, "-m", "perfeds2.cli", "run", "--resume", str(folder), "--quiet"]
+    assert kills >= 1
+    assert subprocess.run([*command[:-1], "--quiet"]).returncode == 0
+    assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "stopped"
+    process = subprocess.Popen(long_run(folder), stderr=subprocess.PIPE, text=True)
+    while not (folder / "parts").exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert f"perfeds2 run --resume {folder}" in said

@@ -1,0 +1,37 @@
+"""Cells whose numbers can be checked by hand: everybody has 1 Hz of band and a whole number of bits a second."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfeds2.allocation.bandwidth import Uplink
+from perfeds2.network.cell import Cell
+
+
+@dataclass(frozen=True)
+class HandMadeCell(Cell):
+    """A cell without fading: UE i sends ``usual`` bits a second on its 1 Hz, or what ``odd[round, UE]`` says."""
+
+    usual: int = 4
+    odd: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Nothing here needs the radio's checks."""
+
+    def signal_hz(self, round_: int) -> np.ndarray:
+        bits_per_s = np.full(self.ues, float(self.usual))
+        for (k, ue), rate in self.odd.items():
+            if k == round_:
+                bits_per_s[ue] = rate
+        return 2.0**bits_per_s - 1  # 1 Hz · log2(1 + g / 1 Hz) = the bits a second
+
+
+def hand_made_cell(compute_s: list[float], usual: int = 4, odd: dict[tuple[int, int], int] | None = None) -> Cell:
+    """A cell whose UEs compute so many seconds on one sample."""
+    n = len(compute_s)
+    cpu_hz = 1e6 / np.array(compute_s)
+    return HandMadeCell(np.ones(n), cpu_hz, cycles_per_sample=1e6, bandwidth_hz=float(n), usual=usual, odd=odd or {})
+
+
+def one_hz_each(uplink: Uplink) -> np.ndarray:
+    return np.ones(uplink.bits.size)

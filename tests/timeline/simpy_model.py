@@ -1,0 +1,207 @@
+"""What would the protocol do if every UE were a process of its own?
+
+A second model, written from the protocol's description alone: one SimPy process per UE that computes, sends, is
+interrupted whenever a round closes (its rate changes) and waits; and one server process. It is slow and plain. It
+shares with the product only what it is given: the gains of a round, the bandwidth policy and its ``Uplink``.
+"""
+
+import math
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import simpy
+
+from perfeds2.allocation.bandwidth import Uplink
+
+OUT = -1  # the version of a phone without a job
+
+
+@dataclass(frozen=True)
+class Radio:
+    """What the model is given about the cell."""
+
+    signal_hz: Callable[[int], np.ndarray]
+    bandwidth_hz: float
+    policy: Callable[[Uplink], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Rules:
+    quorum: int
+    max_staleness: int | None
+    stale: str
+    schedule: Callable[[int], np.ndarray] | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """How one round ended."""
+
+    time_s: float
+    ues: tuple[int, ...]  # in order of arrival
+    staleness: tuple[int, ...]
+
+
+class Phone:
+    """A UE: waits for a model, computes, sends at whatever rate it has, and rings the server."""
+
+    def __init__(self, env: simpy.Environment, number: int, compute_s: float, payload_bits: float, bell: simpy.Store):
+        self.env, self.number, self.bell = env, number, bell
+        self.compute_s, self.payload_bits = compute_s, payload_bits
+        self.inbox = simpy.Store(env)
+        self.version = OUT  # of the model it works on, or whose update lies at the server
+        self.arrived_s = math.inf
+        self.ready_s = 0.0  # when computing ends
+        self.sending = False
+        self.rate, self.rate_since_s, self.bits_then = 0.0, 0.0, 0.0
+        self.process = env.process(self.live())
+
+    @property
+    def busy(self) -> bool:
+        return self.version != OUT and self.arrived_s == math.inf
+
+    def hand(self, version: int) -> None:
+        """Give it a model; a job it still has is dropped."""
+        if self.busy:
+            self.process.interrupt("drop")
+        self.version, self.arrived_s = version, math.inf
+        self.ready_s, self.bits_then = self.env.now + self.compute_s, self.payload_bits
+        self.sending = False
+        self.inbox.put(version)
+
+    def rest(self) -> None:
+        self.version, self.arrived_s = OUT, math.inf
+
+    def compute_left(self) -> float:
+        return max(self.ready_s - self.env.now, 0.0) if self.busy else 0.0
+
+    def bits_left(self) -> float:
+        if not self.busy:
+            return 0.0
+        sent = self.rate * (self.env.now - self.rate_since_s) if self.sending else 0.0
+        return max(self.bits_then - sent, sys.float_info.min)
+
+    def set_rate(self, rate: float) -> None:
+        if self.sending:
+            self.bits_then, self.rate_since_s = self.bits_left(), self.env.now
+            self.process.interrupt("new rate")
+        self.rate = rate
+
+    def live(self):
+        while True:
+            yield self.inbox.get()
+            try:
+                yield self.env.timeout(self.compute_s)
+                self.sending, self.rate_since_s = True, self.env.now
+                yield from self.send()
+                self.sending, self.arrived_s = False, self.env.now
+                self.bell.put(self.number)
+            except simpy.Interrupt as dropped:
+                if dropped.cause != "drop":
+                    raise
+
+    def send(self):
+        while True:
+            try:
+                yield self.env.timeout(self.bits_then / self.rate) if self.rate > 0 else self.env.event()
+                return
+            except simpy.Interrupt as news:
+                if news.cause == "drop":
+                    raise
+
+
+def play_with_processes(radio: Radio, rules: Rules, compute_s, payload_bits: float, rounds: int) -> list[Round]:
+    """The first rounds of the protocol on these devices."""
+    env = simpy.Environment()
+    bell = simpy.Store(env)
+    phones = [Phone(env, i, float(seconds), payload_bits, bell) for i, seconds in enumerate(compute_s)]
+    history: list[Round] = []
+    env.run(until=env.process(serve(env, phones, bell, radio, rules, rounds, history)))
+    return history
+
+
+def serve(env, phones: list[Phone], bell: simpy.Store, radio: Radio, rules: Rules, rounds: int, history: list[Round]):
+    """The server: hears the bell, decides when a round is over, and hands out the new model."""
+    places = len(phones)
+    if rules.stale == "wait" and rules.max_staleness is not None:
+        places = rules.quorum * (rules.max_staleness + 1)
+    queue = deque(phones[places:])  # who is out longest stands in front
+    for phone in phones[:places]:
+        phone.hand(0)
+    for k in range(rounds):
+        plan = None if rules.schedule is None else [int(ue) for ue in rules.schedule(k)]
+        open_the_air(phones, radio, k, plan)
+        while (merged := who_closes(phones, k, rules, plan)) is None:
+            yield bell.get()
+            yield env.timeout(0)  # whoever arrives at this very instant counts too
+        merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
+        history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
+        refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
+        for phone in merged:
+            phone.rest()
+        if rules.stale == "wait" and rules.max_staleness is not None:
+            queue.extend(sorted(merged, key=lambda phone: phone.number))
+            while queue and sum(phone.version != OUT for phone in phones) < places:
+                queue.popleft().hand(k + 1)
+        else:
+            for phone in [*merged, *refused]:
+                phone.hand(k + 1)
+            if rules.stale == "restart":
+                for phone in phones:
+                    if overdue(phone, k + 1, rules):
+                        phone.hand(k + 1)
+        yield env.timeout(0)  # a dropped job must be over before the new rates are announced
+
+
+def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | None) -> None:
+    """A round opens: new gains, new shares of the band, new rates."""
+    gains = radio.signal_hz(k)
+    uplink = Uplink(
+        k,
+        radio.bandwidth_hz,
+        gains,
+        np.array([phone.compute_left() for phone in phones]),
+        np.array([phone.bits_left() for phone in phones]),
+        np.full(len(phones), 1 / len(phones)),
+        None if plan is None else np.array([phone.number in plan for phone in phones]),
+    )
+    for phone, gain, band in zip(phones, gains, radio.policy(uplink), strict=True):
+        phone.set_rate(band * math.log2(1 + gain / band) if band > 0 else 0.0)
+
+
+def overdue(phone: Phone, k: int, rules: Rules) -> bool:
+    return phone.version != OUT and rules.max_staleness is not None and k - phone.version > rules.max_staleness
+
+
+def who_closes(phones: list[Phone], k: int, rules: Rules, plan: list[int] | None) -> list[Phone] | None:
+    """The updates this round merges if it can close now, else None."""
+    here = [p for p in phones if p.arrived_s < math.inf and not overdue(p, k, rules)]
+    here.sort(key=lambda phone: (phone.arrived_s, phone.number))
+    if plan is not None:
+        planned = [phone for phone in here if phone.number in plan]
+        return planned if len(planned) == len(plan) else None
+    if len(here) < rules.quorum:
+        return None
+    if rules.stale != "wait" or rules.max_staleness is None:
+        return here[: rules.quorum]
+    return close_in_time(phones, here, k, rules.quorum, rules.max_staleness)
+
+
+def close_in_time(phones: list[Phone], here: list[Phone], k: int, quorum: int, bound: int) -> list[Phone] | None:
+    """Go through the arrivals one instant after the other; at the first that allows it, merge the most urgent.
+
+    Closing is allowed when all the other jobs, arrived or not, could still be merged in time: put them into the coming
+    rounds, ``quorum`` a round, earliest deadline first, and see whether anybody misses its own.
+    """
+    for instant in sorted({phone.arrived_s for phone in here}):
+        arrived = [phone for phone in here if phone.arrived_s <= instant]
+        if len(arrived) < quorum:
+            continue
+        urgent = sorted(arrived, key=lambda p: (p.version, p.arrived_s, p.number))[:quorum]
+        deadlines = sorted(p.version + bound for p in phones if p.version != OUT and p not in urgent)
+        if all(k + 1 + place // quorum <= deadline for place, deadline in enumerate(deadlines)):
+            return urgent
+    return None
