@@ -107,6 +107,42 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
             typer.echo(f"Results: {path}    Report: {path / 'report.html'}")
 
 
+def plan(**given: Any) -> None:
+    """Find the A and S that reach the target soonest, in seconds, for PerFedS2 on a cell.
+
+    Seconds a round come from the simulated clock, rounds from the bounds and from short pilot trainings; the answer says
+    which is which. The output folder gets plan.json and the curve over A as plan.png and plan.pdf.
+    """
+    quiet, as_json = given.pop("quiet"), given.pop("json")
+    with _guarded("plan", []):
+        from perfeds2.experiments.folder import free_folder, open_folder
+
+        out: Path | None = given.pop("out")
+        with_check: bool = given.pop("check")
+        asked = {name: given.pop(name) for name in ("target_loss", "epsilon", "pilot_rounds")}
+        asked["quorums"] = _whole_numbers("--quorums", given.pop("quorums"))
+        asked["stalenesses"] = _whole_numbers("--stalenesses", given.pop("stalenesses"), or_unbounded=True)
+        spec = _spec(given, {"algorithms": ["PerFedS2"], "seeds": [0]}, None)
+        from perfeds2.experiments.compare import check
+        from perfeds2.experiments.plan import check_request, make_plan
+        from perfeds2.report.plan import print_plan, write_plan
+
+        check_request(spec, **asked)
+        check(spec, "plan")
+        path = out or free_folder(Path("runs"), f"plan-{spec.task.name}")
+        folder = open_folder(path, spec)
+        with _progress(quiet or as_json, "plan") as watch:
+            made = make_plan(spec, **asked, check=with_check, watch=watch)
+        write_plan(made, path)
+        if folder.parts.exists():
+            folder.close()
+        if as_json:
+            typer.echo(made.to_json())
+        elif not quiet:
+            print_plan(made)
+            typer.echo(f"Plan: {path / 'plan.json'}    Curve: {path / 'plan.png'}")
+
+
 def report(
     folder: Annotated[Path, typer.Argument(help="A run's folder.", metavar="DIR")],
     paper: Annotated[
@@ -134,8 +170,74 @@ def report(
                 _say(quiet, f"Figure: {path}")
 
 
-def _with_settings(command: Callable[..., None], leave_out: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Give a command the flags of SETTINGS, and those every command has."""
+def errata(
+    numbers: Annotated[
+        list[int] | None,
+        typer.Argument(
+            help="Which errata, by number, in full. (default: the numbers of all)", metavar="N", show_default=False
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/errata.md: all of them in full.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Only the numbers, a line each: erratum, what is measured, value (tabs).")
+    ] = False,
+) -> None:
+    """Show by numbers where the paper's formulas err, and what is done instead.
+
+    Nothing is looked up: every number is computed now, in a few seconds. For example, 'perfeds2 errata 9' runs
+    Algorithm 2 as printed and shows that 11 of 20 UEs are never scheduled.
+    """
+    with _guarded("errata", []):
+        from perfeds2.experiments.errata import errata_markdown, errata_table, errata_text
+
+        if markdown:
+            typer.echo(errata_markdown(), nl=False)
+        else:
+            typer.echo((errata_table if quiet else errata_text)(numbers or None))
+
+
+def bench(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", help="Just this group: replay, clock, start-up, allocation or joint. Repeatable.", metavar="GROUP"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the random data and cells.", metavar="SEED", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where bench.json goes. (default: a new folder in runs/)", metavar="DIR"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no table.")] = False,
+) -> None:
+    """Measure how fast this is, against bare NumPy and JAX loops, SimPy and a convex solver; a few minutes.
+
+    Rivals take turns in one run and ratios are medians. A target that is missed is shown as missed. The group 'joint'
+    asks whether planning the rounds and sharing the band for them pays in seconds to an accuracy.
+    """
+    with _guarded("bench", []):
+        from perfeds2.experiments.bench import bench as measure
+        from perfeds2.experiments.bench import print_results, to_json
+        from perfeds2.experiments.folder import free_folder
+        from perfeds2.files import write_text
+
+        tell = None if quiet else lambda line: typer.echo(line, err=True)
+        results = measure(only, seed=seed, tell=tell)
+        path = out or free_folder(Path("runs"), "bench")
+        path.mkdir(parents=True, exist_ok=True)
+        write_text(path / "bench.json", to_json(results))
+        if as_json:
+            typer.echo(to_json(results), nl=False)
+        elif not quiet:
+            print_results(results)
+            typer.echo(f"Results: {path / 'bench.json'}")
+
+
+def _with_settings(
+    command: Callable[..., None], leave_out: tuple[str, ...] = (), own: dict[str, tuple[Any, Any]] | None = None
+) -> Callable[..., None]:
+    """Give a command the flags of SETTINGS, its own, and those every command has."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter(
@@ -155,7 +257,9 @@ def _with_settings(command: Callable[..., None], leave_out: tuple[str, ...] = ()
         "quiet": (Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")], False),
     }  # fmt: skip
     parameters += [
-        inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in common.items()
+        inspect.Parameter(name, keyword, default=default, annotation=kind)
+        for name, (kind, default) in {**(own or {}), **common}.items()
+        if name not in leave_out
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions take attributes
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -201,6 +305,24 @@ def _parse(name: str, text: str) -> Any:
             return _seeds(text)
         case _:
             return text
+
+
+def _whole_numbers(flag: str, text: str | None, *, or_unbounded: bool = False) -> list[int | None] | None:
+    """``1,2,5`` as numbers; ``unbounded`` is none, where that may be."""
+    from perfeds2.experiments.spec import InputError
+
+    if text is None:
+        return None
+    numbers: list[int | None] = []
+    for part in (part.strip() for part in text.split(",")):
+        if part == "unbounded" and or_unbounded:
+            numbers.append(None)
+        elif part.isdecimal():
+            numbers.append(int(part))
+        else:
+            more = " (or 'unbounded')" if or_unbounded else ""
+            raise InputError(f"{flag} takes whole numbers{more} between commas, such as 1,2,5; got {text!r}.")
+    return numbers
 
 
 def _seeds(text: str) -> list[Any]:
@@ -286,10 +408,24 @@ def _say(quiet: bool, message: str) -> None:
         typer.echo(message)
 
 
+PLAN_LEAVES_OUT = ("algorithms", "seeds", "horizon-s", "rounds", "eval-every-s", "schedule", "bandwidth", "resume")
+PLAN_FLAGS: dict[str, tuple[Any, Any]] = {
+    "target_loss": (Annotated[float | None, typer.Option("--target-loss", help="The personalised training loss to reach. (default: the loss at which a pilot meets --target-accuracy)", metavar="LOSS", rich_help_panel="Plan")], None),
+    "epsilon": (Annotated[float | None, typer.Option("--epsilon", help="The mean of ‖∇F‖² that the bounds are asked for. (default: the pilot's on its way to the loss)", metavar="EPS", rich_help_panel="Plan")], None),
+    "quorums": (Annotated[str | None, typer.Option("--quorums", help="The A to look at, such as 1,2,5. (default: about eight from 1 to n)", metavar="A,A", rich_help_panel="Plan")], None),
+    "stalenesses": (Annotated[str | None, typer.Option("--stalenesses", help="The S to look at, such as 5,10,unbounded. (default: S, 2S and n)", metavar="S,S", rich_help_panel="Plan")], None),
+    "pilot_rounds": (Annotated[int, typer.Option("--pilot-rounds", help="The first pilot gives up after so many rounds.", metavar="K", rich_help_panel="Plan")], 1000),
+    "check": (Annotated[bool, typer.Option("--check", help="Train at a few A with other noise: predicted against measured.", rich_help_panel="Plan")], False),
+    "json": (Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead of tables.", rich_help_panel="Plan")], False),
+}  # fmt: skip
+
 app.command()(_with_settings(compare))
 app.command()(_with_settings(run))
 app.command()(_with_settings(simulate, leave_out=("data-dir", "alpha", "beta", "eval-every-s", "target-accuracy")))
+app.command()(_with_settings(plan, PLAN_LEAVES_OUT, PLAN_FLAGS))
 app.command()(report)
+app.command()(errata)
+app.command()(bench)
 
 
 @app.callback(invoke_without_command=True)

@@ -106,7 +106,7 @@ def period(schedule: Rows) -> int | None:
 
 
 def achieved_shares(schedule: Rows, ues: int) -> Shares:
-    """The shares η a schedule gives (the paper's eq. (16))."""
+    """The shares η a schedule gives (the paper's eq. (15))."""
     return np.bincount(schedule.ravel(), minlength=ues) / max(schedule.size, 1)
 
 

@@ -37,8 +37,13 @@ class Algorithm:
 
 
 def paper_algorithms(spec: Spec, cell: Cell, payload_bits: float) -> list[Algorithm]:
-    """The spec's algorithms on a cell. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's."""
+    """The spec's algorithms on a cell. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
+
+    Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
+    first would be rounding noise (erratum 12).
+    """
     bandwidth = bandwidth_policy(spec.protocol.bandwidth)
+    together = spec.protocol.bandwidth == "equal_finish" or spec.protocol.bandwidth.startswith("between")
     planned: dict[
         int, tuple[Float[np.ndarray, " n"], Schedule | None]
     ] = {}  # by samples: FedAvg's and FedProx's is one
@@ -47,7 +52,8 @@ def paper_algorithms(spec: Spec, cell: Cell, payload_bits: float) -> list[Algori
         _, mode = ALGORITHMS[name]
         learner = make_learner(spec, name)
         if mode != "S2":
-            algorithms.append(Algorithm(name, learner, spec.protocol_of(mode), bandwidth, mode=mode))
+            own = equal_share if mode == "ASY" and together else bandwidth
+            algorithms.append(Algorithm(name, learner, spec.protocol_of(mode), own, mode=mode))
             continue
         if learner.samples not in planned:
             planned[learner.samples] = plan_rounds(spec, cell, payload_bits, learner.samples)

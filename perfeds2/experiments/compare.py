@@ -1,10 +1,12 @@
 """Which algorithm learns fastest on the same cell, data, fading and initial weights, in the same simulated time?"""
 
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,31 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+
+
+class Teller:
+    """Adds up the progress of parts that run side by side, and stops them all when one must."""
+
+    def __init__(self, watch: Watch | None, parts: int) -> None:
+        self._watch, self._parts = watch, parts
+        self._at: dict[Which, tuple[float, int]] = {}  # share and rounds of each part
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def tell(self, algorithm: str, seed: int, now: Point, last: Point) -> None:
+        with self._lock:
+            if self._stopped:
+                raise CancelledError
+            self._at[algorithm, seed] = (now.time_s / max(last.time_s, 1e-300), now.round)
+            if self._watch is not None:
+                share = sum(share for share, _ in self._at.values()) / self._parts
+                self._watch(
+                    Progress(algorithm, seed, share, now.time_s, sum(rounds for _, rounds in self._at.values()))
+                )
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
 
 
 @dataclass(frozen=True)
@@ -105,25 +132,33 @@ def execute(
     extra: Sequence[Algorithm] = (),
     watch: Watch | None = None,
 ) -> Comparison:
-    """Do what a spec says, going on from what the folder already has."""
+    """Do what a spec says, going on from what the folder already has.
+
+    Parts are independent, so on a CPU they are trained side by side, while the next timelines are being simulated.
+    """
     names = [*spec.run.algorithms, *(algorithm.name for algorithm in extra)]
     timelines: dict[Which, Timeline] = {}
+    futures: dict[Which, Future[Part]] = {}
     finished: dict[Which, Part] = {}
     algorithms: list[Algorithm] = []
-    rounds = 0
-    for seed in spec.run.seeds:
-        task, cell = make_task(spec, seed), make_cell(spec, seed)
-        algorithms = [*paper_algorithms(spec, cell, upload_bits(spec)), *extra]
-        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms), strict=True):
-            share = len(finished) / (len(names) * len(spec.run.seeds))
-            tell = partial(
-                _tell, watch, Progress(algorithm.name, seed, share, timeline.end_s, rounds), len(names), spec
-            )
-            timelines[algorithm.name, seed] = timeline
-            finished[algorithm.name, seed] = _finish_part(spec, task, timeline, algorithm, seed, folder, tell)
-            rounds += timeline.rounds
-            if folder is not None and not folder.finished:
-                write_text(folder.path / "metrics.csv", csv_text(_in_order(names, spec, finished, "rows")))
+    teller = Teller(watch, len(names) * len(spec.run.seeds))
+    with ThreadPoolExecutor(os.cpu_count() if jax.default_backend() == "cpu" else 1) as pool:
+        try:
+            for seed in spec.run.seeds:
+                task, cell = make_task(spec, seed), make_cell(spec, seed)
+                algorithms = [*paper_algorithms(spec, cell, upload_bits(spec)), *extra]
+                for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms), strict=True):
+                    which = (algorithm.name, seed)
+                    timelines[which] = timeline
+                    futures[which] = pool.submit(_finish_part, spec, task, timeline, algorithm, seed, folder, teller)
+            for which, future in futures.items():
+                finished[which] = future.result()
+                if folder is not None and not folder.finished:
+                    write_text(folder.path / "metrics.csv", csv_text(_in_order(names, spec, finished, "rows")))
+        except BaseException:
+            teller.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
     comparison = Comparison(
         spec,
         summarise(spec, command, algorithms, timelines, {which: part.rows for which, part in finished.items()}),
@@ -229,7 +264,7 @@ def _finish_part(
     algorithm: Algorithm,
     seed: int,
     folder: Folder | None,
-    tell: Callable[[Point], None],
+    teller: "Teller",
 ) -> Part:
     """Train one algorithm with one seed, or take what the folder has of it."""
     name = f"{algorithm.name}-{seed}"
@@ -244,7 +279,7 @@ def _finish_part(
         if folder is not None and time.monotonic() - saved_at > CHECKPOINT_EVERY_S:
             _save_checkpoint(folder, name, training)
             saved_at = time.monotonic()
-        tell(points[len(training.values) - 1])
+        teller.tell(algorithm.name, seed, points[len(training.values) - 1], points[-1])
     assert training is not None
     rows = [
         {"algorithm": algorithm.name, "seed": seed, "round": point.round, "time_s": point.time_s, **values}
@@ -257,14 +292,6 @@ def _finish_part(
         folder.drop_part(f"{name}.checkpoint")
         folder.log(f"{algorithm.name} seed {seed}: {timeline.rounds} rounds, {timeline.end_s:.6g} simulated seconds")
     return Part(rows, ue_rows, params)
-
-
-def _tell(watch: Watch | None, at: Progress, algorithms: int, spec: Spec, point: Point) -> None:
-    """Progress at an evaluation, from where this part of the command began."""
-    if watch is not None:
-        within = point.time_s / max(spec.run.horizon_s or at.time_s, 1e-300)
-        share = at.share + within / (algorithms * len(spec.run.seeds))
-        watch(replace(at, share=share, time_s=point.time_s, rounds=at.rounds + point.round))
 
 
 def _save_checkpoint(folder: Folder, name: str, training: Training) -> None:

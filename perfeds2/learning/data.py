@@ -1,10 +1,10 @@
 """How does a UE get at its samples, inside a compiled loop?
 
-Two kinds of data answer the same three questions: ``batches`` (random training samples of one UE), ``train_part`` and
-``test_part`` (all of them, padded to a common length with a mask).
+Two kinds of data answer the same questions: ``batches`` (random training samples of one UE), ``train_part`` and
+``test_part`` (all of them, padded to a common length with a mask; ``lengths`` says which).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from perfeds2.learning.partition import Partition
 
 Batch = tuple[Shaped[Array, "*s x"], Int[Array, "*s"]]
+MOST_SAMPLES = 256  # of a part, in an evaluation
 Part = tuple[Any, Any, Bool[Array, " m"]]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["x", "y", "start", "train", "test"],
-    meta_fields=["longest_train", "longest_test"],
-)
+@partial(jax.tree_util.register_dataclass, data_fields=["x", "y", "start", "train", "test"], meta_fields=[])
 @dataclass(frozen=True)
 class Shards:
     """Samples flat on the device, UE after UE, with an index range for each: unequal sizes, no padding."""
@@ -33,20 +30,16 @@ class Shards:
     start: Int[Array, " n"]
     train: Int[Array, " n"]
     test: Int[Array, " n"]
-    longest_train: int  # how many samples of a part an evaluation looks at
-    longest_test: int
 
     @classmethod
-    def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition, *, at_most: int = 1024) -> "Shards":
-        """Lay samples out by a partition. Evaluations look at the first ``at_most`` of a (shuffled) part."""
+    def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition) -> "Shards":
+        """Lay samples out by a partition."""
         return cls(
             jnp.asarray(x[parts.order]),
             jnp.asarray(y[parts.order], jnp.int32),
             jnp.asarray(parts.start, jnp.int32),
             jnp.asarray(parts.train, jnp.int32),
             jnp.asarray(parts.test, jnp.int32),
-            min(_round_up(int(parts.train.max())), at_most),
-            min(_round_up(int(parts.test.max())), at_most),
         )
 
     @property
@@ -60,14 +53,25 @@ class Shards:
         at = self.start[ue] + chosen
         return self.x[at], self.y[at]
 
-    def train_part(self, ue: Int[Array, ""]) -> Part:
-        return self._part(self.start[ue], self.train[ue], self.longest_train)
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How long ``train_part`` and ``test_part`` must be to hold everybody's, rounded up and within reason.
 
-    def test_part(self, ue: Int[Array, ""]) -> Part:
-        return self._part(self.start[ue] + self.train[ue], self.test[ue], self.longest_test)
+        Rounded up, so that another seed's partition needs no new compilation. Parts are shuffled, so the beginning of a
+        very long one stands for all of it.
+        """
+        longest = (int(np.asarray(size).max()) for size in (self.train, self.test))
+        train, test = (min(max(128, 1 << (size - 1).bit_length()), MOST_SAMPLES) for size in longest)
+        return train, test
 
-    def _part(self, start: Int[Array, ""], size: Int[Array, ""], longest: int) -> Part:
-        offset = jnp.arange(longest)
+    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+        return self._part(self.start[ue], self.train[ue], length)
+
+    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+        return self._part(self.start[ue] + self.train[ue], self.test[ue], length)
+
+    def _part(self, start: Int[Array, ""], size: Int[Array, ""], length: int) -> Part:
+        offset = jnp.arange(length)
         at = start + jnp.minimum(offset, size - 1)
         return self.x[at], self.y[at], offset < size
 
@@ -88,7 +92,6 @@ class Generated:
     features: int
     classes: int
     labels_per_ue: int
-    part: int = field(default=64, init=False)  # samples of a UE's training and test part in evaluations
 
     def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
         centre, rule, known = self._world(ue)
@@ -96,11 +99,15 @@ class Generated:
         x = centre + spread * jax.random.normal(key, (*shape, self.features))
         return x, jnp.argmax(jnp.where(known, x @ rule, -jnp.inf), axis=-1)
 
-    def train_part(self, ue: Int[Array, ""]) -> Part:
-        return *self.batches(self._mine(ue, 1), ue, (self.part,)), jnp.ones(self.part, bool)
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return 64, 64
 
-    def test_part(self, ue: Int[Array, ""]) -> Part:
-        return *self.batches(self._mine(ue, 2), ue, (self.part,)), jnp.ones(self.part, bool)
+    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+        return *self.batches(self._mine(ue, 1), ue, (length,)), jnp.ones(length, bool)
+
+    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+        return *self.batches(self._mine(ue, 2), ue, (length,)), jnp.ones(length, bool)
 
     def _mine(self, ue: Int[Array, ""], what: int) -> Key[Array, ""]:
         return jax.random.fold_in(jax.random.fold_in(self.key, what), ue)
@@ -114,8 +121,3 @@ class Generated:
 
 
 Data = Shards | Generated
-
-
-def _round_up(size: int, step: int = 64) -> int:
-    """Common lengths, so that another seed's partition needs no new compilation."""
-    return -(-size // step) * step

@@ -20,14 +20,16 @@ def evaluate(task: Task, params: Params, alpha: float) -> dict[str, Float[Array,
     The personal step is w − α∇f_i(w) with the UE's training part, so the personal training loss is F_i(w) of eq. (4).
     Their plain means over UEs are f(w) and F(w), eqs. (1) and (3).
     """
-    table = _evaluate(params, task.data, jnp.asarray(alpha, jnp.float32), model=task.model)
+    table = _evaluate(params, task.data, jnp.asarray(alpha, jnp.float32), model=task.model, lengths=task.data.lengths)
     return dict(zip(METRICS, table.T, strict=True))
 
 
-@partial(jax.jit, static_argnames="model")
-def _evaluate(params: Params, data: Data, alpha: Float[Array, ""], *, model: Model) -> Float[Array, "n 4"]:
+@partial(jax.jit, static_argnames=("model", "lengths"))
+def _evaluate(
+    params: Params, data: Data, alpha: Float[Array, ""], *, model: Model, lengths: tuple[int, int]
+) -> Float[Array, "n 4"]:
     def look(ue: Array) -> Float[Array, " 4"]:
-        train, test = data.train_part(ue), data.test_part(ue)
+        train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
         loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
         personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient)
         return jnp.stack(

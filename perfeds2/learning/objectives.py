@@ -66,7 +66,7 @@ class FedProx:
 @partial(jax.tree_util.register_dataclass, data_fields=["alpha"], meta_fields=["hessian"])
 @dataclass(frozen=True)
 class PerFed:
-    """The meta-gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) of eq. (8), on three independent batches.
+    """The meta-gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) of eq. (7), on three independent batches.
 
     ``hessian``: "exact" takes the Hessian-vector product as it is (jvp of grad); "hf" by a central difference of
     gradients; "fo" leaves it out (first order).

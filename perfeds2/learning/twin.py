@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from perfeds2.learning.models import Params
 from perfeds2.learning.replay import Learner, job_key, local_update
@@ -25,16 +26,14 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
             local_steps=learner.local_steps,
         )
     )
-    optimiser_state = None if learner.optimiser is None else learner.optimiser.init(models[0])
+    optimiser = learner.optimiser or optax.sgd(learner.beta)
+    state = optimiser.init(models[0])
     for ues, versions in zip(timeline.ues, timeline.versions, strict=True):
         uploads = [
             job(models[version], job_key(seed), jnp.int32(ue), jnp.int32(version))
             for ue, version in zip(ues, versions, strict=True)
         ]
         mean = jax.tree.map(lambda *gradients: sum(gradients) / len(gradients), *uploads)
-        if learner.optimiser is None:
-            step = jax.tree.map(lambda g: -learner.beta * g, mean)
-        else:
-            step, optimiser_state = learner.optimiser.update(mean, optimiser_state, models[-1])
+        step, state = optimiser.update(mean, state, models[-1])
         models.append(jax.tree.map(jnp.add, models[-1], step))
     return models[-1]

@@ -14,7 +14,7 @@ LN2 = float(np.log(2))
 
 
 def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float) -> Array:
-    """Uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (10) with log2, erratum 3); 0 on no band."""
+    """Uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (9) with log2, erratum 3); 0 on no band."""
     bandwidth = np.asarray(bandwidth_hz, float)
     ratio = np.asarray(signal_hz / np.where(bandwidth > 0, bandwidth, np.inf))
     rate = np.log1p(ratio, out=ratio)

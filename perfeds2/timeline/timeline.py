@@ -88,7 +88,7 @@ class Timeline:
 
     @property
     def shares(self) -> Float[np.ndarray, " n"]:
-        """The participation each UE achieved, η of eq. (16)."""
+        """The participation each UE achieved, η of eq. (15)."""
         return self.merges / max(self.ues.size, 1)
 
     @property

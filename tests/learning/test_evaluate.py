@@ -11,7 +11,7 @@ from perfeds2.learning.tasks import digits
 
 
 def test_metrics_equal_a_plain_loop_over_ues():
-    task = digits(4, 3, 0)
+    task = digits(12, 3, 0)
     assert isinstance(task.data, Shards)
     params = task.model.init(jax.random.key(0))
     ours = evaluate(task, params, 0.5)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from perfeds2.learning.models import MLP, cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
@@ -29,7 +30,7 @@ def small():
 
 def by_hand(params, batches, alpha):
     """Forms the whole Hessian of the third batch."""
-    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    flat, unflatten = ravel_pytree(params)
     x, y = batches
     f = [lambda w, i=i: loss(unflatten(w), (x[i], y[i])) for i in range(3)]
     outer = jax.grad(f[1])(flat - alpha * jax.grad(f[0])(flat))
@@ -37,7 +38,7 @@ def by_hand(params, batches, alpha):
 
 
 def flat(tree):
-    return np.asarray(jax.flatten_util.ravel_pytree(tree)[0])
+    return np.asarray(ravel_pytree(tree)[0])
 
 
 def test_exact_meta_gradient_equals_the_one_formed_with_the_hessian(small):
@@ -82,7 +83,7 @@ def test_the_meta_gradient_is_the_gradient_of_the_personal_loss(small):
     """On one and the same batch, (I − αH)∇f(w − α∇f) is ∇F for F(w) = f(w − α∇f(w)), eq. (4): by finite differences."""
     params, (x, y) = small
     same = (x[jnp.array([0, 0, 0])], y[jnp.array([0, 0, 0])])
-    start, unflatten = jax.flatten_util.ravel_pytree(params)
+    start, unflatten = ravel_pytree(params)
 
     def personal(w):
         f = lambda v: loss(unflatten(v), (x[0], y[0]))  # noqa: E731 (as the paper writes it)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning import replay as module
+from perfeds2.learning.models import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Script, advance, replay, shelve, start
 from perfeds2.learning.tasks import digits, synthetic
@@ -94,7 +95,7 @@ def test_local_steps_upload_the_sum_of_the_steps_gradients():
         x, y = task.data.batches(own, jnp.asarray(ue), (3, 1, 8))
         w = first
         for step in range(3):
-            gradient = jax.grad(lambda v: module.cross_entropy(task.model, v, x[step, 0], y[step, 0]))(w)  # noqa: B023
+            gradient = jax.grad(lambda v: cross_entropy(task.model, v, x[step, 0], y[step, 0]))(w)  # noqa: B023
             w = jax.tree.map(lambda a, g: a - 0.2 * g, w, gradient)
         models.append(w)
     assert_close(merged, jax.tree.map(lambda a, b: (a + b) / 2, *models))
@@ -132,14 +133,24 @@ def test_the_shelf_is_never_too_short_and_never_overwritten_too_soon(n, seed, bo
     assert slots <= max(32, 2 * (min(n, line.depth) + 2))
 
 
-def test_one_compiled_loop_serves_all_modes_and_step_sizes():
-    cells = [Cell.draw(6, seed) for seed in range(2)]
-    module._rounds.clear_cache()
-    for cell in cells:
+def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
+    """The loss is called only while a loop is traced, so counting its calls counts compilations."""
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return cross_entropy(*arguments)
+
+    monkeypatch.setattr(module, "cross_entropy", counted)
+    learner = Learner(PerFed(0.1), beta=0.1, batch=5)
+    replay(TASK, timeline(Protocol(2, 2)), learner)
+    traced = len(calls)
+    assert traced > 0
+    for seed in range(2):
         for protocol in (Protocol(6), Protocol(2, 2), Protocol(1)):
-            for alpha in (0.1, 0.2):
-                replay(TASK, timeline(protocol, cell=cell), Learner(PerFed(alpha), beta=alpha, batch=4))
-    assert module._rounds._cache_size() == 1
+            line = timeline(protocol, cell=Cell.draw(6, seed))
+            replay(digits(6, 3, seed), line, Learner(PerFed(0.2), beta=0.2, batch=5), seed)
+    assert len(calls) == traced
 
 
 def test_own_objectives_need_no_registration():

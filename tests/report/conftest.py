@@ -165,7 +165,7 @@ def _row(
             "median": float(np.median(known)) if known else None,
         },
         **{
-            column: _stat([float(table[column].iloc[-1]) for table in of])
+            column: _stat([float(table[column].to_numpy()[-1]) for table in of])
             for column in ("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal")
         },
         "diverged": sum((name, seed) in diverged for seed in seeds),

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_runs import STALE, Run, round_robin, runs
-from simpy_model import Radio, Rules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.twin import Radio, Rules, play_with_processes
 
 
 def assert_agrees(run: Run, rounds: int) -> None:

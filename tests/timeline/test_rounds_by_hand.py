@@ -54,7 +54,7 @@ def test_the_papers_example_of_four_ues_gives_its_matrix():
     np.testing.assert_allclose(timeline.time_s, [3, 5, 6, 8.5, 10], rtol=1e-14)
     np.testing.assert_allclose(timeline.arrival_s, [[2, 3], [3.5, 5], [5.5, 6], [7, 8.5], [9, 10]], rtol=1e-14)
     np.testing.assert_array_equal(timeline.staleness, [[0, 0], [1, 0], [2, 1], [1, 1], [1, 1]])
-    np.testing.assert_allclose(timeline.shares, [0.3, 0.3, 0.2, 0.2])  # η of eq. (16): 3, 3, 2 and 2 of A·K = 10
+    np.testing.assert_allclose(timeline.shares, [0.3, 0.3, 0.2, 0.2])  # η of eq. (15): 3, 3, 2 and 2 of A·K = 10
 
 
 def test_a_restarted_job_starts_over_and_counts_as_wasted():

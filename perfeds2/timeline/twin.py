@@ -1,8 +1,9 @@
-"""What would the protocol do if every UE were a process of its own?
+"""The slow twin of the clock: what would the protocol do if every UE were a process of its own?
 
 A second model, written from the protocol's description alone: one SimPy process per UE that computes, sends, is
 interrupted whenever a round closes (its rate changes) and waits; and one server process. It is slow and plain. It
-shares with the product only what it is given: the gains of a round, the bandwidth policy and its ``Uplink``.
+shares with ``simulate`` only what it is given: the gains of a round, the bandwidth policy and its ``Uplink``. It needs
+SimPy, which only development installs: nothing else in the package imports this file, but the benchmark when asked.
 """
 
 import math
@@ -168,7 +169,7 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | No
         np.full(len(phones), 1 / len(phones)),
         None if plan is None else np.array([phone.number in plan for phone in phones]),
     )
-    for phone, gain, band in zip(phones, gains, radio.policy(uplink), strict=True):
+    for phone, gain, band in zip(phones, gains.tolist(), radio.policy(uplink).tolist(), strict=True):
         phone.set_rate(band * math.log2(1 + gain / band) if band > 0 else 0.0)
 
 

@@ -1,0 +1,192 @@
+"""Do the real data reach the UEs as they should?"""
+
+import gzip
+import json
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.learning import sources
+from perfeds2.learning.real_tasks import (
+    REAL_MODELS,
+    STEP_SIZES,
+    cifar100_data,
+    mnist_data,
+    shakespeare_data,
+)
+from perfeds2.learning.sources import DataMissing, find
+from perfeds2.learning.text import ALPHABET, WHOLE, WINDOW, Role, Windows, counts, letters, read_roles
+
+NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Small data sets in the real layout: an image of digit d is grey d·20, of set 0 (training) or 1 (test)."""
+    monkeypatch.setattr(sources, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv(sources.VARIABLE, raising=False)
+    arrays = []
+    for number, each in enumerate((40, 20)):
+        y = np.repeat(np.arange(10, dtype=np.uint8), each)
+        x = np.broadcast_to((20 * y)[:, None, None] + number, (y.size, 28, 28)).astype(np.uint8)
+        arrays += [x, y]
+    (tmp_path / "mnist").mkdir()
+    for name, array in zip(NAMES, arrays, strict=True):
+        (tmp_path / "mnist" / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+    (tmp_path / "cifar100").mkdir()
+    for number, name in enumerate(("train_1", "train_2", "train_3", "train_4", "train_5", "test")):
+        y = np.repeat(np.arange(100, dtype=np.uint8), 4)
+        x = np.concatenate([np.full((400, 1024), channel, np.uint8) for channel in (1, 2, number)], axis=1)
+        np.savez(tmp_path / "cifar100" / f"{name}.npz", data=x, fine_labels=y)
+    users = [f"PLAY_{number}" for number in range(6)]
+    raw = {user: {"raw": (f"{user} says something else. " * 40)[: 200 + 90 * n]} for n, user in enumerate(users)}
+    table = {"users": users, "hierarchies": ["PLAY"] * 6, "user_data": raw}
+    (tmp_path / "leaf_roles.json").write_text(json.dumps(table))
+    return tmp_path
+
+
+def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
+    data = mnist_data(5, 2, 0, folder)
+    assert data.x.dtype == jnp.uint8
+    assert data.ues == 5
+    for ue in range(5):
+        first, train, test = (int(numbers[ue]) for numbers in (data.start, data.train, data.test))
+        x, y = np.asarray(data.x[:, 0]), np.asarray(data.y)
+        mine, held = slice(first, first + train), slice(first + train, first + train + test)
+        assert set(y[mine]) == set(y[held])
+        assert np.unique(y[mine]).size == 2
+        assert np.array_equal(x[mine], 20 * y[mine])
+        assert np.array_equal(x[held], 20 * y[held] + 1)
+
+
+def test_cifar_100_has_its_channels_last_and_any_number_of_its_labels(folder):
+    data = cifar100_data(4, 30, 0, folder)
+    assert {tuple(pixel) for pixel in np.asarray(data.x.reshape(-1, 3))} == {(1, 2, n) for n in range(6)}
+    for ue in range(4):
+        first, train = int(data.start[ue]), int(data.train[ue])
+        assert np.unique(data.y[first : first + train]).size == 30
+        assert set(np.asarray(data.test_part(jnp.asarray(ue), 64)[0][:, 2])) == {5}
+    with pytest.raises(ValueError, match="from 1 to the task's 100 labels, got 101"):
+        cifar100_data(4, 101, 0, folder)
+
+
+def test_ues_are_roles_that_say_enough_drawn_by_the_seed(folder):
+    sizes = [int(n) for n in np.sort(shakespeare_data(5, 3, 0, folder).train)]
+    # Of 200 + 90n characters, 80 are no window's start and 80 keep the parts apart; a fifth of the rest is for tests.
+    assert sizes == [130 + 90 * n - round((130 + 90 * n) / 5) for n in range(5)]
+    with pytest.raises(ValueError, match="there are 5 roles that say enough, got 6 UEs"):
+        shakespeare_data(6, 3, 0, folder)
+    chosen = [np.asarray(shakespeare_data(3, 3, seed, folder).train).tolist() for seed in (0, 0, 1, 2, 3)]
+    assert chosen[0] == chosen[1]
+    assert len({str(sizes) for sizes in chosen}) > 1
+
+
+def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv(sources.VARIABLE, raising=False)
+    for data in (mnist_data, cifar100_data, shakespeare_data):
+        with pytest.raises(DataMissing, match="perfeds2 data fetch"):
+            data(2, 2, 0, tmp_path)
+
+
+def test_every_model_takes_its_data(folder):
+    for name, data in (
+        ("mnist", mnist_data(3, 2, 0, folder)),
+        ("cifar100", cifar100_data(3, 2, 0, folder)),
+        ("shakespeare", shakespeare_data(3, 2, 0, folder)),
+    ):
+        model = REAL_MODELS[name]
+        x, y = data.batches(jax.random.key(0), jnp.asarray(1), (2, 5))
+        logits = model(model.init(jax.random.key(1)), x)
+        assert logits.shape == (2, 5, {"mnist": 10, "cifar100": 100, "shakespeare": 80}[name])
+        assert y.shape == (2, 5)
+        assert jnp.isfinite(logits).all()
+        assert set(STEP_SIZES) == set(REAL_MODELS)
+
+
+def test_pixels_are_scaled_to_one():
+    model = REAL_MODELS["mnist"]
+    params = model.init(jax.random.key(0))
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (3, 784)), jnp.uint8)
+    np.testing.assert_allclose(model(params, x), model.network(params, x / 255.0), rtol=1e-6)  # type: ignore[union-attr]  # mnist's has one
+    assert sum(w.size for w in params.values()) == 79_510
+
+
+# ---- windows
+
+
+def test_a_sample_is_eighty_characters_and_the_next():
+    role = Role("A", "A", "".join(chr(97 + n * n % 26) for n in range(300)))
+    data = Windows.of([Role("B", "A", "x" * 200), role])
+    x, y = data.batches(jax.random.key(0), jnp.asarray(1), (50,))
+    said = letters(role.text)
+    windows = {bytes(said[i : i + 81]) for i in range(300 - 80)}
+    assert {bytes([*np.asarray(a), int(b)]) for a, b in zip(x, y, strict=True)} <= windows
+
+
+def test_training_and_test_part_have_no_character_in_common():
+    for size in (82 + WINDOW, 300, 1000):
+        role = Role("A", "A", "".join(map(chr, 32 + np.arange(size) % 90)))
+        data = Windows.of([role, role])
+        start, train, test_start, test = (int(a[1]) for a in (data.start, data.train, data.test_start, data.test))
+        assert start == size
+        last_trained = start + train - 1 + WINDOW
+        assert test_start == last_trained + 1
+        assert test_start + test - 1 + WINDOW == 2 * size - 1, "the last test sample ends with the role's last word"
+
+
+def test_evaluations_look_at_evenly_spaced_windows_or_at_all():
+    role = Role("A", "A", "".join(map(chr, 32 + np.arange(1000) % 90)))
+    data = Windows.of([role, Role("B", "A", "y" * 170)])
+    assert data.lengths == (64, 64)
+    x, y, mask = data.train_part(jnp.asarray(0), 64)
+    said = letters(role.text)
+    at = [n * int(data.train[0]) // 64 for n in range(64)]
+    np.testing.assert_array_equal(x, [said[i : i + 80] for i in at])
+    np.testing.assert_array_equal(y, said[np.array(at) + 80])
+    assert mask.all()
+    assert data.test_part(jnp.asarray(1), 64)[2].sum() == int(data.test[1]) == 2
+
+
+def test_a_role_too_short_to_be_split_is_an_error():
+    with pytest.raises(ValueError, match="needs 82 samples to be split, got 81"):
+        Windows.of([Role("A", "A", "x" * 161)])
+
+
+def test_unknown_characters_are_one_letter():
+    assert len(ALPHABET) == len(set(ALPHABET)) == 80
+    assert letters("a\u00e9\u2019\U0001f600\ud800").tolist()[:4] == [ALPHABET.index("a"), 0, 0, 0]
+    assert letters(ALPHABET).tolist() == list(range(80))
+
+
+# ---- the real data, where they are at hand
+
+
+def real(name):
+    try:
+        return find(name)
+    except DataMissing as error:
+        pytest.skip(str(error))
+
+
+def test_the_real_plays_give_leafs_counts():
+    found = real("shakespeare")
+    texts = [path for path in found.folder.iterdir() if path.name.startswith(("leaf_roles", "raw_data", "1994"))]
+    every = [read_roles(path) for path in texts]
+    assert counts(every[0]) == WHOLE
+    assert all(roles == every[0] for roles in every)
+
+
+def test_the_real_digits_have_their_counts():
+    real("mnist")
+    data = mnist_data(1, 10, 0)
+    assert (int(data.train[0]), int(data.test[0])) == (60_000, 10_000)
+    assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # fmt: skip
+    assert abs(float(np.asarray(data.x[:60_000]).mean()) / 255 - 0.1307) < 1e-4
