@@ -162,12 +162,15 @@ def report(
             raise InputError(
                 f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
             )
-        _say(quiet, f"Report: {write_report(folder)}")
-        if paper:
-            from perfeds2.report.paper import write_paper_figures
+        try:
+            _say(quiet, f"Report: {write_report(folder)}")
+            if paper:
+                from perfeds2.report.paper import write_paper_figures
 
-            for path in write_paper_figures(folder, out):
-                _say(quiet, f"Figure: {path}")
+                for path in write_paper_figures(folder, out):
+                    _say(quiet, f"Figure: {path}")
+        except (ValueError, OSError) as error:  # a file of the folder is missing or corrupt, or cannot be written
+            raise InputError(f"{folder}: {error}") from None
 
 
 def errata(
@@ -361,10 +364,12 @@ def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
     )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(command, total=1.0, detail="compiling …")
-        begun = time.monotonic()
+        first: list[float] = []  # when the first rounds had been trained: compiling is over
 
         def watch(now: Any) -> None:
-            speed = now.rounds / max(time.monotonic() - begun, 1e-9)
+            if not first:
+                first.append(time.monotonic())
+            speed = now.rounds / max(time.monotonic() - first[0], 1.0)
             progress.update(
                 bar,
                 completed=now.share,

@@ -114,6 +114,17 @@ def test_a_read_only_folder_is_exit_2(tmp_path):
     assert "cannot be written" in result.stderr
 
 
+def test_a_corrupt_timeline_is_exit_2_and_one_sentence(tmp_path):
+    made = perfeds2("simulate", *QUICK[:-2], "--algorithms", "PerFedS2", "--out", "run", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    for spoiled in (b"", b"PK\x03\x04 nonsense", (tmp_path / "run/timeline.npz").read_bytes()[:-200]):
+        (tmp_path / "run/timeline.npz").write_bytes(spoiled)
+        result = perfeds2("report", "run", cwd=tmp_path)
+        assert result.returncode == 2, result.stderr
+        assert "timeline" in result.stderr
+        assert result.stderr.strip().count("\n") == 0
+
+
 def long_run(folder):
     return [
         *(sys.executable, "-m", "perfeds2.cli", "run", "--horizon-s", "120", "--eval-every-s", "1", "--seed", "1"),

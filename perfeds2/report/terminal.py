@@ -7,48 +7,62 @@ from rich.table import Table
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """A row per algorithm: means over seeds, ± half the 95 % interval."""
+    """A row per algorithm: means over seeds, ± half the 95 % interval. Two tables where one would be too wide."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=150)
-    trained = summary["target_accuracy"] is not None
     limit = (
         f"{summary['rounds']:,} rounds"
         if summary["horizon_s"] is None
         else f"{summary['horizon_s']:g} simulated seconds"
     )
     seeds = len(summary["seeds"])
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("algorithm", no_wrap=True)
-    heads = ["rounds", "merges", "staleness\nmean  max"]
-    if trained:
-        target = f"{summary['target_accuracy']:.0%}"
-        heads += [
-            f"seconds\nto {target}",
-            "train loss\nglobal",
-            "train loss\npersonal",
-            "test accuracy\nglobal",
-            "test accuracy\npersonal",
-        ]
-    heads += ["UEs\nwait"]
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in summary["algorithms"]:
-        cells = [_mean(row["rounds"], ",.0f"), _mean(row["merges"], ",.0f")]
-        cells += [f"{_mean(row['staleness_mean'], '.1f')} {_mean(row['staleness_max'], '.0f'):>4}"]
-        if trained:
-            cells += [_time(row["time_to_target_s"], seeds)]
-            cells += [_with_interval(row[name], ".3f") for name in ("train_loss", "train_loss_personal")]
-            cells += [_with_interval(row[name], ".1%") for name in ("test_accuracy", "test_accuracy_personal")]
-        cells += [_mean(row["waiting_share"], ".0%")]
-        mark = " [red](diverged)[/red]" if row.get("diverged") else ""
-        table.add_row(row["algorithm"] + mark, *cells)
     heading = f"{summary['task']}: {summary['ues']} UEs, {limit}, {seeds} seed{'s' if seeds > 1 else ''}"
     meaning = " (mean over seeds ± half of the 95 % interval)" if seeds > 1 else ""
     console.print(f"\n[bold]{heading}[/bold]{meaning}")
-    console.print(table)
+    columns = _columns(summary)
+    timing, learning, waiting = columns[:3], columns[3:-1], columns[-1:]
+    narrow = bool(learning) and console.width < WIDE
+    for shown in [timing + waiting, learning] if narrow else [columns]:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("algorithm", no_wrap=True)
+        for head, _ in shown:
+            table.add_column(head, justify="right", no_wrap=True)
+        for number, row in enumerate(summary["algorithms"]):
+            mark = " [red](diverged)[/red]" if row.get("diverged") else ""
+            table.add_row(row["algorithm"] + mark, *(cells[number] for _, cells in shown))
+        console.print(table)
     for note in summary["notes"]:
         console.print(f"[dim]Note: {note}[/dim]")
+
+
+WIDE = 116  # what the whole table needs
+
+
+def _columns(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Every column: its head, and a cell per algorithm. Three of timing, those of learning, then waiting."""
+    rows, seeds = summary["algorithms"], len(summary["seeds"])
+    columns = [
+        ("rounds", [_mean(row["rounds"], ",.0f") for row in rows]),
+        ("merges", [_mean(row["merges"], ",.0f") for row in rows]),
+        (
+            "staleness\nmean  max",
+            [f"{_mean(row['staleness_mean'], '.1f')} {_mean(row['staleness_max'], '.0f'):>4}" for row in rows],
+        ),
+    ]
+    if summary["target_accuracy"] is not None:
+        columns.append(
+            (f"seconds\nto {summary['target_accuracy']:.0%}", [_time(row["time_to_target_s"], seeds) for row in rows])
+        )
+        for name, head, form in (
+            ("train_loss", "train loss\nglobal", ".3f"),
+            ("train_loss_personal", "train loss\npersonal", ".3f"),
+            ("test_accuracy", "test accuracy\nglobal", ".1%"),
+            ("test_accuracy_personal", "test accuracy\npersonal", ".1%"),
+        ):
+            columns.append((head, [_with_interval(row[name], form) for row in rows]))
+    columns.append(("UEs\nwait", [_mean(row["waiting_share"], ".0%") for row in rows]))
+    return columns
 
 
 def _mean(statistic: dict[str, Any], form: str) -> str:

@@ -189,11 +189,14 @@ def test_evaluation_points_are_the_models_in_force_at_those_times():
         assert point.round == (line.time_s <= point.time_s).sum()
 
 
-def test_synthetic_learns_and_costs_no_memory_per_ue():
-    task = synthetic(100_000, 3, 0)
+def test_generated_data_cost_no_memory_per_ue():
+    task = synthetic(1_000_000, 3, 0)
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(task.data)) < 100
-    line = simulate(Cell.draw(50, 0), Protocol(10), payload_bits=1e5, samples=60, rounds=150)
+
+
+def test_synthetic_is_learned():
+    line = simulate(Cell.draw(20, 0), Protocol(20), payload_bits=1e5, samples=60, rounds=150)
     learner = Learner(FedAvg(), beta=0.3, batch=20)
     points = evaluation_points(line, about=1)
-    losses = [training.values[-1]["train_loss"] for training in train(task, line, learner, points, alpha=0.1)]
-    assert losses[-1] < 0.8 * losses[0]
+    losses = [t.values[-1]["train_loss"] for t in train(synthetic(20, 3, 0), line, learner, points, alpha=0.1)]
+    assert losses[-1] < 0.7 * losses[0]
