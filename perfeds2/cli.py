@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from perfeds2.experiments.compare import Watch
     from perfeds2.experiments.spec import Spec
+    from perfeds2.learning.sources import Watch as FetchWatch
 
 app = typer.Typer(
     name="perfeds2",
@@ -27,7 +28,7 @@ app = typer.Typer(
 
 # flag: (section, key, how the value looks, panel, help)
 SETTINGS: dict[str, tuple[str, str, str, str, str]] = {
-    "task": ("task", "name", "NAME", "Task", "What is learned: digits (built in) or synthetic (any number of UEs). (default: digits)"),
+    "task": ("task", "name", "NAME", "Task", "What is learned: digits (built in), synthetic (any number of UEs), mnist, cifar100 or shakespeare (see perfeds2 data). (default: digits)"),
     "data-dir": ("task", "data_dir", "DIR", "Task", "Where real data sets are; else $PERFEDS2_DATA, then the user's cache."),
     "labels-per-ue": ("task", "labels_per_ue", "N", "Task", "How many of the labels each UE has: fewer is more different. (default: 3)"),
     "ues": ("cell", "ues", "N", "Cell", "How many UEs are in the cell. (default: 20)"),
@@ -237,6 +238,112 @@ def bench(
             typer.echo(f"Results: {path / 'bench.json'}")
 
 
+data_app = typer.Typer(help="The real data sets: fetch them, see what is there, where.")
+NAMES = "mnist, cifar100 or shakespeare"
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Look here first; else $PERFEDS2_DATA, then the user's cache.", metavar="DIR"),
+]
+
+
+@data_app.callback(invoke_without_command=True)
+def _data_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@data_app.command("fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help=f"Which: {NAMES}, or all.", metavar="NAME...")],
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Put them here. (default: $PERFEDS2_DATA, else the user's cache)", metavar="DIR"
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, print nothing.")] = False,
+) -> None:
+    """Download official files over HTTPS and check them. What is already there and right stays as it is."""
+    with _guarded("data fetch", []), _data_errors():
+        from perfeds2.learning.sources import SOURCES, fetch, source
+
+        wanted = [source(name) for name in (SOURCES if names == ["all"] else dict.fromkeys(names))]
+        for each in wanted:
+            with _download_bar(quiet, each.name) as watch:
+                folder = fetch(each.name, data_dir, watch=watch)
+            _say(quiet, f"{each.name}: {folder} ({each.terms})")
+
+
+@data_app.command("status")
+def data_status(data_dir: DataDir = None) -> None:
+    """What is there of each data set, where, and whether it is complete."""
+    with _guarded("data status", []), _data_errors():
+        from perfeds2.learning.sources import status
+
+        every = status(data_dir)
+        for each in every:
+            if each.found is not None:
+                kind = "official files" if each.official else "not the official files' bytes"
+                typer.echo(f"{each.name:<12} complete    {each.found.folder} ({each.found.form}; {kind})")
+            elif each.missing:
+                typer.echo(
+                    f"{each.name:<12} incomplete  {', '.join(each.missing)} missing; perfeds2 data fetch {each.name}"
+                )
+            else:
+                typer.echo(f"{each.name:<12} not found   perfeds2 data fetch {each.name}")
+        typer.echo(f"Looked in {', '.join(map(str, every[0].looked_in))}.")
+
+
+@data_app.command("path")
+def data_path(
+    name: Annotated[str | None, typer.Argument(help=f"Which: {NAMES}.", metavar="[NAME]")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Where a data set is; without a name, where data sets are looked for first."""
+    with _guarded("data path", []), _data_errors():
+        from perfeds2.learning.sources import find, folders
+
+        typer.echo(folders(data_dir)[0] if name is None else find(name, data_dir).folder)
+
+
+@contextmanager
+def _data_errors() -> Iterator[None]:
+    """What is wrong with the data is for the user to put right."""
+    from perfeds2.experiments.spec import InputError
+    from perfeds2.learning.sources import DataMissing, FetchFailed
+
+    try:
+        yield
+    except (DataMissing, FetchFailed) as error:
+        raise InputError(str(error)) from None
+
+
+@contextmanager
+def _download_bar(quiet: bool, name: str) -> "Iterator[FetchWatch | None]":
+    """A bar on stderr: file, bytes, speed, time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(name, total=None)
+
+        def watch(file: str, done: int, total: int) -> None:
+            progress.update(bar, description=f"{name}/{file}", completed=done, total=total or None)
+
+        yield watch
+
+
 def _with_settings(
     command: Callable[..., None], leave_out: tuple[str, ...] = (), own: dict[str, tuple[Any, Any]] | None = None
 ) -> Callable[..., None]:
@@ -431,6 +538,7 @@ app.command()(_with_settings(plan, PLAN_LEAVES_OUT, PLAN_FLAGS))
 app.command()(report)
 app.command()(errata)
 app.command()(bench)
+app.add_typer(data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)

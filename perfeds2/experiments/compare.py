@@ -18,12 +18,12 @@ from perfeds2.experiments.folder import Arrays, Folder, open_folder, save_arrays
 from perfeds2.experiments.spec import OWN_FLAGS, InputError, Spec, put, resolve
 from perfeds2.experiments.summary import Row, summarise
 from perfeds2.files import write_text
-from perfeds2.learning.data import Shards
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models import Params
 from perfeds2.learning.replay import Script, State, start
-from perfeds2.learning.tasks import MODELS, TASKS, Task, cycles_per_sample, payload_bits
+from perfeds2.learning.tasks import MODELS, Task, cycles_per_sample, payload_bits
+from perfeds2.learning.tasks import make_task as task_by_name
 from perfeds2.learning.train import Point, Training, evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.simulate import simulate
@@ -202,7 +202,7 @@ def check(spec: Spec, command: str) -> None:
 
 def make_task(spec: Spec, seed: int) -> Task:
     try:
-        return TASKS[spec.task.name](spec.cell.ues, spec.task.labels_per_ue, seed)
+        return task_by_name(spec.task.name, spec.cell.ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
     except ValueError as error:
         raise InputError(f"--task {spec.task.name}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
 
@@ -318,7 +318,7 @@ def _load_checkpoint(
 def _per_ue(task: Task, timeline: Timeline, name: str, seed: int, params: Params, alpha: float) -> list[Row]:
     """How the final model serves each UE."""
     metrics = {key: np.asarray(values) for key, values in evaluate(task, params, alpha).items()}
-    samples = np.asarray(task.data.train) if isinstance(task.data, Shards) else np.zeros(task.ues, int)
+    samples = np.asarray(getattr(task.data, "train", np.zeros(task.ues, int)))  # generated data have no end
     merges = timeline.merges
     return [
         {"algorithm": name, "seed": seed, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}

@@ -14,7 +14,7 @@ from perfeds2.timeline.rounds import Protocol
 
 OBJECTIVES = ("FedAvg", "FedProx", "PerFed")
 MODES = ("SYN", "S2", "ASY")
-TASKS = ("digits", "synthetic")
+TASKS = ("digits", "synthetic", "mnist", "cifar100", "shakespeare")
 SCHEDULES = ("first", "deficit", "printed", "printed_fixed")
 SHARES = ("equal", "distance")
 POLICIES = ("equal_share", "equal_finish", "weighted_rate", "max_throughput", "proportional_fair", "between:THETA")
@@ -149,13 +149,38 @@ class Spec(Section):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-DEFAULT_HORIZON_S = 30.0
+# What a task has for defaults where it differs from the digits: Table I's step sizes, the paper's number of UEs, and how
+# long in simulated seconds, and to which accuracy, is worth looking.
+TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "synthetic": {"run": {"target_accuracy": 0.7}},
+    "mnist": {"run": {"horizon_s": 600.0}},
+    "cifar100": {
+        "task": {"labels_per_ue": 5},
+        "learning": {"alpha": 0.02, "beta": 0.06},
+        "run": {"horizon_s": 2000.0, "target_accuracy": 0.5},
+    },
+    "shakespeare": {"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},
+}
+HORIZON_S = 30.0
+
+
+def with_task_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, over the defaults of the task they name."""
+    task = values.get("task")
+    defaults = TASK_DEFAULTS.get(task.get("name", ""), {}) if isinstance(task, dict) else {}
+    filled = dict(values)
+    for section, own in defaults.items():
+        given = values.get(section, {})
+        if isinstance(given, dict):
+            limited = section == "run" and given.get("rounds") is not None
+            filled[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | given
+    return filled
 
 
 def resolve(values: dict[str, Any]) -> Spec:
     """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
     try:
-        spec = Spec.model_validate(values)
+        spec = Spec.model_validate(with_task_defaults(values))
     except pydantic.ValidationError as error:
         raise InputError(_sentence(error.errors()[0])) from None
     ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
@@ -170,7 +195,7 @@ def resolve(values: dict[str, Any]) -> Spec:
         raise InputError(f"--shares has {len(protocol.shares)} numbers, but there are {ues} UEs (--ues).")
     if run.rounds is not None and run.horizon_s is not None:
         raise InputError(f"--horizon-s {run.horizon_s:g} and --rounds {run.rounds} were both given; give one of them.")
-    horizon_s = DEFAULT_HORIZON_S if run.rounds is None and run.horizon_s is None else run.horizon_s
+    horizon_s = HORIZON_S if run.rounds is None and run.horizon_s is None else run.horizon_s
     if horizon_s is not None and run.eval_every_s is None:
         run = run.model_copy(update={"eval_every_s": horizon_s / 60})
     return spec.model_copy(

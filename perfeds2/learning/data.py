@@ -1,9 +1,10 @@
 """How does a UE get at its samples, inside a compiled loop?
 
-Two kinds of data answer the same questions: ``batches`` (random training samples of one UE), ``train_part`` and
-``test_part`` (all of them, padded to a common length with a mask; ``lengths`` says which).
+``Shards`` are samples that lie on the device, ``Generated`` ones are made on the fly; text is in ``text.py``. They answer
+the same questions.
 """
 
+import typing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +17,35 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from perfeds2.learning.partition import Partition
 
 Batch = tuple[Shaped[Array, "*s x"], Int[Array, "*s"]]
-MOST_SAMPLES = 256  # of a part, in an evaluation
 Part = tuple[Any, Any, Bool[Array, " m"]]
+
+
+@typing.runtime_checkable
+class Data(typing.Protocol):
+    """Samples in the hands of UEs. A registered JAX dataclass, so that it can go into a compiled loop."""
+
+    @property
+    def ues(self) -> int: ...
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How long ``train_part`` and ``test_part`` are in an evaluation."""
+        ...
+
+    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+        """Training samples of one UE, drawn independently and with replacement."""
+        ...
+
+    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+        """A UE's training samples, padded, with a mask."""
+        ...
+
+    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+        """A UE's test samples, padded, with a mask."""
+        ...
+
+
+MOST_SAMPLES = 256  # of a part, in an evaluation
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["x", "y", "start", "train", "test"], meta_fields=[])
@@ -118,6 +146,3 @@ class Generated:
         rule = common + 0.5 * jax.random.normal(own, (self.features, self.classes))
         known = jax.random.permutation(labels, self.classes) < self.labels_per_ue
         return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
-
-
-Data = Shards | Generated

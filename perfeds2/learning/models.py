@@ -1,13 +1,28 @@
 """What is the model, as named arrays and a function of them?"""
 
 import math
+import typing
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 Params = dict[str, Array]
+
+
+@typing.runtime_checkable
+class Model(typing.Protocol):
+    """Named arrays and what they compute. Hashable: a frozen dataclass of its sizes."""
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Random weights."""
+        ...
+
+    def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
+        """A logit per class."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,9 +49,6 @@ class MLP:
             x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
             x = jax.nn.relu(x) if number < last else x
         return x
-
-
-Model = MLP
 
 
 def cross_entropy(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:

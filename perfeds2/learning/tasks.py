@@ -1,7 +1,7 @@
 """What is to be learned: which data, which model?"""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from perfeds2.learning.data import Data, Generated, Shards
 from perfeds2.learning.models import MLP, Model
 from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.real_tasks import REAL_MODELS, cifar100_data, mnist_data, shakespeare_data
 
 CYCLES_PER_PARAMETER = 100  # of one sample; then a median device computes about as long as it sends (docs/design.md)
 
@@ -20,7 +21,6 @@ class Task:
     name: str
     model: Model
     data: Data
-    classes: int
 
     @property
     def ues(self) -> int:
@@ -49,18 +49,48 @@ def digits(ues: int, labels_per_ue: int, seed: int) -> Task:
 
     x, y = map(np.asarray, load_digits(return_X_y=True))
     parts = partition_by_label(y, ues, labels_per_ue, seed)
-    return Task("digits", MODELS["digits"], Shards.of((x / 16).astype(np.float32), y, parts), 10)
+    return Task("digits", DIGITS, Shards.of((x / 16).astype(np.float32), y, parts))
 
 
 def synthetic(ues: int, labels_per_ue: int, seed: int) -> Task:
     """Per-UE data made on the fly, for any number of UEs."""
-    model = MODELS["synthetic"]
-    features, classes = model.sizes[0], model.sizes[-1]
+    features, classes = SYNTHETIC.sizes[0], SYNTHETIC.sizes[-1]
     if not 1 <= labels_per_ue <= classes:
         raise ValueError(f"labels_per_ue must be from 1 to the task's {classes} labels, got {labels_per_ue}.")
-    data = Generated(jax.random.key(seed), ues, features, classes, labels_per_ue)
-    return Task("synthetic", model, data, classes)
+    return Task("synthetic", SYNTHETIC, Generated(jax.random.key(seed), ues, features, classes, labels_per_ue))
 
 
-MODELS = {"digits": MLP((64, 32, 10)), "synthetic": MLP((32, 32, 10))}
-TASKS: dict[str, Callable[[int, int, int], Task]] = {"digits": digits, "synthetic": synthetic}
+def mnist(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Task:
+    """70,000 handwritten digits and a 784-100-10 network."""
+    return Task("mnist", REAL_MODELS["mnist"], mnist_data(ues, labels_per_ue, seed, data_dir))
+
+
+def cifar100(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Task:
+    """60,000 small photographs of 100 things and LeNet-5."""
+    return Task("cifar100", REAL_MODELS["cifar100"], cifar100_data(ues, labels_per_ue, seed, data_dir))
+
+
+def shakespeare(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Task:
+    """What comes next in a speaking role's lines, and an LSTM."""
+    return Task("shakespeare", REAL_MODELS["shakespeare"], shakespeare_data(ues, labels_per_ue, seed, data_dir))
+
+
+def make_task(name: str, ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Task:
+    """A task by its name on the command line."""
+    match name:
+        case "digits":
+            return digits(ues, labels_per_ue, seed)
+        case "synthetic":
+            return synthetic(ues, labels_per_ue, seed)
+        case "mnist":
+            return mnist(ues, labels_per_ue, seed, data_dir)
+        case "cifar100":
+            return cifar100(ues, labels_per_ue, seed, data_dir)
+        case "shakespeare":
+            return shakespeare(ues, labels_per_ue, seed, data_dir)
+        case _:
+            raise ValueError(f"there is no task {name!r}.")
+
+
+DIGITS, SYNTHETIC = MLP((64, 32, 10)), MLP((32, 32, 10))
+MODELS: dict[str, Model] = {"digits": DIGITS, "synthetic": SYNTHETIC, **REAL_MODELS}

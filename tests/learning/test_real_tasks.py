@@ -66,13 +66,14 @@ def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
         assert np.array_equal(x[held], 20 * y[held] + 1)
 
 
-def test_cifar_100_has_its_channels_last_and_any_number_of_its_labels(folder):
+def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
     data = cifar100_data(4, 30, 0, folder)
-    assert {tuple(pixel) for pixel in np.asarray(data.x.reshape(-1, 3))} == {(1, 2, n) for n in range(6)}
+    colours = np.asarray(data.x).reshape(-1, 3, 1024).swapaxes(1, 2).reshape(-1, 3)
+    assert {tuple(pixel) for pixel in np.unique(colours, axis=0)} == {(1, 2, n) for n in range(6)}
     for ue in range(4):
         first, train = int(data.start[ue]), int(data.train[ue])
         assert np.unique(data.y[first : first + train]).size == 30
-        assert set(np.asarray(data.test_part(jnp.asarray(ue), 64)[0][:, 2])) == {5}
+        assert set(np.asarray(data.test_part(jnp.asarray(ue), 64)[0][:, -1])) == {5}
     with pytest.raises(ValueError, match="from 1 to the task's 100 labels, got 101"):
         cifar100_data(4, 101, 0, folder)
 

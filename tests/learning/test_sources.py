@@ -1,0 +1,530 @@
+"""Are data sets found, fetched and read, and is anything odd one sentence?"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import pickletools
+import struct
+import tarfile
+import tempfile
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfeds2.learning import sources
+from perfeds2.learning.formats import (
+    DataBroken,
+    read_cifar100_archive,
+    read_cifar100_parts,
+    read_idx,
+    read_mnist,
+    read_plain_pickle,
+)
+from perfeds2.learning.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, status
+from perfeds2.learning.text import Role, read_roles, roles_of_text
+
+MNIST_FILES = tuple(names[0] for names in sources.MNIST.forms[0].files)
+RANDOM = np.random.default_rng(0)
+PIXELS = RANDOM.integers(0, 256, (4, 3072), dtype=np.uint8)
+LABELS = [19, 99, 0, 7]
+
+
+# ---- small files in the real formats
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def mnist_bytes():
+    images, labels = RANDOM.integers(0, 256, (3, 28, 28), dtype=np.uint8), np.array([7, 0, 9], np.uint8)
+    return [idx(images), idx(labels), idx(images[:2]), idx(labels[:2])]
+
+
+def write_mnist(folder, packed=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / (name if packed else name.removesuffix(".gz")) for name in MNIST_FILES]
+    for path, content in zip(paths, mnist_bytes(), strict=True):
+        path.write_bytes(gzip.compress(content) if packed else content)
+    return paths
+
+
+def old_pickle(table):
+    """A dictionary as Python 2 wrote it in 2009: texts and raw bytes are strings, arrays are rebuilt by NumPy."""
+
+    def write(value):
+        match value:
+            case str() | bytes():
+                raw = value.encode("latin-1") if isinstance(value, str) else value
+                return (b"U" + bytes([len(raw)]) if len(raw) < 256 else b"T" + struct.pack("<i", len(raw))) + raw
+            case int():
+                return b"K" + bytes([value]) if 0 <= value < 256 else b"J" + struct.pack("<i", value)
+            case list():
+                return b"](" + b"".join(map(write, value)) + b"e"
+            case np.ndarray():
+                rebuilt = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87Rq\x09"
+                kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + write(-1) + write(-1) + b"K\x00tb"
+                shape = b"(" + b"".join(map(write, value.shape)) + b"t"
+                return rebuilt + b"(K\x01" + shape + kind + b"\x89" + write(value.tobytes()) + b"tb"
+        raise TypeError(value)
+
+    items = b"".join(write(key) + b"q\x05" + write(value) for key, value in table.items())
+    return b"\x80\x02}q\x01(" + items + b"u."
+
+
+def cifar_table(rows=slice(None)):
+    return {"filenames": ["a.png", "b.png"], "fine_labels": LABELS[rows], "coarse_labels": [1], "data": PIXELS[rows]}
+
+
+def archive(members, packed=True):
+    """A tar of the given files, in the order given."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return gzip.compress(buffer.getvalue()) if packed else buffer.getvalue()
+
+
+def cifar_archive(packed=True):
+    members = {"cifar-100-python/file.txt~": b"", "cifar-100-python/meta": b"\x80\x02}."}
+    tables = {"train": old_pickle(cifar_table()), "test": old_pickle(cifar_table(slice(2)))}
+    return archive(members | {f"cifar-100-python/{name}": table for name, table in tables.items()}, packed)
+
+
+def cifar_part(rows=slice(None), compression=zipfile.ZIP_LZMA):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as npz:
+        for name, value in (("data", PIXELS[rows]), ("fine_labels", np.array(LABELS[rows], np.uint8))):
+            member = io.BytesIO()
+            np.save(member, value)
+            npz.writestr(f"{name}.npy", member.getvalue())
+    return buffer.getvalue()
+
+
+def leaf_table(windows=False):
+    table = {"users": ["B_MAN", "A_WOMAN"], "hierarchies": ["B", "A"], "num_samples": [20, 5], "user_data": {}}
+    for user, raw in (("B_MAN", "abc  def\n" * 12 + "xy"), ("A_WOMAN", "What say you? " * 6 + "\n")):
+        text = raw.replace("\n", " ").replace("  ", " ")
+        sizes = range(len(text) - 80)
+        table["user_data"][user] = (
+            {"x": [text[i : i + 80] for i in sizes], "y": [text[i + 80] for i in sizes]} if windows else {"raw": raw}
+        )
+    return table
+
+
+PLAYS = """The first line, which is dropped
+
+THE SONNETS
+
+by William Shakespeare
+
+  NOBODY. Not a play.
+
+A SHORT PLAY
+
+
+
+by William Shakespeare
+
+  Lear. One one one one one one one one one one one one.
+    Two two two two two two two two two two two.
+Enter a FOOL
+  FOOL. Alone
+  LEAR. Three   three.
+    And four.
+  FOOL. Twice
+
+THE COMEDY OF ERRORS
+
+by William Shakespeare
+
+ACT I. SCENE 1
+not said by anyone
+DROMIO OF EPHESUS. Return'd so soon! rather approach'd too late.
+The capon burns, the pig falls from the spit;
+The clock hath strucken twelve upon the bell-
+<Exit
+lost
+LUCE. A
+B
+C
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file and says where."""
+
+    def write(content, name):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+# ---- finding
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(sources, "cache_folder", lambda: cache)
+    monkeypatch.delenv(sources.VARIABLE, raising=False)
+    return cache
+
+
+def test_a_given_folder_comes_before_the_variable_and_the_cache(tmp_path, monkeypatch, own_cache):
+    write_mnist(own_cache / "mnist")
+    assert find("mnist").folder == own_cache / "mnist"
+    write_mnist(tmp_path / "variable" / "mnist")
+    monkeypatch.setenv(sources.VARIABLE, str(tmp_path / "variable"))
+    assert find("mnist").folder == tmp_path / "variable" / "mnist"
+    (tmp_path / "given").mkdir()
+    assert find("mnist", tmp_path / "given").folder == tmp_path / "variable" / "mnist"
+    write_mnist(tmp_path / "given", packed=False)
+    assert find("mnist", tmp_path / "given").folder == tmp_path / "given"
+
+
+def test_a_missing_data_set_says_where_it_was_looked_for_and_what_to_do(tmp_path, own_cache):
+    with pytest.raises(DataMissing) as caught:
+        find("shakespeare", tmp_path)
+    sentence = str(caught.value)
+    for word in ("shakespeare was not found", str(tmp_path), str(own_cache), "perfeds2 data fetch shakespeare", "--data-dir"):  # fmt: skip
+        assert word in sentence
+    assert "\n" not in sentence
+
+
+def test_an_incomplete_data_set_names_the_missing_files(tmp_path):
+    write_mnist(tmp_path / "mnist")[1].unlink()
+    with pytest.raises(DataMissing, match=r"mnist is incomplete \(train-labels-idx1-ubyte.gz missing\)"):
+        find("mnist", tmp_path)
+    (mnist, cifar, shakespeare) = status(tmp_path)
+    assert mnist.found is None
+    assert mnist.missing == ("train-labels-idx1-ubyte.gz",)
+    assert cifar.found is shakespeare.found is None
+    assert cifar.missing == ()
+
+
+def test_a_folder_that_is_none_and_a_data_set_that_is_none_are_errors(tmp_path):
+    with pytest.raises(DataMissing, match=r"--data-dir .*nowhere is not a folder"):
+        find("mnist", tmp_path / "nowhere")
+    with pytest.raises(DataMissing, match="'mnis' is no data set; expected one of mnist, cifar100, shakespeare"):
+        find("mnis", tmp_path)
+
+
+def test_status_tells_official_files_from_others(tmp_path, monkeypatch):
+    write_mnist(tmp_path)
+    assert [(now.found is not None, now.official) for now in status(tmp_path)] == [(True, False), (False, False), (False, False)]  # fmt: skip
+    sums = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in MNIST_FILES]
+    same = tuple(replace(d, sha256=s) for d, s in zip(sources.MNIST.downloads, sums, strict=True))
+    monkeypatch.setitem(sources.SOURCES, "mnist", replace(sources.MNIST, downloads=same))
+    assert status(tmp_path)[0].official
+
+
+# ---- fetching
+
+
+def one_file_source(content=b"content", urls=("https://one.example/a.bin", "https://two.example/a.bin")):
+    download = Download("a.bin", urls, hashlib.sha256(content).hexdigest())
+    return Source("small", (Form("file", (("a.bin",),)),), (download,), "")
+
+
+def test_every_address_is_https_and_every_file_but_one_has_a_checksum():
+    downloads = [download for source in sources.SOURCES.values() for download in source.downloads]
+    assert all(url.startswith("https://") for download in downloads for url in download.urls)
+    assert [download.file for download in downloads if download.sha256 is None] == ["1994-01-100.zip"]
+    assert all(len(download.sha256) == 64 for download in downloads if download.sha256)
+
+
+def test_fetched_files_are_checked_and_then_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(sources.SOURCES, "small", one_file_source())
+    asked = []
+
+    def downloader(url, file, _):
+        asked.append(url)
+        if "one" in url:
+            raise OSError("the first mirror is down")
+        Path(file).write_bytes(b"content")
+
+    assert fetch("small", tmp_path, downloader=downloader) == tmp_path / "small"
+    assert find("small", tmp_path).files == (tmp_path / "small" / "a.bin",)
+    assert len(asked) == 2
+    fetch("small", tmp_path, downloader=downloader)
+    assert len(asked) == 2, "what is there is not asked for again"
+
+
+def test_a_wrong_file_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setitem(sources.SOURCES, "small", one_file_source())
+    with pytest.raises(FetchFailed, match="another checksum than the official one"):
+        fetch("small", tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(b"forged"))
+    assert list((tmp_path / "small").iterdir()) == []
+
+
+def test_without_a_network_it_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sources.SOURCES, "small", one_file_source(urls=("https://127.0.0.1:9/a.bin",)))
+    with pytest.raises(FetchFailed) as caught:
+        fetch("small", tmp_path)
+    assert str(caught.value) == (
+        "a.bin could not be downloaded (127.0.0.1:9: no connection); try again when online, or get it elsewhere and "
+        f"put it into {tmp_path / 'small'}."
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sources.SOURCES, "small", one_file_source())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FetchFailed, match=r"a.bin could not be downloaded"):
+        fetch("small", tmp_path / "file", downloader=lambda *_: None)
+
+
+def test_a_text_of_another_edition_is_not_kept(tmp_path):
+    content = zipped(PLAYS)
+    with pytest.raises(FetchFailed, match=r"2 plays, 2 roles and .* samples; LEAF's edition has 36, 1129 and 4226158"):
+        fetch("shakespeare", tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(content))
+    assert list((tmp_path / "shakespeare").iterdir()) == []
+
+
+def test_a_detour_without_https_is_refused():
+    class Answer:
+        url = "https://one.example/a.bin"
+        headers = {"location": "http://one.example/a.bin"}  # noqa: RUF012 (a stand-in for an answer)
+
+    with pytest.raises(OSError, match="without HTTPS"):
+        sources._stay_with_https(Answer())
+
+
+def test_a_watcher_sees_the_bytes_arrive():
+    seen = []
+    bar = sources._Bar("a.bin", lambda *now: seen.append(now))
+    bar.total = 10
+    for size in (6, 6):
+        bar.update(size)
+    assert seen == [("a.bin", 6, 10), ("a.bin", 10, 10)]
+
+
+# ---- reading
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx_files_are_read_packed_or_not(tmp_path, packed):
+    images = read_mnist(write_mnist(tmp_path, packed))
+    assert images.x.shape == (3, 784)
+    assert images.y.tolist() == [7, 0, 9]
+    assert images.test_y.tolist() == [7, 0]
+
+
+def test_a_forged_idx_header_allocates_nothing(written):
+    for shape in ((2**32 - 1, 28, 28), (1_000_000, 28, 28), (0, 28, 28)):
+        with pytest.raises(DataBroken, match=r"announces|too early"):
+            read_idx(written(bytes([0, 0, 8, 3]) + struct.pack(">3I", *shape), "images"), 3)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_official_archive_is_read_without_unpickling(written, packed, monkeypatch):
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, None)
+    images = read_cifar100_archive(written(cifar_archive(packed), "cifar-100-python.tar.gz"))
+    np.testing.assert_array_equal(images.x, PIXELS)
+    np.testing.assert_array_equal(images.test_x, PIXELS[:2])
+    assert images.y.tolist() == LABELS
+    assert images.test_y.tolist() == LABELS[:2]
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+def test_npz_parts_are_read_in_order(tmp_path, compression):
+    rows = [slice(0, 1), slice(1, 3), slice(3, 4), slice(0, 2)]
+    paths = [tmp_path / f"{number}.npz" for number in range(4)]
+    for path, part in zip(paths, rows, strict=True):
+        path.write_bytes(cifar_part(part, compression))
+    images = read_cifar100_parts(paths)
+    np.testing.assert_array_equal(images.x, PIXELS)
+    assert images.y.tolist() == LABELS
+    assert images.test_y.tolist() == LABELS[:2]
+
+
+def test_our_old_pickles_are_pickles():
+    # Only what this file wrote itself is given to pickle.
+    table = pickle.loads(old_pickle({"a": ["b", 300, -1], "c": "d" * 300}), encoding="latin1")
+    assert table == {"a": ["b", 300, -1], "c": "d" * 300}
+    names = {instruction.name for instruction, _, _ in pickletools.genops(old_pickle(cifar_table()))}
+    assert {"GLOBAL", "REDUCE", "BUILD", "BINSTRING", "SHORT_BINSTRING"} <= names
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_pickles_of_today_are_read_too(protocol):
+    table = read_plain_pickle(io.BytesIO(pickle.dumps(cifar_table(), protocol)))
+    np.testing.assert_array_equal(table.pop("data").value, PIXELS)
+    assert table == {"filenames": ["a.png", "b.png"], "fine_labels": LABELS, "coarse_labels": [1]}
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_with_a_call_in_it_is_refused_and_not_run(written, tmp_path):
+    target = tmp_path / "made"
+    for protocol in (0, 2, 4, 5):
+        content = pickle.dumps({"data": Evil(target)}, protocol)
+        with pytest.raises(DataBroken, match="never need"):
+            read_plain_pickle(io.BytesIO(content))
+        path = written(archive({"cifar-100-python/train": content}), "cifar-100-python.tar.gz")
+        with pytest.raises(DataBroken, match="never need"):
+            read_cifar100_archive(path)
+    assert not target.exists()
+
+
+def test_nothing_is_written_where_an_archive_wants_it(tmp_path):
+    path = tmp_path / "inner" / "cifar-100-python.tar.gz"
+    path.parent.mkdir()
+    path.write_bytes(archive({"../escaped": b"x", "train": old_pickle(cifar_table())}))
+    with pytest.raises(DataBroken, match="lacks test"):
+        read_cifar100_archive(path)
+    assert sorted(tmp_path.rglob("*")) == [path.parent, path]
+
+
+@pytest.mark.parametrize("windows", [True, False])
+@pytest.mark.parametrize("name", ["all_data.json", "leaf_roles.json.gz"])
+def test_leafs_json_is_read_with_lines_or_windows(written, windows, name):
+    content = json.dumps(leaf_table(windows)).encode()
+    roles = read_roles(written(gzip.compress(content) if name.endswith("gz") else content, name))
+    assert roles == [
+        Role("A_WOMAN", "A", "What say you? " * 6),
+        Role("B_MAN", "B", "abc def " * 12 + "xy"),
+    ]
+    assert [role.samples for role in roles] == [4, 18]
+
+
+def test_sampled_windows_are_refused(written):
+    table = leaf_table(windows=True)
+    del table["user_data"]["B_MAN"]["x"][5], table["user_data"]["B_MAN"]["y"][5]
+    with pytest.raises(DataBroken, match="not all windows of B_MAN"):
+        read_roles(written(json.dumps(table).encode(), "all_data.json"))
+
+
+def zipped(text):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("100.txt", text.replace("\n", "\r\n"))
+    return buffer.getvalue()
+
+
+def test_roles_are_cut_from_the_plays_by_leafs_rules(written):
+    lear, dromio, luce = (
+        Role("A_SHORT_PLAY_LEAR", "A SHORT PLAY", " ".join(["One" + " one" * 11 + ".", "Two" + " two" * 10 + ".", "Three three.", "And four. "])),
+        Role("THE_COMEDY_OF_ERRORS_DROMIO_OF_EPHESUS", "THE COMEDY OF ERRORS", "Return'd so soon! rather approach'd too late. The capon burns, the pig falls from the spit; The clock hath strucken twelve upon the bell- "),
+        Role("THE_COMEDY_OF_ERRORS_LUCE", "THE COMEDY OF ERRORS", "A B C "),
+    )  # fmt: skip
+    assert roles_of_text(PLAYS) == [lear, dromio, luce]
+    assert read_roles(written(PLAYS.encode("utf-8-sig"), "raw_data.txt")) == [lear, dromio]
+    assert read_roles(written(zipped(PLAYS), "1994-01-100.zip")) == [lear, dromio]
+
+
+# ---- reading what nobody should have written
+
+
+def damaged(content):
+    """A file cut short, or with a few bytes changed."""
+    cut = st.integers(0, len(content) - 1).map(lambda size: content[:size])
+
+    def changed(places):
+        copy = bytearray(content)
+        for place, byte in places:
+            copy[place] = byte
+        return bytes(copy)
+
+    # Headers say the most, so every second change is made in the first 100 bytes.
+    place = st.integers(0, len(content) - 1) | st.integers(0, min(len(content), 100) - 1)
+    return cut | st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=4).map(changed)
+
+
+IMAGES, LABEL_BYTES = mnist_bytes()[0], mnist_bytes()[1]
+READERS = {
+    "idx": (IMAGES, "images", lambda path: read_idx(path, 3)),
+    "idx gz": (gzip.compress(IMAGES), "images.gz", lambda path: read_idx(path, 3)),
+    "labels": (LABEL_BYTES, "labels", lambda path: read_idx(path, 1)),
+    "tar": (cifar_archive(packed=False), "cifar-100-python.tar", read_cifar100_archive),
+    "tar gz": (cifar_archive(), "cifar-100-python.tar.gz", read_cifar100_archive),
+    "npz lzma": (cifar_part(), "test.npz", lambda path: read_cifar100_parts([path, path])),
+    "npz plain": (cifar_part(compression=zipfile.ZIP_STORED), "test.npz", lambda path: read_cifar100_parts([path, path])),
+    "roles": (json.dumps(leaf_table()).encode(), "leaf_roles.json", read_roles),
+    "windows": (json.dumps(leaf_table(windows=True)).encode(), "all_data.json", read_roles),
+    "text": (PLAYS.encode(), "raw_data.txt", read_roles),
+    "text gz": (gzip.compress(PLAYS.encode()), "raw_data.txt.gz", read_roles),
+    "text zip": (zipped(PLAYS), "1994-01-100.zip", read_roles),
+}  # fmt: skip
+
+
+def read_or_one_sentence(reader, path):
+    begun = time.monotonic()
+    sentence = None
+    try:
+        reader(path)
+    except DataBroken as error:
+        sentence = str(error)
+    assert sentence is None or (str(path) in sentence and sentence.endswith(".") and "\n" not in sentence)
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_whole_file_is_read(written, name):
+    content, file, reader = READERS[name]
+    reader(written(content, file))
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(data=st.data())
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+def test_a_damaged_file_is_one_sentence(name, data):
+    content, file, reader = READERS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / file
+        path.write_bytes(data.draw(damaged(content)))
+        read_or_one_sentence(reader, path)
+
+
+INSTRUCTIONS = sorted(op.code.encode("latin-1") for op in pickletools.opcodes)
+
+
+@given(st.lists(st.sampled_from(INSTRUCTIONS) | st.binary(max_size=3), max_size=40).map(b"".join))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_instructions_make_plain_data_or_one_sentence(instructions):
+    content = archive({"train": instructions + b"."}, packed=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cifar-100-python.tar"
+        path.write_bytes(content)
+        read_or_one_sentence(read_cifar100_archive, path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "null", "[]", '{"users": 1}', '{"users": ["a"], "hierarchies": ["b"], "user_data": {"a": 3}}', '{"users": [["a"]], "hierarchies": ["b"], "user_data": {}}', "9" * 10_000])  # fmt: skip
+def test_other_json_is_one_sentence(written, content):
+    path = written(content.encode(), "all_data.json")
+    with pytest.raises(DataBroken) as caught:
+        read_roles(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_few_packed_bytes_do_not_become_gigabytes(written, monkeypatch):
+    monkeypatch.setattr("perfeds2.learning.formats.MOST_BYTES", 1 << 20)
+    bomb = gzip.compress(bytes(8 << 20))
+    with pytest.raises(DataBroken, match="unpacks to more than"):
+        read_cifar100_archive(written(gzip.compress(archive({"meta": bytes(8 << 20)}, packed=False)), "a.tar.gz"))
+    with pytest.raises(DataBroken, match="is not an IDX file"):
+        read_idx(written(bomb, "images.gz"), 3)
