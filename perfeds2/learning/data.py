@@ -76,9 +76,7 @@ class Shards:
 
     def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
         """Training samples of one UE, drawn independently and with replacement."""
-        uniform = jax.random.uniform(key, shape)
-        chosen = jnp.minimum((uniform * self.train[ue]).astype(jnp.int32), self.train[ue] - 1)
-        at = self.start[ue] + chosen
+        at = self.start[ue] + draw_numbers(key, self.train[ue], shape)
         return self.x[at], self.y[at]
 
     @property
@@ -146,3 +144,9 @@ class Generated:
         rule = common + 0.5 * jax.random.normal(own, (self.features, self.classes))
         known = jax.random.permutation(labels, self.classes) < self.labels_per_ue
         return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
+
+
+def draw_numbers(key: Key[Array, ""], size: Int[Array, ""], shape: tuple[int, ...]) -> Int[Array, "*s"]:
+    """Numbers below ``size``, independent and uniform."""
+    uniform = jax.random.uniform(key, shape)
+    return jnp.minimum((uniform * size).astype(jnp.int32), size - 1)

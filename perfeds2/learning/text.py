@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt8
 
-from perfeds2.learning.data import Batch, Part
+from perfeds2.learning.data import Batch, Part, draw_numbers
 from perfeds2.learning.formats import DataBroken, read_json, read_text
 
 WINDOW = 80
@@ -170,9 +170,7 @@ class Windows:
 
     def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
         """Training windows of one UE, drawn independently and with replacement."""
-        uniform = jax.random.uniform(key, shape)
-        chosen = jnp.minimum((uniform * self.train[ue]).astype(jnp.int32), self.train[ue] - 1)
-        return self._cut(self.start[ue] + chosen)
+        return self._cut(self.start[ue] + draw_numbers(key, self.train[ue], shape))
 
     @property
     def lengths(self) -> tuple[int, int]:
