@@ -10,7 +10,7 @@ run: $(CORE)  ## the default comparison: nine algorithms, one cell
 	$(BIN)/perfeds2 compare
 
 test: $(DEV)  ## the whole test suite
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4
 
 lint: $(DEV)  ## formatting, lint rules, types
 	$(BIN)/ruff format --check .

@@ -3,12 +3,13 @@
 import inspect
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -236,6 +237,73 @@ def bench(
         elif not quiet:
             print_results(results)
             typer.echo(f"Results: {path / 'bench.json'}")
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Which figures: exp_1 … exp_8, or all.", metavar="FIGURE", show_default=False),
+    ] = None,
+    scale: Annotated[
+        Literal["quick", "paper"],
+        typer.Option("--scale", help="quick is 100 to 150 simulated seconds a run, paper 600 to 2,000."),
+    ] = "quick",
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="How many (5 is 0..4), or which: 0,3,7 or 0..9.", metavar="SEEDS")
+    ] = "5",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Where the data sets are; else $PERFEDS2_DATA, then the user's cache.", metavar="DIR"
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="Just the panels on mnist, cifar100 or shakespeare. Repeatable.", metavar="NAME"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where everything goes. (default: runs/reproduce-SCALE)", metavar="DIR")
+    ] = None,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="Print which claims of Section VI hold, by what is in --out.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")] = False,
+) -> None:
+    """Run figures of the paper's Section VI again, with seeds, and judge what it claims.
+
+    The same command again goes on where it was interrupted; runs that figures share are done once. The output folder
+    gets every figure as CSV, PDF and PNG, and reproduction.html with the ledger of claims.
+    """
+    place: list[Path] = []
+    with _guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
+        from perfeds2.experiments.claims import ledger
+        from perfeds2.experiments.reproduce import load_figures, plan_runs
+        from perfeds2.experiments.reproduce import reproduce as run_figures
+        from perfeds2.experiments.spec import InputError, resolve
+        from perfeds2.report.ledger import print_ledger, write_ledger
+
+        if not names and not claims:
+            raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
+        path = out or Path("runs") / f"reproduce-{scale}"
+        if names:
+            from perfeds2.report.reproduction import write_figure
+            from perfeds2.report.reproduction_page import write_page
+
+            figures, all_seeds = load_figures(names), resolve({"run": {"seeds": _seeds(seeds)}}).run.seeds
+            runs = plan_runs(figures, all_seeds, scale, None if data_dir is None else str(data_dir), task)
+            place.append(path)
+            written: list[Path] = []
+            with _progress(quiet, "reproduce") as watch:
+                for figure, table in run_figures(figures, runs, path, watch):
+                    written += [table, *write_figure(figure, table, path)]
+            written += write_ledger(ledger(path), path)
+            command = shlex.join(
+                ["perfeds2", "reproduce", *names, "--scale", scale, "--seeds", seeds, "--out", str(path)]
+            )
+            written.append(write_page(load_figures(["all"]), path, command))
+            _say(quiet, "\n".join(f"Wrote: {file}" for file in written))
+        if claims and not quiet:
+            print_ledger(ledger(path))
 
 
 data_app = typer.Typer(help="The real data sets: fetch them, see what is there, where.")
@@ -488,7 +556,7 @@ def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
 
 
 @contextmanager
-def _guarded(command: str, place: list[Path]) -> Iterator[None]:
+def _guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
     """Errors as one sentence, with the contract's exit status."""
     from perfeds2.experiments.spec import InputError
 
@@ -497,7 +565,8 @@ def _guarded(command: str, place: list[Path]) -> Iterator[None]:
     except InputError as error:
         _stop(2, f"perfeds2 {command}: {error}")
     except KeyboardInterrupt:
-        saved = f" What is done is in {place[0]}; go on with: perfeds2 {command} --resume {place[0]}" if place else ""
+        again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place else "")
+        saved = f" What is done is in {place[0]}; go on with: {again}" if place else ""
         _stop(130, f"\nInterrupted.{saved}")
     except Exception as error:
         if os.environ.get("PERFEDS2_DEBUG"):
@@ -535,6 +604,7 @@ app.command()(_with_settings(compare))
 app.command()(_with_settings(run))
 app.command()(_with_settings(simulate, leave_out=("data-dir", "alpha", "beta", "eval-every-s", "target-accuracy")))
 app.command()(_with_settings(plan, PLAN_LEAVES_OUT, PLAN_FLAGS))
+app.command()(reproduce)
 app.command()(report)
 app.command()(errata)
 app.command()(bench)

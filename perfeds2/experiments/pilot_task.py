@@ -41,7 +41,7 @@ def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = PILOT_
     chosen = np.unique(np.linspace(0, task.ues - 1, min(ues, task.ues)).round().astype(int))
     xs, ys = [], []
     for ue in chosen:
-        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths[0]))
+        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))
         size = int(mask.sum())
         at = np.arange(samples) * size // samples if size >= samples else np.arange(samples) % size
         xs.append(x[at])
@@ -52,7 +52,7 @@ def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = PILOT_
 def squared_gradient(task: Task, params: Params, alpha: float) -> float:
     """‖∇F(w)‖² over all training data, F being the mean of F_i(w) = f_i(w − α∇f_i(w))."""
     step = jnp.asarray(alpha, jnp.float32)
-    return float(_squared_gradient(params, task.data, step, model=task.model, length=task.data.lengths[0]))
+    return float(_squared_gradient(params, task.data, step, model=task.model, length=task.data.lengths()[0]))
 
 
 @partial(jax.jit, static_argnames=("model", "length"))

@@ -27,7 +27,6 @@ class Data(typing.Protocol):
     @property
     def ues(self) -> int: ...
 
-    @property
     def lengths(self) -> tuple[int, int]:
         """How long ``train_part`` and ``test_part`` are in an evaluation."""
         ...
@@ -79,7 +78,6 @@ class Shards:
         at = self.start[ue] + draw_numbers(key, self.train[ue], shape)
         return self.x[at], self.y[at]
 
-    @property
     def lengths(self) -> tuple[int, int]:
         """How long ``train_part`` and ``test_part`` must be to hold everybody's, rounded up and within reason.
 
@@ -125,7 +123,6 @@ class Generated:
         x = centre + spread * jax.random.normal(key, (*shape, self.features))
         return x, jnp.argmax(jnp.where(known, x @ rule, -jnp.inf), axis=-1)
 
-    @property
     def lengths(self) -> tuple[int, int]:
         return 64, 64
 

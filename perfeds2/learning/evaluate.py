@@ -20,7 +20,7 @@ def evaluate(task: Task, params: Params, alpha: float) -> dict[str, Float[Array,
     The personal step is w − α∇f_i(w) with the UE's training part, so the personal training loss is F_i(w) of eq. (4).
     Their plain means over UEs are f(w) and F(w), eqs. (1) and (3).
     """
-    table = _evaluate(params, task.data, jnp.asarray(alpha, jnp.float32), model=task.model, lengths=task.data.lengths)
+    table = _evaluate(params, task.data, jnp.asarray(alpha, jnp.float32), model=task.model, lengths=task.data.lengths())
     return dict(zip(METRICS, table.T, strict=True))
 
 

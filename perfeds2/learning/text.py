@@ -172,7 +172,6 @@ class Windows:
         """Training windows of one UE, drawn independently and with replacement."""
         return self._cut(self.start[ue] + draw_numbers(key, self.train[ue], shape))
 
-    @property
     def lengths(self) -> tuple[int, int]:
         """How many windows of a part an evaluation looks at."""
         return MOST_WINDOWS, MOST_WINDOWS

@@ -73,7 +73,7 @@ def _coloured(entry: Entry) -> str:
 def counts(entries: Sequence[Entry]) -> str:
     """The ledger in a sentence."""
     found = {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS}
-    said = [f"{number} {COUNTED[verdict][number != 1]}" for verdict, number in found.items() if number]
+    said = [f"{found[verdict]} {COUNTED[verdict][found[verdict] != 1]}" for verdict in VERDICTS if found[verdict]]
     return f"Of {len(entries)} claim{'s' if len(entries) != 1 else ''}, {', '.join(said) or 'none was looked at'}."
 
 

@@ -44,7 +44,7 @@ for (const button of document.querySelectorAll(".legend button")) {
   const algorithm = Number(button.dataset.algorithm);
   button.addEventListener("click", () => { show(algorithm, hidden.has(algorithm)); drawAll(); });
   button.addEventListener("dblclick", () => {
-    const all = Array.from(document.querySelectorAll(".legend button"), (other) => Number(other.dataset.algorithm));
+    const all = Array.from(button.closest(".legend").querySelectorAll("button"), (other) => Number(other.dataset.algorithm));
     const alone = all.every((other) => other === algorithm || hidden.has(other));
     for (const other of all) show(other, alone || other === algorithm);
     drawAll();

@@ -1,18 +1,8 @@
-"""How does a run's folder become one page that opens anywhere, offline?
+"""How does a run's folder become one page that opens anywhere, offline?"""
 
-Everything is inside the file: plotly.js once, the charts as data, style and script. The page's own rules (its
-Content-Security-Policy) let it load nothing and run only the two scripts written here, whatever a name contains.
-"""
-
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-
-from plotly.offline import get_plotlyjs
 
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer, listed, seconds
@@ -25,6 +15,7 @@ from perfeds2.report.charts import (
     staleness_chart,
     ue_chart,
 )
+from perfeds2.report.document import document, drawing
 from perfeds2.report.series import Run, groups, load_run
 from perfeds2.report.table import line_sample, results_table
 
@@ -52,25 +43,7 @@ def page(run: Run) -> str:
         _ue_section(run, ues) if ues else "",
         _spec_section(run),
     ]
-    scripts = [get_plotlyjs(), files("perfeds2.report").joinpath("page.js").read_text(encoding="utf-8")]
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src " + " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
-    )
-    data = json.dumps({chart.name: chart.figures for chart in drawn}, separators=(",", ":"), allow_nan=False)
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(answer(run)[0])}</title>",
-            f"<style>\n{files('perfeds2.report').joinpath('page.css').read_text(encoding='utf-8')}</style>\n</head>\n<body>",
-            *(section for section in sections if section),
-            # In a script element only "<" can end the data early, and JSON may write it as an escape.
-            f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>',
-            *(f"<script>{script}</script>" for script in scripts),
-            "</body>\n</html>\n",
-        ]
-    )
+    return document(answer(run)[0], sections, drawn)
 
 
 def _header(run: Run) -> str:
@@ -93,7 +66,7 @@ def _curves_section(run: Run, curves: Sequence[Chart]) -> str:
     )
     band = " with its 95 % interval" if len(run.seeds) > 1 else ""
     over = f"The mean over {len(run.seeds)} seeds{band}." if len(run.seeds) > 1 else "One seed."
-    figures = "".join(f"<figure><h3>{escape(chart.title)}</h3>{_drawing(chart)}</figure>" for chart in curves)
+    figures = "".join(f"<figure><h3>{escape(chart.title)}</h3>{drawing(chart)}</figure>" for chart in curves)
     return (
         f"<section>\n<h2>Loss and accuracy over simulated time</h2>\n"
         f'<p class="hint">{over} Colour is the objective; solid is semi-synchronous, dashed synchronous, dotted asynchronous. '
@@ -131,12 +104,12 @@ def _activity_section(run: Run, chart: Chart) -> str:
         )
         choice = f'<select data-chart="{chart.name}" aria-label="Algorithm shown">{options}</select>\n'
     return (
-        f'<section>\n<h2>{escape(chart.title)}</h2>\n<p class="hint">{hint}</p>\n{choice}{_drawing(chart)}\n</section>'
+        f'<section>\n<h2>{escape(chart.title)}</h2>\n<p class="hint">{hint}</p>\n{choice}{drawing(chart)}\n</section>'
     )
 
 
 def _shares_section(run: Run, charts: Sequence[Chart]) -> str:
-    figures = "".join(f"<figure><h3>{escape(chart.title)}</h3>{_drawing(chart)}</figure>" for chart in charts)
+    figures = "".join(f"<figure><h3>{escape(chart.title)}</h3>{drawing(chart)}</figure>" for chart in charts)
     return (
         f'<section>\n<h2>Who is heard, and how late</h2>\n<p class="hint">Staleness is how many rounds old the model was that an '
         f"update started from; over all seeds, each row on its own scale. Shares are those of seed {run.seeds[0]}; the dashed line "
@@ -148,15 +121,7 @@ def _ue_section(run: Run, chart: Chart) -> str:
     over = " and seed" if len(run.seeds) > 1 else ""
     return (
         f'<section>\n<h2>{escape(chart.title)}</h2>\n<p class="hint">At the end of training. A point is one UE{over}; '
-        f"a box holds the middle half of them and shows the median.</p>\n{_drawing(chart)}\n</section>"
-    )
-
-
-def _drawing(chart: Chart) -> str:
-    """Where the script draws a chart."""
-    return (
-        f'<div class="chart" id="{chart.name}" style="height:{chart.height_px}px" role="img" '
-        f'aria-label="{escape(chart.title)}"></div>'
+        f"a box holds the middle half of them and shows the median.</p>\n{drawing(chart)}\n</section>"
     )
 
 

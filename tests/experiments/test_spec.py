@@ -47,7 +47,10 @@ def test_the_quorum_defaults_to_a_quarter():
         (["cell.noise_dbm_per_hz=nan"], "--set cell.noise_dbm_per_hz must be a finite number, got nan."),
         (["cell.cpu_hz=[1e9, inf]"], "--set cell.cpu_hz must be a finite number, got inf."),
         (["run.horizon_s=nan"], "--horizon-s must be a finite number, got nan."),
-        (["task.name=digit"], "--task 'digit' is not known; did you mean digits? expected one of digits, synthetic."),
+        (
+            ["task.name=digit"],
+            "--task 'digit' is not known; did you mean digits? expected one of digits, synthetic, mnist",
+        ),
         (["run.algorithms=['PerFed2']"], "did you mean PerFedS2?"),
         (["protocol.stale=sometimes"], "--stale must be 'restart', 'wait' or 'ignore', got 'sometimes'."),
         (["protocol.bandwidth=equal_finsh"], "did you mean equal_finish?"),

@@ -146,7 +146,7 @@ def test_training_and_test_part_have_no_character_in_common():
 def test_evaluations_look_at_evenly_spaced_windows_or_at_all():
     role = Role("A", "A", "".join(map(chr, 32 + np.arange(1000) % 90)))
     data = Windows.of([role, Role("B", "A", "y" * 170)])
-    assert data.lengths == (64, 64)
+    assert data.lengths() == (64, 64)
     x, y, mask = data.train_part(jnp.asarray(0), 64)
     said = letters(role.text)
     at = [n * int(data.train[0]) // 64 for n in range(64)]

@@ -1,0 +1,295 @@
+"""Claims about what a reproduction leaves: figures, ledger, page."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+import test_report_in_browser as in_browser
+from matplotlib.image import imread
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from perfeds2.experiments.claims import CLAIMS, Claim, Comparison, Curve, Entry, Finding, Verdict, ledger
+from perfeds2.experiments.figures.figure import Figure, Line, Panel
+from perfeds2.experiments.reproduce import load_figures
+from perfeds2.experiments.spec import ALGORITHMS, InputError
+from perfeds2.experiments.summary import statistic
+from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
+from perfeds2.report.reproduction import SEQUENCE, load_panels, looks, ordered_colours, write_figure
+from perfeds2.report.reproduction_page import write_page
+from perfeds2.report.style import COLOURS
+
+browser = in_browser.browser
+EVIL = in_browser.EVIL
+FINAL = {"FedAvg": 0.8, "FedProx": 0.81, "PerFed": 0.93}  # made-up personalised accuracy
+SLOW_S = {"SYN": 12.0, "S2": 5.0, "ASY": 7.0}
+
+
+def in_chromium(test):
+    for mark in in_browser.pytestmark:
+        test = mark(test)
+    return test
+
+
+def numbers_of(figure: Figure, seeds: int = 3, diverged: tuple[str, int] | None = None) -> pd.DataFrame:
+    """Made-up learning, in the columns of a reproduced figure."""
+    rows = []
+    for panel in figure.panels:
+        for place, line in enumerate(panel.lines):
+            objective, mode = ALGORITHMS[line.algorithm]
+            for seed in range(seeds):
+                noise = np.random.default_rng([seed, place])
+                for step, time_s in enumerate(np.linspace(0, 60, 31)):
+                    learned = 1 - np.exp(-time_s / SLOW_S[mode] / (1 + 0.3 * place))
+                    accuracy = 0.1 + (FINAL[objective] - 0.1) * learned + noise.normal(0, 0.01)
+                    loss = 2.3 - 2.0 * learned * FINAL[objective] + noise.normal(0, 0.02)
+                    loss = np.inf if diverged == (line.label, seed) and time_s > 30 else loss
+                    rows.append(
+                        {"figure": figure.name, "panel": panel.title, "task": panel.task, "line": line.label}
+                        | {"algorithm": line.algorithm, "seed": seed, "round": step, "time_s": time_s}
+                        | {"train_loss": loss + 0.2, "train_loss_personal": loss}
+                        | {"test_accuracy": accuracy - 0.05, "test_accuracy_personal": accuracy}
+                    )
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three figures of made-up numbers. Read it, do not write to it."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    for figure in load_figures(["exp_1", "exp_3", "exp_8"]):
+        numbers_of(figure, seeds=5).to_csv(folder / f"{figure.name}.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["exp_1", "exp_3", "exp_8"])
+def test_a_figure_is_a_small_pdf_and_png_over_both_columns(reproduced: Path, tmp_path: Path, name: str):
+    (figure,) = load_figures([name])
+    before = dict(mpl.rcParams)
+    written = write_figure(figure, reproduced / f"{name}.csv", tmp_path / "figures")
+    assert [path.name for path in written] == [f"{name}.pdf", f"{name}.png"]
+    assert all(0 < path.stat().st_size < 300_000 for path in written)
+    pixels = imread(written[1])
+    assert pixels.shape[1] == 2148  # 7.16 in at 300 dots
+    tinted = pixels[..., :3].max(axis=2) - pixels[..., :3].min(axis=2) > 0.2
+    assert (tinted.reshape(pixels.shape[0], 4, -1).any(axis=(0, 2))).all()  # lines in each of the four axes
+    assert b"/Type3" not in written[0].read_bytes()
+    assert dict(mpl.rcParams) == before
+
+
+def test_the_same_numbers_give_the_same_bytes(reproduced: Path, tmp_path: Path):
+    (figure,) = load_figures(["exp_8"])
+    first, second = (write_figure(figure, reproduced / "exp_8.csv", tmp_path / name) for name in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_loss_stands_beside_accuracy_unless_there_are_four_panels(reproduced: Path):
+    for name, metrics in (
+        ("exp_1", ["train_loss_personal", "test_accuracy_personal"]),
+        ("exp_8", ["test_accuracy_personal"]),
+    ):
+        (figure,) = load_figures([name])
+        panels = load_panels(figure, reproduced / f"{name}.csv")
+        assert [drawn.panel for drawn in panels] == list(figure.panels)
+        assert all(list(drawn.curves) == metrics for drawn in panels)
+        assert all(list(drawn.curves[metrics[0]]) == [line.label for line in drawn.panel.lines] for drawn in panels)
+
+
+def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
+    """Accuracies 0.1, 0.2, 0.6 from the start: mean 0.3, t(0.975; 2) = 4.303 standard errors."""
+    figure = Figure("exp_1", "", (Panel("MNIST", "mnist", (Line("PerFedS2", "PerFedS2", {}),), {}),))
+    table = numbers_of(figure)
+    table["test_accuracy_personal"] = table.seed.map({0: 0.1, 1: 0.2, 2: 0.6})
+    table.to_csv(tmp_path / "exp_1.csv", index=False)
+    (drawn,) = load_panels(figure, tmp_path / "exp_1.csv")
+    curve = drawn.curves["test_accuracy_personal"]["PerFedS2"]
+    assert curve.high is not None
+    assert (curve.time_s[0], curve.time_s[-1], drawn.seeds) == (0, 60, 3)
+    np.testing.assert_allclose(curve.mean, 0.3)
+    np.testing.assert_allclose(curve.high - 0.3, 4.302652729911275 * np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5)
+
+
+def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_path: Path):
+    (figure,) = load_figures(["exp_1"])
+    numbers_of(figure, diverged=("PerFed-ASY", 1)).to_csv(tmp_path / "exp_1.csv", index=False)
+    drawn = load_panels(figure, tmp_path / "exp_1.csv")[0]
+    ends = {label: curve.time_s[-1] for label, curve in drawn.curves["train_loss_personal"].items()}
+    assert ends.pop("PerFed-ASY") < 32
+    assert set(ends.values()) == {60}
+    assert drawn.curves["test_accuracy_personal"]["PerFed-ASY"].time_s[-1] == 60
+    assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path)) == 2
+
+
+def test_panels_that_were_not_run_are_left_out(tmp_path: Path):
+    (figure,) = load_figures(["exp_1"])
+    table = numbers_of(figure, seeds=1)
+    table[table.task == "mnist"].to_csv(tmp_path / "exp_1.csv", index=False)
+    assert [drawn.panel.title for drawn in load_panels(figure, tmp_path / "exp_1.csv")] == ["MNIST"]
+    assert imread(write_figure(figure, tmp_path / "exp_1.csv", tmp_path)[1]).shape[1] == 1074
+    assert "Not run: CIFAR-100." in write_page([figure], tmp_path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "not,a\nfigure,1\n", "panel,line,time_s\nMoon,x,1\n", "panel,line\nMNIST,PerFedS2\n"]
+)
+def test_a_csv_without_curves_is_refused_in_one_sentence(tmp_path: Path, text: str):
+    (figure,) = load_figures(["exp_1"])
+    (tmp_path / "exp_1.csv").write_text(text)
+    with pytest.raises(InputError, match="run perfeds2 reproduce exp_1 again"):
+        write_figure(figure, tmp_path / "exp_1.csv", tmp_path)
+
+
+def test_algorithms_have_their_colours_and_varied_settings_an_ordered_scale():
+    six, labels = load_figures(["exp_1", "exp_3"])
+    look = looks(six.panels[0])
+    assert look["PerFedS2"].colour == look["PerFed-SYN"].colour == COLOURS["PerFed"]
+    assert look["PerFedS2"].dash_px == () != look["PerFed-SYN"].dash_px
+    varied = [*looks(labels.panels[0]).values()]
+    assert (varied[0].colour, varied[-1].colour) == (SEQUENCE[0], SEQUENCE[-1])
+    assert ordered_colours(5) == list(SEQUENCE)
+    assert ordered_colours(1) == [SEQUENCE[0]]
+    brightness = [
+        sum(w * int(c[at : at + 2], 16) for w, at in ((0.3, 1), (0.59, 3), (0.11, 5))) for c in ordered_colours(4)
+    ]
+    assert brightness == sorted(brightness)  # in grey, too
+
+
+def entry(number: int, verdict: Verdict, values=(0.1, 0.12, 0.11), times=(5.0, None), sentence="It is better") -> Entry:
+    comparison = Comparison(Curve("exp_1", "MNIST", "PerFedS2"), Curve("exp_1", "MNIST", "PerFed-SYN"))
+    finding = Finding(comparison, statistic(values), times, verdict)
+    return Entry(Claim(number, sentence, "exp_1", (comparison,)), (finding,), verdict)
+
+
+FOUR = [
+    entry(1, "holds"),
+    entry(2, "fails", (-0.1, -0.12, -0.11)),
+    entry(3, "undecided", (0.1,), (1234.5, 2.0)),
+    entry(4, "not run", (), (None, None)),
+]
+
+
+def test_the_terminal_shows_difference_times_verdict_and_counts(capsys: pytest.CaptureFixture[str]):
+    print_ledger(FOUR)
+    lines = capsys.readouterr().out.splitlines()
+    for number, shown in enumerate(
+        (
+            ["+11.00 ± 2.48", "5.0 / never", "holds"],
+            ["−11.00 ± 2.48", "fails"],
+            ["+10.00", "1,234.5 / 2.0", "undecided"],
+            ["not run"],
+        ),
+        start=1,
+    ):
+        (line,) = [line for line in lines if line.lstrip().startswith(f"{number} ")]
+        assert all(text in line for text in (*shown, "PerFedS2 vs PerFed-SYN", "exp_1"))
+    assert "Of 4 claims, 1 holds, 1 fails, 1 is undecided, 1 was not run." in lines
+    assert max(map(len, lines)) <= 150
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_ledger_fits_the_terminal_and_loses_nothing(capsys, monkeypatch, width: int):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    print_ledger(FOUR)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, out.splitlines())) <= width
+    if width >= 80:
+        assert all(text in out for text in ("+11.00 ± 2.48", "5.0 / never", "PerFedS2 vs PerFed-SYN", "undecided"))
+
+
+def test_markup_in_a_claim_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]):
+    print_ledger([entry(1, "holds", sentence="[red]x[/red] [link]")])
+    assert "[red]x[/red] [link]" in capsys.readouterr().out
+
+
+def test_a_comparison_names_only_what_differs():
+    one, two = Curve("exp_1", "MNIST", "PerFedS2"), Curve("exp_2", "MNIST", "PerFedS2")
+    assert versus(Comparison(one, two)) == "PerFedS2: exp_1 vs exp_2"
+    assert versus(Comparison(one, Curve("exp_2", "M", "x"))) == "PerFedS2 (exp_1, MNIST) vs x (exp_2, M)"
+
+
+def test_markdown_has_a_row_per_claim_with_the_same_columns():
+    text = ledger_markdown([*FOUR, entry(5, "holds", sentence="a | b")])
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 5
+    assert {line.replace("\\|", "").count("|") for line in rows} == {8}
+    assert rows[2] == "| 1 | It is better | exp_1 | PerFedS2 vs PerFed-SYN | +11.00 ± 2.48 | 5.0 / never | **holds** |"
+    assert text.endswith("\n")
+    assert text.startswith("Of 5 claims, 2 hold,")
+
+
+def test_the_ledger_is_written_tidily_and_as_json(tmp_path: Path):
+    table, written = write_ledger(FOUR, tmp_path)
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["verdict"] for row in rows] == ["holds", "fails", "undecided", "not run"]
+    assert float(rows[0]["difference"]) == pytest.approx(0.11)
+    assert (rows[0]["better_median_time_s"], rows[0]["worse_median_time_s"], rows[3]["difference"]) == ("5.0", "", "")
+    read = json.loads(written.read_text(encoding="utf-8"))
+    assert read == json.loads(ledger_json(FOUR))
+    assert read["counts"] == {"holds": 1, "fails": 1, "undecided": 1, "not run": 1}
+    assert read["claims"][0]["comparisons"][0]["values"] == [0.1, 0.12, 0.11]
+
+
+def test_the_rule_is_the_one_that_judges():
+    assert rule().startswith("A curve is summed up")
+    assert "Fewer than five seeds decide nothing" in rule()
+    assert counts([]) == "Of 0 claims, none was looked at."
+
+
+def test_the_page_has_ledger_rule_figures_and_commands(reproduced: Path, tmp_path: Path):
+    folder = shutil.copytree(reproduced, tmp_path / "copy")
+    page = write_page(load_figures(["all"]), folder, "perfeds2 reproduce all --seeds 5 --out here")
+    text = page.read_text(encoding="utf-8")
+    assert page == folder / "reproduction.html"
+    assert text.count('<th scope="row">') == len(CLAIMS)
+    assert [f'<section id="exp_{number}">' in text for number in range(1, 9)] == [n in (1, 3, 8) for n in range(1, 9)]
+    assert counts(ledger(folder)) in text
+    assert "<em>undecided</em>" in text
+    assert "perfeds2 reproduce all --seeds 5 --out here" in text
+    assert text.count("Content-Security-Policy") == 1
+    assert len(text) < 8_000_000
+
+
+@in_chromium
+def test_every_chart_draws_hides_its_own_lines_and_fits_a_phone(
+    browser: webdriver.Chrome, reproduced: Path, tmp_path: Path
+):
+    page = write_page(load_figures(["all"]), shutil.copytree(reproduced, tmp_path / "copy"))
+    in_browser.open_page(browser, page)
+    lines = in_browser.LINES.format
+    assert in_browser.count(browser, ".chart") == 4 + 4 + 4
+    assert in_browser.count(browser, lines("exp_1-0-train-loss-personal")) == 6 * 3
+    assert in_browser.count(browser, lines("exp_3-1-test-accuracy-personal")) == 4 * 3
+    assert in_browser.count(browser, lines("exp_8-3-test-accuracy-personal")) == 3 * 3
+    button = browser.find_element(By.CSS_SELECTOR, "#exp_8 .legend button")
+    assert button.text == "PerFedS2"
+    browser.execute_script("arguments[0].click()", button)
+    WebDriverWait(browser, 10).until(lambda b: in_browser.count(b, lines("exp_8-3-test-accuracy-personal")) == 2 * 3)
+    assert in_browser.count(browser, lines("exp_1-0-train-loss-personal")) == 6 * 3  # another figure's PerFedS2 stays
+    assert browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    in_browser.open_page(browser, page, 390)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+@in_chromium
+def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path: Path):
+    figure = Figure("exp_1", EVIL, (Panel(EVIL, EVIL, (Line(EVIL, "PerFedS2", {}),), {}),))
+    numbers_of(figure, seeds=1).to_csv(tmp_path / "exp_1.csv", index=False)
+    in_browser.open_page(browser, write_page([figure], tmp_path, EVIL), 390)
+    assert browser.execute_script("return window.injected") is None
+    assert in_browser.count(browser, "#injected, img") == 0
+    assert browser.find_element(By.CSS_SELECTOR, "#exp_1 .legend button").text == EVIL
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
