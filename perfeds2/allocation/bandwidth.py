@@ -34,7 +34,7 @@ Policy = Callable[[Uplink], Bandwidth]
 def equal_share(uplink: Uplink) -> Bandwidth:
     """The same band for every UE that has something to send."""
     sending = uplink.bits > 0
-    return np.where(sending, uplink.bandwidth_hz / max(int(sending.sum()), 1), 0.0)
+    return np.where(sending, uplink.bandwidth_hz / max(np.count_nonzero(sending), 1), 0.0)
 
 
 def equal_finish(uplink: Uplink) -> Bandwidth:

@@ -1,13 +1,15 @@
 """Who is in the cell, how well does the base station hear them, and how fast do they compute?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from perfeds2.network.blocks import BLOCK, each_block
 from perfeds2.network.device import compute_seconds
 
 Layout = Literal["disc", "uniform", "equal"]
@@ -88,14 +90,32 @@ class Cell:
     def ues(self) -> int:
         return self.distance_m.size
 
-    def signal_hz(self, round_: int) -> Float[np.ndarray, " n"]:
-        """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round.
+    def signal_hz(self, round_: int, ues: Int[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
+        """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round; of all UEs, or of these.
 
         A draw belongs to (seed, round, UE): whoever else is in the cell and whatever policy runs, it is the same.
         """
-        signal = self._fading(round_)
-        signal *= self.mean_signal_hz
+        signal, mean_hz = self._uniform(round_), self.mean_signal_hz
+        if ues is not None:
+            signal, mean_hz = signal[ues], mean_hz[ues]
+
+        each_block(signal.size, partial(self._fade, signal, mean_hz))
         return signal
+
+    def _fade(self, signal: Float[np.ndarray, " h"], mean_hz: Float[np.ndarray, " h"], at: slice) -> None:
+        """The signal in place of U: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1."""
+        fading = signal[at]
+        np.subtract(1.0, fading, out=fading)
+        np.minimum(fading, 1 - 2.0**-53, out=fading)  # U = 0 counts as the next number: no UE is ever silent
+        np.log(fading, out=fading)
+        fading *= -2 * self.fading_scale**2
+        np.sqrt(fading, out=fading)
+        fading *= mean_hz[at]
+
+    @property
+    def most_fading(self) -> float:
+        """No h is above this: 1 − U is at least 2^−53."""
+        return self.fading_scale * math.sqrt(2 * 53 * math.log(2)) * (1 + 1e-9)
 
     @cached_property
     def mean_signal_hz(self) -> Float[np.ndarray, " n"]:
@@ -103,24 +123,31 @@ class Cell:
         noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
         return self.power_w / noise_w_per_hz * self.distance_m**-self.path_loss_exponent
 
-    def _fading(self, round_: int) -> Float[np.ndarray, " n"]:
-        """h = scale·√(−2 ln(1 − U)), U uniform: the stream of the key (seed, round), whose i-th number is UE i's."""
-        dice, start = self._dice
+    def _uniform(self, round_: int) -> Float[np.ndarray, " n"]:
+        """U, uniform from 0 to 1: the stream of the key (seed, round), whose i-th number is UE i's."""
+        uniform = np.empty(self.ues)
+        each_block(self.ues, partial(self._draw, uniform, round_))
+        return uniform
+
+    def _draw(self, uniform: Float[np.ndarray, " n"], round_: int, at: slice) -> None:
+        dice, start = self._dice[at.start // BLOCK]
         with dice.bit_generator.lock:
             start["state"]["key"][1] = round_
             dice.bit_generator.state = start
-            fading = dice.random(self.ues)
-        np.subtract(1.0, fading, out=fading)
-        np.minimum(fading, 1 - 2.0**-53, out=fading)  # U = 0 counts as the next number: no UE is ever silent
-        np.log(fading, out=fading)
-        fading *= -2 * self.fading_scale**2
-        return np.sqrt(fading, out=fading)
+            dice.random(out=uniform[at])
 
     @cached_property
-    def _dice(self) -> tuple[np.random.Generator, dict]:
-        """A generator and its state at the start of a stream: a new key is ten times cheaper than a new generator."""
-        philox = np.random.Philox(key=np.array([self.seed, 0], np.uint64))
-        return np.random.Generator(philox), dict(philox.state)
+    def _dice(self) -> list[tuple[np.random.Generator, dict]]:
+        """For every block of UEs a generator, and its state at the block's place in the stream of any key.
+
+        They are kept, because a new key is ten times cheaper than a new generator.
+        """
+        dice = []
+        for start in range(0, self.ues, BLOCK):
+            counter = np.array([start // 4, 0, 0, 0], np.uint64)  # four numbers a count
+            philox = np.random.Philox(key=np.array([self.seed, 0], np.uint64), counter=counter)
+            dice.append((np.random.Generator(philox), dict(philox.state)))
+        return dice
 
     def compute_s(self, samples: float) -> Float[np.ndarray, " n"]:
         """Seconds from getting the model to having the gradient."""

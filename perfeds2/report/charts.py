@@ -16,6 +16,7 @@ from perfeds2.report.series import Algorithm, Curve, Group, Run
 from perfeds2.report.style import DASHES_PX, LOST_COLOUR, METRICS, NEUTRAL, STATE_COLOURS, colour, short
 
 Figure = dict[str, Any]  # data and layout, as plotly.js takes them
+MOST_BARS = 2_000
 SHOWN_UES = 30  # rows of the activity chart that can still be told apart
 
 
@@ -157,8 +158,12 @@ def shares_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
     shares = [100 * group.timelines[0].shares for group in groups]
     if not any(share.any() for share in shares):
         return None
-    hover = "UE %{x}: %{y:.1f} % of merged updates<extra></extra>"
-    figure = _rows_figure(run, groups, list(range(run.ues)), shares, "UE", hover, line=100 / run.ues)
+    each = -(-run.ues // MOST_BARS)  # of a crowd, a bar shows the mean of so many successive UEs
+    first = np.arange(0, run.ues, each)
+    shares = [np.add.reduceat(share, first) / np.diff(first, append=run.ues) for share in shares]
+    whose = "UE %{x}" if each == 1 else f"{each:,} UEs from %{{x}} on, each"
+    hover = f"{whose}: %{{y:{'.1f' if each == 1 else '.2g'}}} % of merged updates<extra></extra>"
+    figure = _rows_figure(run, groups, first.tolist(), shares, "UE", hover, line=100 / run.ues)
     top = 1.08 * max(float(share.max()) for share in shares)
     for key in [key for key in figure["layout"] if key.startswith("yaxis")]:
         figure["layout"][key]["range"] = [0, top]

@@ -275,13 +275,14 @@ def activity_window_s(timelines: Sequence[Timeline], rows: int, jobs_each: int =
     """One window for all: long enough that half of the UEs get a few jobs merged, short enough to be drawn."""
     window_s, cut_s = 0.0, math.inf
     for timeline in timelines:
-        merges, round_ = np.zeros(timeline.population, int), 0
-        while round_ < timeline.rounds and np.median(merges) < jobs_each:
+        merges, served, round_ = np.zeros(timeline.population, int), 0, 0
+        # A median takes long in a crowd: first see whether half of the UEs are there.
+        while round_ < timeline.rounds and (2 * served < merges.size or np.median(merges) < jobs_each):
             merges[timeline.ues[round_]] += 1
+            served += np.count_nonzero(merges[timeline.ues[round_]] == jobs_each)
             round_ += 1
         window_s = max(window_s, float(timeline.start_s[round_]))
-        jobs = timeline.jobs()
-        starts_s = np.sort(jobs.start_s[jobs.ue < rows])
+        starts_s = np.sort(timeline.jobs(range(rows)).start_s)
         if starts_s.size > most_jobs:
             cut_s = min(cut_s, float(starts_s[most_jobs]))
     return min(window_s, cut_s)
@@ -301,8 +302,8 @@ def activity(timeline: Timeline, window_s: float, rows: int) -> Activity:
         for state, start_s, end_s in shown.activity(ue):
             if start_s < window_s:
                 intervals[state].append((ue, start_s, min(end_s, window_s)))
-    jobs = shown.jobs()
-    ended = (jobs.ue < rows) & (jobs.end_s <= window_s)
+    jobs = shown.jobs(range(rows))
+    ended = jobs.end_s <= window_s
     marks = np.stack([jobs.ue.astype(float), jobs.end_s], axis=1)
     return Activity(
         window_s,

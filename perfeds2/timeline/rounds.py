@@ -15,6 +15,7 @@ Stale = Literal["restart", "wait", "ignore"]
 IDLE = -1  # the version of a UE that waits for its turn
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
+GROUP = 64  # values whose minimum is looked at before they are
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,14 @@ def close_round(
         close_s = eligible_s[planned].max()
         merged = np.sort(planned)
     else:
-        close_s = np.partition(eligible_s, protocol.quorum - 1)[protocol.quorum - 1]
+        close_s = _smallest(protocol.quorum, eligible_s)
         if protocol.waits:
             close_s = max(close_s, _everyone_in_time(server, eligible_s, protocol))
         merged = _pick(eligible_s, versions, close_s, protocol)
     if close_s == np.inf:
         return Closing(np.inf, NOBODY, NOBODY)
     close_s = max(close_s, server.opened_s)
-    merged = merged[np.argsort(eligible_s[merged], kind="stable")]
+    merged = merged[eligible_s[merged].argsort(kind="stable")]
     refused = NOBODY if all_fresh else np.flatnonzero(~fresh & (versions != IDLE) & (arrival_s <= close_s))
     return Closing(float(close_s), merged, refused)
 
@@ -124,7 +125,7 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Serv
     else:
         versions[closing.merged] = versions[lost] = new
         if protocol.stale == "restart" and protocol.max_staleness is not None:
-            too_old = np.flatnonzero(versions < new - protocol.max_staleness)  # would be merged too stale (erratum 10)
+            (too_old,) = (versions < new - protocol.max_staleness).nonzero()  # would be merged too stale (erratum 10)
             lost = np.concatenate([lost, too_old])
         handed = np.concatenate([closing.merged, lost])
     versions[handed] = new
@@ -137,6 +138,19 @@ def _most_at_work(ues: int, protocol: Protocol) -> int:
         assert protocol.max_staleness is not None
         return min(ues, protocol.quorum * (protocol.max_staleness + 1))
     return ues
+
+
+def _smallest(rank: int, values: Float[np.ndarray, " n"]) -> float:
+    """The ``rank``-th smallest of many values, counting from 1, found among the few that can be it.
+
+    With the values in groups, ``rank`` groups have their minimum at or below the ``rank``-th smallest of the minima: so
+    many values at least are no larger than that, and the one we look for is among them.
+    """
+    groups = values.size // GROUP
+    if groups > 2 * rank:
+        minima = values[: GROUP * groups].reshape(GROUP, groups).min(axis=0)
+        values = values[values <= np.partition(minima, rank - 1)[rank - 1]]
+    return float(np.partition(values, rank - 1)[rank - 1])
 
 
 def _everyone_in_time(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> float:
@@ -161,7 +175,7 @@ def _pick(
     arrival_s: Float[np.ndarray, " n"], versions: Int[np.ndarray, " n"], close_s: float, protocol: Protocol
 ) -> Int[np.ndarray, " A"]:
     """The A updates to merge of those that arrived by ``close_s``: the earliest, or, where a round waited, the stalest first."""
-    arrived = np.flatnonzero(arrival_s <= close_s)
+    (arrived,) = (arrival_s <= close_s).nonzero()
     if arrived.size <= protocol.quorum:
         return arrived
     first = versions[arrived] if protocol.waits else np.zeros(arrived.size)

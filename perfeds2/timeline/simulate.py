@@ -6,19 +6,24 @@ says when the round closes, and what was not finished is carried over. No time s
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from perfeds2.allocation.bandwidth import Policy, Uplink, allocate, equal_share
+from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
+from perfeds2.timeline.crowd import HOPE, LEAST_CROWD, MARGIN, Crowd, most_bits, split_crowd
 from perfeds2.timeline.rounds import IDLE, Closing, HandOut, Protocol, Server, close_round, hand_out, open_server
 from perfeds2.timeline.timeline import Timeline
 
+A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 Schedule = Callable[[int], Int[np.ndarray, " A"]]  # round -> the UEs it must close on
+Tell = Callable[[int, float], None]  # hears how many rounds have closed, and when the last one did
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,13 @@ def simulate(
     schedule: Schedule | None = None,
     shares: Float[np.ndarray, " n"] | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
+    tell: Tell | None = None,
 ) -> Timeline:
-    """Play the protocol on a cell for a number of rounds, or for all rounds that close by ``horizon_s``, or both limits."""
+    """Play the protocol on a cell for a number of rounds, or for all rounds that close by ``horizon_s``, or both limits.
+
+    ``watch`` sees everything about every round, ``tell`` hears how many rounds have closed and when. A crowd is played
+    without following those who cannot arrive; the timeline is the same to the last bit.
+    """
     if rounds is None and horizon_s is None:
         raise ValueError("simulate needs rounds or horizon_s, got neither.")
     if rounds is not None and rounds < 0:
@@ -88,7 +98,12 @@ def simulate(
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
     setting = Setting(cell, protocol, float(payload_bits), cell.compute_s(samples), shares, bandwidth, schedule)
-    _, timeline = play(setting, start_clock(setting), rounds=rounds, horizon_s=horizon_s, watch=watch)
+    hopeful = _hopeful(setting) if watch is None else None
+    if hopeful is not None:
+        timeline = play_crowd(setting, split_crowd(cell, hopeful), rounds=rounds, horizon_s=horizon_s, tell=tell)
+        if timeline is not None:
+            return timeline
+    _, timeline = play(setting, start_clock(setting), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
     return timeline
 
 
@@ -113,49 +128,65 @@ def play(
     rounds: int | None = None,
     horizon_s: float | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
+    tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
     past = _nothing_yet(setting) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    ues, staleness, arrivals, times = [past.ues], [past.staleness], [past.arrival_s], [past.time_s]
-    lost_ue, lost_version, lost_round, lost_arrival = (
-        [past.lost_ue],
-        [past.lost_version],
-        [past.lost_round],
-        [past.lost_arrival_s],
-    )
+    record = Record(setting, past)
     while rounds is None or clock.server.round < past.rounds + rounds:
         later, info = tick(setting, clock)
         if horizon_s is not None and later.time_s > horizon_s:
             break
-        merged, lost = info.closing.merged, info.hand_out.lost
-        ues.append(merged[None])
-        staleness.append(info.staleness[None])
-        arrivals.append(info.arrival_s[None, merged])
-        times.append(np.array([later.time_s]))
-        if lost.size:
-            lost_ue.append(lost)
-            lost_version.append(info.versions[lost])
-            lost_round.append(np.full(lost.size, clock.server.round))
-            lost_arrival.append(np.where(info.arrival_s[lost] <= later.time_s, info.arrival_s[lost], np.inf))
+        record.add(clock.server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s)
         if watch is not None:
             watch(info)
         clock = later
-    timeline = Timeline(
-        np.concatenate(ues),
-        np.concatenate(staleness),
-        np.concatenate(arrivals),
-        np.concatenate(times),
-        setting.compute_s,
-        np.concatenate(lost_ue),
-        np.concatenate(lost_version),
-        np.concatenate(lost_round),
-        np.concatenate(lost_arrival),
-        clock.server.versions,
-        clock.arrived_s,
-    )
-    return clock, timeline
+        if tell is not None:
+            tell(clock.server.round, clock.time_s)
+    return clock, record.timeline(clock.server, clock.arrived_s)
+
+
+class Record:
+    """Collects the rounds of a timeline, one after the other."""
+
+    def __init__(self, setting: Setting, past: Timeline) -> None:
+        self._setting = setting
+        self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
+        self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
+
+    def add(
+        self,
+        server: Server,
+        closing: Closing,
+        staleness: Int[np.ndarray, " A"],
+        lost: Int[np.ndarray, " l"],
+        arrival_s: Float[np.ndarray, " n"],
+    ) -> None:
+        """One more round: the server that it had, how it closed and how stale, whose job was lost, who arrives when."""
+        merged, now_s = closing.merged, closing.time_s
+        self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
+        if lost.size:
+            version, arrived_s = server.versions[lost], arrival_s[lost]
+            arrived_s[arrived_s > now_s] = np.inf
+            first = np.arange(lost.size)
+            if lost.size > A_CROWD:  # one row for UEs with successive numbers and the same fate: that is few rows
+                same = (np.diff(version) == 0) & (arrived_s[1:] == arrived_s[:-1])
+                first = np.concatenate([[0], 1 + np.flatnonzero((np.diff(lost) != 1) | ~same)])
+            round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
+            self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
+
+    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"]) -> Timeline:
+        """What was recorded, and what everybody had in hand when the clock stopped."""
+        ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
+        lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
+            np.concatenate, zip(*self._lost, strict=True)
+        )
+        return Timeline(
+            ues, staleness, arrival_s, time_s, self._setting.compute_s,
+            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count,
+        )  # fmt: skip
 
 
 def _nothing_yet(setting: Setting) -> Timeline:
@@ -182,8 +213,7 @@ def tick(setting: Setting, clock: Clock) -> tuple[Clock, RoundInfo]:
         None if planned is None else _mask(planned, n),
     )
     bandwidth = allocate(setting.bandwidth, uplink)
-    rate = rate_bps(bandwidth, uplink.signal_hz)
-    arrival_s = _arrivals(clock, rate)
+    rate, arrival_s = _arrivals(clock, bandwidth, uplink.signal_hz)
     closing = close_round(server, arrival_s, setting.protocol, planned)
     if not math.isfinite(closing.time_s):
         obstacle = _obstacle(server, arrival_s, setting.protocol, planned)
@@ -191,7 +221,7 @@ def tick(setting: Setting, clock: Clock) -> tuple[Clock, RoundInfo]:
     staleness = server.round - server.versions[closing.merged]
     later_server, handed = hand_out(server, closing, setting.protocol)
     info = RoundInfo(clock.time_s, closing, handed, staleness, uplink, bandwidth, rate, arrival_s, server.versions)
-    return _carry_over(setting, clock, info, later_server), info
+    return _carry_over(setting, clock, later_server, handed.handed, rate, arrival_s), info
 
 
 def _planned(schedule: Schedule, round_: int, quorum: int, n: int) -> Int[np.ndarray, " A"]:
@@ -210,15 +240,32 @@ def _mask(ues: Int[np.ndarray, " A"], n: int) -> Bool[np.ndarray, " n"]:
     return mask
 
 
-def _arrivals(clock: Clock, rate: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """When each update is complete at the server if this round lasts long enough: now, computing, sending."""
-    arrival_s = clock.time_s + clock.compute_s
+def _arrivals(
+    clock: Clock, bandwidth_hz: Float[np.ndarray, " n"], signal_hz: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """The rates, and when each update is complete at the server if this round lasts long enough: now, computing, sending."""
+    rate, arrival_s = np.empty_like(clock.bits), np.empty_like(clock.bits)
+    each_block(rate.size, partial(_send, clock, bandwidth_hz, signal_hz, rate, arrival_s))
+    return rate, arrival_s
+
+
+def _send(
+    clock: Clock,
+    bandwidth_hz: Float[np.ndarray, " n"],
+    signal_hz: Float[np.ndarray, " n"],
+    rate: Float[np.ndarray, " n"],
+    arrival_s: Float[np.ndarray, " n"],
+    at: slice,
+) -> None:
+    """Fill in the rates and arrivals of a block of UEs."""
+    rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at])
+    bits, arrival = clock.bits[at], arrival_s[at]
     with np.errstate(divide="ignore", invalid="ignore"):  # no rate: never; no bits at no rate: replaced below
-        arrival_s += clock.bits / rate
+        np.divide(bits, bits_per_s, out=arrival)
+    arrival += clock.time_s + clock.compute_s[at]
     # A job that is open when the round opens is over later, however few bits rounding left it.
-    np.maximum(arrival_s, math.nextafter(clock.time_s, math.inf), out=arrival_s)
-    np.copyto(arrival_s, clock.arrived_s, where=clock.bits == 0)
-    return arrival_s
+    np.maximum(arrival, math.nextafter(clock.time_s, math.inf), out=arrival)
+    np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
 
 
 def _obstacle(
@@ -241,21 +288,83 @@ def _obstacle(
     return f"UE {stuck} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
 
 
-def _carry_over(setting: Setting, clock: Clock, info: RoundInfo, server: Server) -> Clock:
+def _carry_over(
+    setting: Setting,
+    clock: Clock,
+    server: Server,
+    handed: Int[np.ndarray, " handed"],
+    rate: Float[np.ndarray, " n"],
+    arrival_s: Float[np.ndarray, " n"],
+) -> Clock:
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
-    compute_s = clock.compute_s - (info.closing.time_s - clock.time_s)
+    now_s = server.opened_s
+    compute_s = clock.compute_s - (now_s - clock.time_s)
     bits = np.minimum(compute_s, 0.0)
-    bits *= info.rate_bps  # minus the bits sent
+    bits *= rate  # minus the bits sent
     bits += clock.bits
     np.maximum(bits, LEAST_LEFT * setting.payload_bits, out=bits)
     np.maximum(compute_s, 0.0, out=compute_s)
     arrived_s = np.full(bits.size, np.inf)
-    arrived = np.flatnonzero(info.arrival_s <= info.closing.time_s)
-    arrived_s[arrived] = info.arrival_s[arrived]
+    (arrived,) = (arrival_s <= now_s).nonzero()
+    arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
     if setting.protocol.waits:  # a UE without a job has nothing left to do
         idle = np.flatnonzero(server.versions == IDLE)
         compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
-    handed = info.hand_out.handed
     compute_s[handed], bits[handed], arrived_s[handed] = setting.compute_s[handed], setting.payload_bits, np.inf
-    return Clock(info.closing.time_s, server, compute_s, bits, arrived_s)
+    return Clock(now_s, server, compute_s, bits, arrived_s)
+
+
+# A crowd: the same rounds, following only those who can arrive.
+
+
+def _hopeful(setting: Setting) -> int | None:
+    """How many of a crowd to follow; None where everybody must be: their work counts, or they are few."""
+    protocol, n = setting.protocol, setting.cell.ues
+    if protocol.stale != "restart" or protocol.max_staleness is None or setting.schedule is not None:
+        return None
+    known = setting.bandwidth is equal_share and type(setting.cell).signal_hz is Cell.signal_hz
+    hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
+    return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
+
+
+def play_crowd(
+    setting: Setting,
+    crowd: Crowd,
+    *,
+    rounds: int | None = None,
+    horizon_s: float | None = None,
+    tell: Tell | None = None,
+) -> Timeline | None:
+    """The timeline of ``play`` from second 0, for ``restart`` and ``equal_share``; None if the hopeless might arrive."""
+    cell, protocol, n, ues = setting.cell, setting.protocol, setting.cell.ues, crowd.hopeful
+    if protocol.stale != "restart" or protocol.max_staleness is None or setting.schedule is not None:
+        raise ValueError("only a crowd that restarts, without a schedule, can be played without following everybody.")
+    few = replace(setting, compute_s=setting.compute_s[ues], shares=setting.shares[ues])
+    clock = Clock(
+        0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
+    )
+    record, sent_bits = Record(setting, _nothing_yet(setting)), 0.0  # by a hopeless UE in its job, at most
+    arrival_s = np.full(n, np.inf)  # of the hopeless: never
+    while rounds is None or clock.server.round < rounds:
+        server, sending = clock.server, clock.bits > 0
+        band_hz = cell.bandwidth_hz / (n - ues.size + np.count_nonzero(sending))
+        signal_hz = cell.signal_hz(server.round, ues)
+        rate, arrival_s[ues] = _arrivals(clock, np.where(sending, band_hz, 0.0), signal_hz)
+        closing = close_round(server, arrival_s, protocol)
+        if server.round % (protocol.max_staleness + 1) == 0:
+            sent_bits = 0.0  # never merged, the hopeless all start over together
+        sent_bits += most_bits(crowd, band_hz, closing.time_s - clock.time_s)
+        if not sent_bits < (1 - MARGIN) * setting.payload_bits:
+            return None
+        if horizon_s is not None and closing.time_s > horizon_s:
+            break
+        later, hand = hand_out(server, closing, protocol)
+        record.add(server, closing, server.round - server.versions[closing.merged], hand.lost, arrival_s)
+        handed = crowd.place[hand.handed]
+        clock = _carry_over(few, clock, later, handed[handed >= 0], rate, arrival_s[ues])
+        if tell is not None:
+            tell(later.round, later.opened_s)
+    arrived_s = np.full(n, np.inf)
+    arrived_s[ues] = clock.arrived_s
+    return record.timeline(clock.server, arrived_s)

@@ -2,7 +2,8 @@
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,19 @@ class Jobs:
 
 
 MERGED, LOST, OPEN = 0, 1, 2
+JOBS_AT_A_TIME = 2**22  # a quarter of a gigabyte
+LONG_ROW = 32  # UEs
+
+
+@dataclass(frozen=True)
+class Spent:
+    """UE-seconds, summed over the jobs of a timeline."""
+
+    computing_s: float
+    sending_s: float
+    waiting_s: float  # at the server, for the round to close
+    busy_s: float  # computing or sending
+    lost_s: float  # of these, for jobs nobody merged
 
 
 @dataclass(frozen=True)
@@ -40,14 +54,18 @@ class Timeline:
     arrival_s: Float[np.ndarray, "K A"]  # when its update was complete at the server
     time_s: Float[np.ndarray, " K"]  # when round k closed
     compute_s: Float[np.ndarray, " n"]  # how long each UE computes on one job
-    lost_ue: Int[np.ndarray, " l"]  # jobs that ended without a merge: whose,
+    lost_ue: Int[np.ndarray, " l"]  # jobs that ended without a merge: whose (see lost_count),
     lost_version: Int[np.ndarray, " l"]  # from which model,
     lost_round: Int[np.ndarray, " l"]  # at the close of which round,
     lost_arrival_s: Float[np.ndarray, " l"]  # and when it had arrived, if it had (else infinite)
     open_version: Int[np.ndarray, " n"]  # the model each UE holds when the timeline ends, or IDLE
     open_arrival_s: Float[np.ndarray, " n"]  # when that job's update arrived, if it has (else infinite)
+    # A crowd is restarted together: a row of the lost stands for so many UEs with successive numbers. None: one each.
+    lost_count: Int[np.ndarray, " l"] | None = None
 
     def __post_init__(self) -> None:
+        if self.lost_count is None:
+            object.__setattr__(self, "lost_count", np.ones(self.lost_ue.size, np.int64))
         self._check()
 
     @property
@@ -96,28 +114,46 @@ class Timeline:
         """UEs that never got a merge in."""
         return np.flatnonzero(self.merges == 0)
 
-    def jobs(self) -> Jobs:
-        """Every job: the merged ones, then the lost ones, then those still open."""
-        start_s = self.start_s
-        still = np.flatnonzero(self.open_version != IDLE)
-        ue = np.concatenate([self.ues.ravel(), self.lost_ue, still])
-        version = np.concatenate([self.versions.ravel(), self.lost_version, self.open_version[still]])
+    @property
+    def lost(self) -> int:
+        """How many jobs ended without a merge."""
+        return int(self._lost_count.sum())
+
+    @property
+    def _lost_count(self) -> Int[np.ndarray, " l"]:
+        assert self.lost_count is not None  # see __post_init__
+        return self.lost_count
+
+    def jobs(self, ues: range | None = None) -> Jobs:
+        """Every job (of the UEs in a range): the merged ones, then the lost ones, then those still open."""
+        start_s, merged_ue, versions = self.start_s, self.ues.ravel(), self.versions.ravel()
+        merged, still = np.arange(merged_ue.size), np.flatnonzero(self.open_version != IDLE)
+        if ues is None:
+            ues = range(self.population)
+        else:
+            merged = np.flatnonzero((merged_ue >= ues.start) & (merged_ue < ues.stop))
+            still = still[(still >= ues.start) & (still < ues.stop)]
+        first = np.maximum(self.lost_ue, ues.start)
+        row, lost_ue = _one_by_one(first, np.minimum(self.lost_ue + self._lost_count, ues.stop) - first)
+        ue = np.concatenate([merged_ue[merged], lost_ue, still])
+        version = np.concatenate([versions[merged], self.lost_version[row], self.open_version[still]])
         end_s = np.concatenate(
-            [np.repeat(self.time_s, self.quorum), start_s[self.lost_round + 1], np.full(still.size, self.end_s)]
+            [self.time_s[merged // self.quorum], start_s[self.lost_round[row] + 1], np.full(still.size, self.end_s)]
         )
-        arrival_s = np.concatenate([self.arrival_s.ravel(), self.lost_arrival_s, self.open_arrival_s[still]])
-        outcome = np.repeat([MERGED, LOST, OPEN], [self.ues.size, self.lost_ue.size, still.size])
+        arrival_s = np.concatenate(
+            [self.arrival_s.ravel()[merged], self.lost_arrival_s[row], self.open_arrival_s[still]]
+        )
+        outcome = np.repeat([MERGED, LOST, OPEN], [merged.size, row.size, still.size])
         started_s = start_s[version]
         sending_s = np.minimum(started_s + self.compute_s[ue], end_s)
         return Jobs(ue, version, started_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s, outcome)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
         """What one UE did, as (state, from second, to second), without gaps from 0 to the end."""
-        jobs = self.jobs()
-        mine = np.flatnonzero(jobs.ue == ue)
+        jobs = self.jobs(range(ue, ue + 1))
         intervals: list[tuple[State, float, float]] = []
         now = 0.0
-        for job in mine[np.argsort(jobs.version[mine])]:
+        for job in np.argsort(jobs.version):
             ends: list[tuple[State, float]] = [
                 ("idle", float(jobs.start_s[job])),
                 ("computing", float(jobs.sending_s[job])),
@@ -134,12 +170,14 @@ class Timeline:
 
     def seconds(self) -> dict[State, float]:
         """UE-seconds spent in each state, over all UEs."""
-        jobs = self.jobs()
-        computing = float((jobs.sending_s - jobs.start_s).sum())
-        sending = float((jobs.arrival_s - jobs.sending_s).sum())
-        waiting = float((jobs.end_s - jobs.arrival_s).sum())
-        idle = max(self.end_s * self.population - computing - sending - waiting, 0.0)
-        return {"computing": computing, "sending": sending, "waiting": waiting, "idle": idle}
+        spent = self._spent
+        idle = max(self.end_s * self.population - spent.computing_s - spent.sending_s - spent.waiting_s, 0.0)
+        return {
+            "computing": spent.computing_s,
+            "sending": spent.sending_s,
+            "waiting": spent.waiting_s,
+            "idle": idle,
+        }
 
     @property
     def waiting_share(self) -> float:
@@ -150,9 +188,32 @@ class Timeline:
     @property
     def wasted_share(self) -> float:
         """The fraction of computing and sending time that went into jobs nobody merged."""
-        jobs = self.jobs()
-        busy_s = jobs.arrival_s - jobs.start_s
-        return float(busy_s[jobs.outcome == LOST].sum() / max(busy_s.sum(), 1e-300))
+        return self._spent.lost_s / max(self._spent.busy_s, 1e-300)
+
+    @cached_property
+    def _spent(self) -> "Spent":
+        """Sums over all jobs. A crowd that is restarted has more of them than memory holds: long rows are added up whole."""
+        start_s, count = self.start_s, self._lost_count
+        lasted_s = start_s[self.lost_round + 1] - start_s[self.lost_version]
+        whole = (count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
+        before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing of all UEs with smaller numbers
+        computing_s = (before_s[self.lost_ue + count] - before_s[self.lost_ue])[whole].sum()
+        busy_s = (lasted_s * count)[whole].sum()
+        sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
+        rest = replace(self, **{f.name: getattr(self, f.name)[~whole] for f in fields(self) if f.name[:5] == "lost_"})
+        parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
+        step = -(-rest.population // parts)
+        for first in range(0, rest.population, step):
+            jobs = rest.jobs(range(first, first + step))
+            busy_s = jobs.arrival_s - jobs.start_s
+            sums += [
+                (jobs.sending_s - jobs.start_s).sum(),
+                (jobs.arrival_s - jobs.sending_s).sum(),
+                (jobs.end_s - jobs.arrival_s).sum(),
+                busy_s.sum(),
+                busy_s[jobs.outcome == LOST].sum(),
+            ]
+        return Spent(*sums.tolist())
 
     def prefix(self, rounds: int) -> "Timeline":
         """The first rounds of this timeline, exactly as a shorter simulation would have left them."""
@@ -164,10 +225,13 @@ class Timeline:
         # Jobs begun by then and over later are open at the end of the prefix.
         last = np.arange(self.rounds)[:, None] + np.zeros_like(self.ues)
         still = np.flatnonzero(self.open_version != IDLE)
-        ue = np.concatenate([self.ues.ravel(), self.lost_ue, still])
-        version = np.concatenate([self.versions.ravel(), self.lost_version, self.open_version[still]])
-        over = np.concatenate([last.ravel(), self.lost_round, np.full(still.size, self.rounds)])
-        arrival_s = np.concatenate([self.arrival_s.ravel(), self.lost_arrival_s, self.open_arrival_s[still]])
+        lost = np.flatnonzero((self.lost_version <= rounds) & (self.lost_round >= rounds))
+        row, lost_ue = _one_by_one(self.lost_ue[lost], self._lost_count[lost])
+        row = lost[row]
+        ue = np.concatenate([self.ues.ravel(), lost_ue, still])
+        version = np.concatenate([self.versions.ravel(), self.lost_version[row], self.open_version[still]])
+        over = np.concatenate([last.ravel(), self.lost_round[row], np.full(still.size, self.rounds)])
+        arrival_s = np.concatenate([self.arrival_s.ravel(), self.lost_arrival_s[row], self.open_arrival_s[still]])
         crossing = (version <= rounds) & (over >= rounds)
         open_version = np.full(self.population, IDLE, np.int64)
         open_arrival_s = np.full(self.population, np.inf)
@@ -186,6 +250,7 @@ class Timeline:
             self.lost_arrival_s[gone],
             open_version,
             open_arrival_s,
+            self._lost_count[gone],
         )
 
     def until(self, time_s: float) -> int:
@@ -213,6 +278,7 @@ class Timeline:
             "arrival_s": self.ues.shape,
             "compute_s": (n,),
             "lost_ue": (self.lost_ue.size,),
+            "lost_count": (self.lost_ue.size,),
             "lost_version": self.lost_ue.shape,
             "lost_round": self.lost_ue.shape,
             "lost_arrival_s": self.lost_ue.shape,
@@ -230,6 +296,7 @@ class Timeline:
             ("ues", 0, n - 1),
             ("staleness", 0, max(k - 1, 0)),
             ("lost_ue", 0, n - 1),
+            ("lost_count", 1, n),
             ("lost_version", 0, max(k - 1, 0)),
             ("lost_round", 0, max(k - 1, 0)),
             ("open_version", IDLE, k),
@@ -237,6 +304,8 @@ class Timeline:
             values = getattr(self, name)
             if not np.issubdtype(values.dtype, np.signedinteger) or ((values < low) | (values > high)).any():
                 raise ValueError(f"timeline field {name} must hold whole numbers from {low} to {high}.")
+        if (self.lost_ue + self._lost_count > n).any():
+            raise ValueError(f"timeline has a lost job of a UE beyond its {n}.")
         for name in ("arrival_s", "time_s", "compute_s", "lost_arrival_s", "open_arrival_s"):
             if not np.issubdtype(getattr(self, name).dtype, np.floating):
                 raise ValueError(f"timeline field {name} must hold seconds, got {getattr(self, name).dtype}.")
@@ -256,6 +325,15 @@ class Timeline:
             raise ValueError("timeline arrival times must be numbers, and finite for merged updates.")
 
 
+def _one_by_one(
+    first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]
+) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+    """Rows that stand for UEs with successive numbers, written out: the row each comes from, and its UE."""
+    count = np.maximum(count, 0)
+    row = np.repeat(np.arange(count.size), count)
+    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
+
+
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
     """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
     arrays = {
@@ -272,6 +350,9 @@ def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
                 np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
 
 
+MOST_BYTES = 1 << 34  # unpacked; a million UEs for a million merged updates have 0.1 GB
+
+
 def load_timelines(path: Path | str) -> dict[str, Timeline]:
     """Read the timelines of a run's folder or file, by name."""
     path = Path(path)
@@ -279,6 +360,8 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         path = path / "timeline.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes")
             arrays = {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise
@@ -293,7 +376,7 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         if isinstance(values, np.ndarray):  # np.load gives the bytes of members that are not arrays
             grouped.setdefault(name, {})[field] = values
     for group in grouped.values() or [{}]:
-        if group.keys() != names:
+        if not names - {"lost_count"} <= group.keys() <= names:  # files of before had a row for every lost job
             raise ValueError(
                 f"{path} is not a timeline: it lacks {sorted(names - group.keys())} and has extra {sorted(group.keys() - names)}."
             )

@@ -113,7 +113,7 @@ def test_activity_covers_the_window_of_every_ue_without_gaps(protocol: Protocol)
 
 def test_a_restarted_job_is_marked_as_thrown_away():
     timeline = simulate(Cell.draw(6, 3), Protocol(1, 1), payload_bits=1e6, samples=4000.0, rounds=30)
-    assert len(series.activity(timeline, timeline.end_s, rows=6).lost) == timeline.lost_ue.size > 0
+    assert len(series.activity(timeline, timeline.end_s, rows=6).lost) == timeline.lost > 0
 
 
 def test_the_window_shows_a_few_jobs_and_never_too_many():

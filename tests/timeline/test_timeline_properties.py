@@ -92,7 +92,7 @@ def test_restarted_and_refused_jobs_are_the_wasted_ones(run: Run, rounds: int):
     infos: list[RoundInfo] = []
     timeline = run.simulate(rounds, watch=infos.append)
     jobs = timeline.jobs()
-    assert timeline.lost_ue.size == sum(info.hand_out.lost.size for info in infos)
+    assert timeline.lost == sum(info.hand_out.lost.size for info in infos)
     assert (jobs.outcome == MERGED).sum() == timeline.ues.size
     busy_s = jobs.arrival_s - jobs.start_s
     wasted_s = sum(b for b, outcome in zip(busy_s, jobs.outcome, strict=True) if outcome == LOST)

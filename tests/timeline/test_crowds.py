@@ -1,0 +1,171 @@
+"""A crowd's timeline is the one that following everybody gives, and costs neither memory nor time for the hopeless."""
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_runs import assert_same
+
+from perfeds2.network import blocks, cell
+from perfeds2.network.blocks import each_block
+from perfeds2.network.cell import Cell
+from perfeds2.timeline import simulate as clock
+from perfeds2.timeline.crowd import split_crowd
+from perfeds2.timeline.rounds import Protocol, _smallest
+from perfeds2.timeline.simulate import Setting, play, play_crowd, simulate, start_clock
+from perfeds2.timeline.timeline import LOST, Timeline, load_timelines
+
+
+def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Setting:
+    drawn = Cell.draw(ues, seed, **of_cell)
+    return Setting(drawn, Protocol(quorum, bound), 44_352.0, drawn.compute_s(120), np.full(ues, 1 / ues))
+
+
+def follow_everybody(given: Setting, **limits) -> Timeline:
+    return play(given, start_clock(given), **limits)[1]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(0, 4), st.integers(0, 40), st.floats(0.02, 1))
+@settings(max_examples=40, deadline=None)
+def test_a_safe_guess_gives_the_timeline_of_following_everybody(seed, quorum, bound, rounds, share):
+    given = setting(400, quorum, bound, seed)
+    hopeful = min(max(int(400 * share), quorum), 399)
+    guessed = play_crowd(given, split_crowd(given.cell, hopeful), rounds=rounds)
+    if guessed is not None:
+        assert_same(guessed, follow_everybody(given, rounds=rounds))
+
+
+@pytest.mark.parametrize("limits", [{"rounds": 30}, {"horizon_s": 1.0}, {"rounds": 0}])
+def test_a_guess_as_large_as_usual_is_safe_in_a_large_cell(limits):
+    given = setting(3_000, 5, 5)
+    guessed = play_crowd(given, split_crowd(given.cell, 240), **limits)
+    assert guessed is not None
+    assert_same(guessed, follow_everybody(given, **limits))
+
+
+def test_where_everybody_is_equally_far_no_guess_is_safe():
+    given = setting(400, 4, 3, layout="equal")
+    assert play_crowd(given, split_crowd(given.cell, 100), rounds=10) is None
+
+
+@pytest.mark.parametrize(("protocol", "chosen"), [(Protocol(5, 5), True), (Protocol(5, 5, "wait"), False)])
+@pytest.mark.parametrize("layout", ["disc", "equal"])
+def test_simulate_finds_out_by_itself_whom_it_must_follow(monkeypatch, protocol, chosen, layout):
+    """Also where its guess is not safe, as in a cell of equal distances, the timeline is right."""
+    guesses = []
+    monkeypatch.setattr(clock, "LEAST_CROWD", 1_000)
+    monkeypatch.setattr(clock, "play_crowd", lambda *a, **k: guesses.append(play_crowd(*a, **k)) or guesses[-1])
+    given = replace(setting(1_200, 5, 5, layout=layout), protocol=protocol)
+    told = []
+    timeline = simulate(
+        given.cell, protocol, payload_bits=44_352.0, samples=120, rounds=12, tell=lambda *at: told.append(at)
+    )
+    assert_same(timeline, follow_everybody(given, rounds=12))
+    assert [guess is not None for guess in guesses] == ([layout == "disc"] if chosen else [])
+    assert told[-12:] == list(zip(range(1, 13), timeline.time_s.tolist(), strict=True))
+
+
+def test_a_row_of_lost_jobs_stands_for_successive_ues():
+    timeline = follow_everybody(setting(400, 2, 1), rounds=10)
+    assert timeline.lost_ue.size < timeline.lost / 20
+    one_each = written_out(timeline)
+    assert one_each.lost == one_each.lost_ue.size == timeline.lost
+    for field in fields(timeline.jobs()):
+        np.testing.assert_array_equal(getattr(timeline.jobs(), field.name), getattr(one_each.jobs(), field.name))
+    assert timeline.seconds() == pytest.approx(one_each.seconds(), rel=1e-12)
+    assert timeline.wasted_share == pytest.approx(one_each.wasted_share, rel=1e-12)
+    assert timeline.activity(7) == one_each.activity(7)
+
+
+def test_few_lost_jobs_have_a_row_each():
+    timeline = follow_everybody(setting(100, 2, 1), rounds=10)
+    assert timeline.lost == timeline.lost_ue.size > 100
+
+
+def written_out(timeline: Timeline) -> Timeline:
+    """The same with a row for every lost job, as in the files of before."""
+    jobs = timeline.jobs()
+    lost = jobs.outcome == LOST
+    round_ = np.searchsorted(timeline.time_s, jobs.end_s[lost])
+    arrived_s = np.where(jobs.arrival_s[lost] < jobs.end_s[lost], jobs.arrival_s[lost], np.inf)
+    return replace(
+        timeline,
+        lost_ue=jobs.ue[lost],
+        lost_version=jobs.version[lost],
+        lost_round=round_,
+        lost_arrival_s=arrived_s,
+        lost_count=None,
+    )
+
+
+def test_a_file_with_a_row_for_every_lost_job_is_still_read(tmp_path):
+    one_each = written_out(follow_everybody(setting(100, 2, 1), rounds=10))
+    arrays = {f.name: getattr(one_each, f.name) for f in fields(Timeline) if f.name != "lost_count"}
+    np.savez(tmp_path / "timeline.npz", **arrays)
+    assert_same(load_timelines(tmp_path)[""], one_each)
+
+
+def test_blocks_on_several_threads_change_no_bit(monkeypatch):
+    given = setting(1_003, 20, 3)
+    whole, signal = follow_everybody(given, rounds=6), given.cell.signal_hz(3)
+    for module in (blocks, cell):
+        monkeypatch.setattr(module, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "_cores", lambda: 3)
+    in_blocks = setting(1_003, 20, 3)
+    np.testing.assert_array_equal(in_blocks.cell.signal_hz(3), signal)
+    some = np.array([3, 64, 700, 1_002])
+    np.testing.assert_array_equal(in_blocks.cell.signal_hz(3, some), signal[some])
+    assert_same(follow_everybody(in_blocks, rounds=6), whole)
+
+
+def test_an_error_in_a_block_is_not_swallowed(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 4)
+
+    def fail(at: slice) -> None:
+        if at.start == 8:
+            raise ArithmeticError("in a block")
+
+    with pytest.raises(ArithmeticError, match="in a block"):
+        each_block(10, fail)
+
+
+def test_no_fading_exceeds_its_bound():
+    drawn = Cell.draw(1, 0)
+    largest = 1 - 2.0**-53
+    assert drawn.fading_scale * np.sqrt(-2 * np.log(1 - largest)) <= drawn.most_fading
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, np.inf]), min_size=1, max_size=1_000), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_smallest_are_found_among_few(values, rank):
+    rank = min(rank, len(values))
+    assert _smallest(rank, np.array(values)) == sorted(values)[rank - 1]
+
+
+LARGE = """
+import pathlib, time
+from perfeds2 import Cell, Protocol, simulate
+
+def of(ues):
+    begun = time.process_time()
+    simulate(Cell.draw(ues, 0), Protocol(200, 5), payload_bits=44_352.0, samples=120, rounds=20)
+    return time.process_time() - begun
+
+of(2_000)
+print(min(of(20_000) for _ in range(2)), min(of(200_000) for _ in range(2)))
+status = pathlib.Path("/proc/self/status").read_text()  # getrusage would count what the tests had before they forked
+print(int(status.partition("VmHWM:")[2].split()[0]) / 2**20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_clock_is_no_worse_than_linear_in_the_ues_and_small_in_memory():
+    """Processor seconds, which a busy machine changes little; a square law would be 100 times."""
+    said = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True).stdout.split()
+    few_s, many_s, gibibytes = map(float, said)
+    assert many_s < 20 * few_s
+    assert gibibytes < 0.75
