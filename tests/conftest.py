@@ -1,5 +1,22 @@
-"""Every test run checks array shapes and types of the whole package (jaxtyping, by beartype)."""
+"""Every test run checks array shapes and types of the whole package (jaxtyping, by beartype).
 
+What tests compile, they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
+"""
+
+import os
+from pathlib import Path
+
+import jax
 from jaxtyping import install_import_hook
 
+COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
+os.environ["PERFEDS2_COMPILE_CACHE"] = str(COMPILED)  # of the commands that tests start
+jax.config.update("jax_compilation_cache_dir", str(COMPILED))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
 hook = install_import_hook("perfeds2", "typecheck.checked")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from perfeds2.files import write_text
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models import Params
-from perfeds2.learning.replay import Script, State, start
+from perfeds2.learning.replay import Script, State, on_one, start
 from perfeds2.learning.tasks import MODELS, Task, cycles_per_sample, payload_bits
 from perfeds2.learning.tasks import make_task as task_by_name
+from perfeds2.learning.together import Trial, groups, train_together
 from perfeds2.learning.train import Point, Training, evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.simulate import simulate
@@ -58,6 +60,7 @@ class Teller:
         self._at: dict[Which, tuple[float, int]] = {}  # share and rounds of each part
         self._lock = threading.Lock()
         self._stopped = False
+        self._told_at = time.monotonic()
 
     def tell(self, algorithm: str, seed: int, now: Point, last: Point) -> None:
         with self._lock:
@@ -69,6 +72,13 @@ class Teller:
                 self._watch(
                     Progress(algorithm, seed, share, now.time_s, sum(rounds for _, rounds in self._at.values()))
                 )
+
+    def tell_clock(self, seed: int, algorithm: Algorithm, closed: int, time_s: float) -> None:  # noqa: ARG002 (as the clock says it)
+        """The clock is being played ahead. Said now and then, as long as nothing has been trained."""
+        with self._lock:
+            if self._watch is not None and not self._at and time.monotonic() - self._told_at > 0.2:
+                self._told_at = time.monotonic()
+                self._watch(Progress(algorithm.name, seed, 0.0, time_s, 0))
 
     def stop(self) -> None:
         with self._lock:
@@ -104,12 +114,17 @@ class Comparison:
 
 
 def compare(
-    *, out: Path | str | None = None, extra: Sequence[Algorithm] = (), watch: Watch | None = None, **settings: Any
+    *,
+    out: Path | str | None = None,
+    extra: Sequence[Algorithm] = (),
+    watch: Watch | None = None,
+    together: bool | None = None,
+    **settings: Any,
 ) -> Comparison:
     """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
 
     Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Your own
-    ``Algorithm`` goes in as ``extra``. Without ``out`` nothing is written.
+    ``Algorithm`` goes in as ``extra``. Without ``out`` nothing is written. ``together`` is explained at ``execute``.
     """
     values: dict[str, Any] = {name: dict(value) for name, value in settings.items() if isinstance(value, dict)}
     flags = {flag.removeprefix("--").replace("-", "_"): place for place, flag in OWN_FLAGS.items()}
@@ -121,7 +136,7 @@ def compare(
         put(values, *flags[name], tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value)
     spec = resolve(values)
     folder = None if out is None else open_folder(Path(out), spec)
-    return execute(spec, "compare", folder, extra=extra, watch=watch)
+    return execute(spec, "compare", folder, extra=extra, watch=watch, together=together)
 
 
 def execute(
@@ -131,34 +146,41 @@ def execute(
     *,
     extra: Sequence[Algorithm] = (),
     watch: Watch | None = None,
+    together: bool | None = None,
 ) -> Comparison:
     """Do what a spec says, going on from what the folder already has.
 
-    Parts are independent, so on a CPU they are trained side by side, while the next timelines are being simulated.
+    Parts are independent. A processor trains one on each core, while the next timelines are being simulated. Anything
+    else (a GPU) trains parts of equal shape together, usually all seeds of an algorithm: one of them alone would leave
+    it idle. ``together`` decides instead of the kind of device.
     """
+    together = jax.default_backend() != "cpu" if together is None else together
     names = [*spec.run.algorithms, *(algorithm.name for algorithm in extra)]
     timelines: dict[Which, Timeline] = {}
-    futures: dict[Which, Future[Part]] = {}
+    futures: list[Future[dict[Which, Part]]] = []
     finished: dict[Which, Part] = {}
-    algorithms: list[Algorithm] = []
+    jobs: list[Job] = []
     teller = Teller(watch, len(names) * len(spec.run.seeds))
-    with ThreadPoolExecutor(os.cpu_count() if jax.default_backend() == "cpu" else 1) as pool:
+    busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
+    with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
         try:
-            for seed in spec.run.seeds:
-                task, cell = make_task(spec, seed), make_cell(spec, seed)
-                algorithms = [*paper_algorithms(spec, cell, upload_bits(spec)), *extra]
-                for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms), strict=True):
-                    which = (algorithm.name, seed)
-                    timelines[which] = timeline
-                    futures[which] = pool.submit(_finish_part, spec, task, timeline, algorithm, seed, folder, teller)
-            for which, future in futures.items():
-                finished[which] = future.result()
+            for job in _jobs(spec, extra, teller):
+                jobs.append(job)
+                timelines[job.which] = job.trial.timeline
+                if not together:
+                    futures.append(pool.submit(_finish, spec, [job], folder, teller))
+            if together:
+                for numbers in groups([job.trial for job in jobs]):
+                    futures.append(pool.submit(_finish, spec, [jobs[number] for number in numbers], folder, teller))
+            for future in futures:
+                finished |= future.result()
                 if folder is not None and not folder.finished:
                     write_text(folder.path / "metrics.csv", csv_text(_in_order(names, spec, finished, "rows")))
         except BaseException:
             teller.stop()
             pool.shutdown(cancel_futures=True)
             raise
+    algorithms = [job.algorithm for job in jobs if job.trial.seed == spec.run.seeds[-1]]
     comparison = Comparison(
         spec,
         summarise(spec, command, algorithms, timelines, {which: part.rows for which, part in finished.items()}),
@@ -168,7 +190,7 @@ def execute(
         {which: part.params for which, part in finished.items()},
     )
     if folder is not None and not folder.finished:
-        _write_results(comparison, folder)
+        write_results(comparison, folder)
     return comparison
 
 
@@ -176,20 +198,32 @@ def execute_timelines(spec: Spec, command: str, folder: Folder | None, watch: Wa
     """Only the clock: who is merged when, without training anything."""
     timelines: dict[Which, Timeline] = {}
     algorithms: list[Algorithm] = []
-    rounds = 0
+    parts, rounds = len(spec.run.algorithms) * len(spec.run.seeds), 0
+
+    def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
+        if watch is not None:
+            share = (len(timelines) + _share_played(spec, closed, time_s)) / parts
+            watch(Progress(algorithm.name, seed, share, time_s, rounds + closed))
+
     for seed in spec.run.seeds:
         cell = make_cell(spec, seed)
         algorithms = paper_algorithms(spec, cell, upload_bits(spec))
-        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms), strict=True):
+        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
             timelines[algorithm.name, seed] = timeline
             rounds += timeline.rounds
             if watch is not None:
-                share = len(timelines) / (len(spec.run.algorithms) * len(spec.run.seeds))
-                watch(Progress(algorithm.name, seed, share, timeline.end_s, rounds))
+                watch(Progress(algorithm.name, seed, len(timelines) / parts, timeline.end_s, rounds))
     comparison = Comparison(spec, summarise(spec, command, algorithms, timelines, None), timelines, [], [], {})
     if folder is not None and not folder.finished:
-        _write_results(comparison, folder)
+        write_results(comparison, folder)
     return comparison
+
+
+def _share_played(spec: Spec, closed: int, time_s: float) -> float:
+    """How much of a timeline is there, by its rounds or by its horizon."""
+    if spec.run.rounds is not None:
+        return min(closed / spec.run.rounds, 1.0)
+    return min(time_s / spec.run.horizon_s, 1.0) if spec.run.horizon_s else 0.0
 
 
 def check(spec: Spec, command: str) -> None:
@@ -231,8 +265,16 @@ def upload_bits(spec: Spec) -> float:
     return spec.cell.payload_bits or payload_bits(MODELS[spec.task.name])
 
 
-def make_timelines(spec: Spec, cell: Cell, algorithms: Sequence[Algorithm]) -> Iterator[Timeline]:
-    """Each algorithm's timeline. It knows no weights, so those that differ only in what they learn share one."""
+def make_timelines(
+    spec: Spec,
+    cell: Cell,
+    algorithms: Sequence[Algorithm],
+    tell: Callable[[Algorithm, int, float], None] | None = None,
+) -> Iterator[Timeline]:
+    """Each algorithm's timeline. It knows no weights, so those that differ only in what they learn share one.
+
+    ``tell`` hears of the rounds closed and the second reached on the way.
+    """
     known: dict[Any, Timeline] = {}
     for algorithm in algorithms:
         same = (
@@ -253,45 +295,129 @@ def make_timelines(spec: Spec, cell: Cell, algorithms: Sequence[Algorithm]) -> I
                 bandwidth=algorithm.bandwidth,
                 schedule=algorithm.schedule,
                 shares=algorithm.shares,
+                tell=None if tell is None else partial(tell, algorithm),
             )
         yield known[same]
 
 
-def _finish_part(
-    spec: Spec,
-    task: Task,
-    timeline: Timeline,
-    algorithm: Algorithm,
-    seed: int,
-    folder: Folder | None,
-    teller: "Teller",
-) -> Part:
-    """Train one algorithm with one seed, or take what the folder has of it."""
-    name = f"{algorithm.name}-{seed}"
-    if folder is not None and (saved := folder.load_part(name)) is not None:
-        params, facts = saved
-        return Part(facts["rows"], facts["ue_rows"], params)
-    points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
-    training = None if folder is None else _load_checkpoint(folder, name, task, timeline, algorithm, seed)
-    saved_at = time.monotonic()
-    steps = train(task, timeline, algorithm.learner, points, alpha=spec.learning.alpha, seed=seed, resume=training)
-    for training in steps:
-        if folder is not None and time.monotonic() - saved_at > CHECKPOINT_EVERY_S:
-            _save_checkpoint(folder, name, training)
-            saved_at = time.monotonic()
-        teller.tell(algorithm.name, seed, points[len(training.values) - 1], points[-1])
+@dataclass(frozen=True)
+class Job:
+    """One algorithm with one seed, to be trained."""
+
+    algorithm: Algorithm
+    trial: Trial
+
+    @property
+    def which(self) -> Which:
+        return self.algorithm.name, self.trial.seed
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm.name}-{self.trial.seed}"
+
+
+def _jobs(spec: Spec, extra: Sequence[Algorithm], teller: Teller) -> Iterator[Job]:
+    """Every algorithm with every seed, as their timelines are simulated."""
+    for seed in spec.run.seeds:
+        task, cell = make_task(spec, seed), make_cell(spec, seed)
+        algorithms = [*paper_algorithms(spec, cell, upload_bits(spec)), *extra]
+        tell = partial(teller.tell_clock, seed)
+        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
+            points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
+            yield Job(algorithm, Trial(task, timeline, algorithm.learner, points, seed))
+
+
+def _finish(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: Teller) -> dict[Which, Part]:
+    """Train a few parts of equal shape, or take what the folder has of them."""
+    finished: dict[Which, Part] = {}
+    for job in jobs:
+        if folder is not None and (saved := folder.load_part(job.name)) is not None:
+            params, facts = saved
+            finished[job.which] = Part(facts["rows"], facts["ue_rows"], params)
+    left = [job for job in jobs if job.which not in finished]
+    return finished | (_train(spec, left, folder, teller) if left else {})
+
+
+def _train(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: Teller) -> dict[Which, Part]:
+    """Train parts of equal shape: one as it is, several together, half of them at a time if memory is short."""
+    try:
+        ends = _train_one(spec, jobs[0], folder, teller) if len(jobs) == 1 else _train_all(spec, jobs, folder, teller)
+        return {job.which: _part(spec, job, training, folder) for job, training in zip(jobs, ends, strict=True)}
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(jobs) == 1:
+            raise
+    half = len(jobs) // 2
+    return _train(spec, jobs[:half], folder, teller) | _train(spec, jobs[half:], folder, teller)
+
+
+def _train_one(spec: Spec, job: Job, folder: Folder | None, teller: Teller) -> Sequence[Training]:
+    trial, saving = job.trial, Saving()
+    training = resume = None if folder is None else _load_checkpoint(folder, job)
+    for training in train(
+        *(trial.task, trial.timeline, trial.learner, trial.points),
+        alpha=spec.learning.alpha,
+        seed=trial.seed,
+        resume=resume,
+        stop_when_diverged=bool(spec.run.stop_when_diverged),
+    ):
+        if folder is not None and saving.is_due():
+            _save_checkpoint(folder, job.name, training)
+            saving.is_done()
+        teller.tell(*job.which, trial.points[len(training.values) - 1], trial.points[-1])
     assert training is not None
+    return [training]
+
+
+def _train_all(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: Teller) -> Sequence[Training]:
+    saving, stand = Saving(), None
+    for stand in train_together(
+        [job.trial for job in jobs],
+        alpha=spec.learning.alpha,
+        resume=None if folder is None else [_load_checkpoint(folder, job) for job in jobs],
+        stop_when_diverged=bool(spec.run.stop_when_diverged),
+    ):
+        if folder is not None and saving.is_due():
+            for number, job in enumerate(jobs):
+                _save_checkpoint(folder, job.name, stand[number])
+            saving.is_done()
+        for number in stand.moved:
+            points = jobs[number].trial.points
+            teller.tell(*jobs[number].which, points[len(stand.values[number]) - 1], points[-1])
+    assert stand is not None
+    return [stand[number] for number in range(len(jobs))]
+
+
+def _part(spec: Spec, job: Job, training: Training, folder: Folder | None) -> Part:
+    """What a part leaves when it has been trained to its end."""
+    name, seed = job.which
+    task, timeline = job.trial.task, job.trial.timeline
     rows = [
-        {"algorithm": algorithm.name, "seed": seed, "round": point.round, "time_s": point.time_s, **values}
-        for point, values in zip(points, training.values, strict=True)
+        {"algorithm": name, "seed": seed, "round": point.round, "time_s": point.time_s, **values}
+        for point, values in zip(job.trial.points, training.values, strict=True)
     ]
-    params = {key: np.asarray(value) for key, value in training.state.params.items()}
-    ue_rows = _per_ue(task, timeline, algorithm.name, seed, training.state.params, spec.learning.alpha)
+    weights = on_one(training.state.params)
+    params = {key: np.asarray(value) for key, value in weights.items()}
+    ue_rows = _per_ue(task, timeline, name, seed, weights, spec.learning.alpha)
     if folder is not None:
-        folder.save_part(name, params, {"rows": rows, "ue_rows": ue_rows})
-        folder.drop_part(f"{name}.checkpoint")
-        folder.log(f"{algorithm.name} seed {seed}: {timeline.rounds} rounds, {timeline.end_s:.6g} simulated seconds")
+        folder.save_part(job.name, params, {"rows": rows, "ue_rows": ue_rows})
+        folder.drop_part(f"{job.name}.checkpoint")
+        folder.log(f"{name} seed {seed}: {timeline.rounds} rounds, {timeline.end_s:.6g} simulated seconds")
     return Part(rows, ue_rows, params)
+
+
+class Saving:
+    """When to save: every two seconds, and where saving takes long, a twentieth of the time."""
+
+    def __init__(self) -> None:
+        self._wait_s, self._since = CHECKPOINT_EVERY_S, time.monotonic()
+
+    def is_due(self) -> bool:
+        self._began = time.monotonic()
+        return self._began - self._since > self._wait_s
+
+    def is_done(self) -> None:
+        self._since = time.monotonic()
+        self._wait_s = max(CHECKPOINT_EVERY_S, 20 * (self._since - self._began) if CHECKPOINT_EVERY_S else 0.0)
 
 
 def _save_checkpoint(folder: Folder, name: str, training: Training) -> None:
@@ -300,18 +426,19 @@ def _save_checkpoint(folder: Folder, name: str, training: Training) -> None:
     folder.save_part(f"{name}.checkpoint", arrays, {"values": training.values})
 
 
-def _load_checkpoint(
-    folder: Folder, name: str, task: Task, timeline: Timeline, algorithm: Algorithm, seed: int
-) -> Training | None:
-    part = folder.load_part(f"{name}.checkpoint")
+def _load_checkpoint(folder: Folder, job: Job) -> Training | None:
+    part = folder.load_part(f"{job.name}.checkpoint")
     if part is None:
         return None
     arrays, facts = part
-    fresh: State = start(task, Script.of(timeline), algorithm.learner, seed)
+    trial = job.trial
+    fresh: State = start(trial.task, Script.of(trial.timeline), trial.learner, trial.seed)
     leaves, structure = jax.tree.flatten(fresh)
     saved = [arrays[key] for key in sorted(arrays)]
     if [(a.shape, a.dtype) for a in saved] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
-        raise InputError(f"checkpoint {folder.parts / name}.checkpoint.safetensors does not fit this run; delete it.")
+        raise InputError(
+            f"checkpoint {folder.parts / job.name}.checkpoint.safetensors does not fit this run; delete it."
+        )
     return Training(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in saved]))
 
 
@@ -337,7 +464,7 @@ def _in_order(names: Sequence[str], spec: Spec, finished: dict[Which, Part], wha
     ]
 
 
-def _write_results(comparison: Comparison, folder: Folder) -> None:
+def write_results(comparison: Comparison, folder: Folder) -> None:
     """The contract's files; the summary last, so that a folder that has it has everything."""
     several = len(comparison.timelines) > 1
     names = {which: "/".join(map(str, which)) if several else "" for which in comparison.timelines}

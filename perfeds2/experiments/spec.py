@@ -21,7 +21,26 @@ POLICIES = ("equal_share", "equal_finish", "weighted_rate", "max_throughput", "p
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+
+
+def within(low: float, high: float) -> AfterValidator:
+    return AfterValidator(partial(_within, low, high))
+
+
+def _within(low: float, high: float, value: float) -> float:
+    if not low <= value <= high:
+        raise ValueError(f"is out of range; expected from {low:g} to {high:g}")
+    return value
+
+
+# Wide enough for any radio and any machine, narrow enough that no product of them leaves the range of a number.
+Usual = Annotated[Positive, within(1e-9, 1e9)]
+Large = Annotated[Positive, within(1e-9, 1e18)]
+Seconds = Annotated[NotNegative, within(0, 1e9)]
+Metres = Annotated[NotNegative, within(0, 1e9)]
+StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
 
 
 def algorithm_name(objective: str, mode: str) -> str:
@@ -76,26 +95,26 @@ class TaskSpec(Section):
 class CellSpec(Section):
     """The cell: Table I of the paper where it says something."""
 
-    ues: Count = 20
+    ues: Population = 20
     layout: Literal["disc", "uniform", "equal"] = "disc"
-    radius_m: Positive = 200.0
-    distance_m: tuple[NotNegative, ...] | None = None  # given distances stand in for the layout
-    bandwidth_hz: Positive = 1e6
-    power_w: Positive = 0.01
-    path_loss_exponent: Positive = 3.8
-    noise_dbm_per_hz: Annotated[float, Field(allow_inf_nan=False)] = -174.0
-    fading_scale: Positive = 40.0
-    cpu_hz: tuple[Positive, Positive] = (2e8, 2e9)  # log-uniform between the two
-    cycles_per_sample: Positive | None = None  # None: 100 a parameter
-    payload_bits: Positive | None = None  # None: 32 a parameter
-    downlink_s: NotNegative = 0.0
+    radius_m: Usual = 200.0
+    distance_m: tuple[Metres, ...] | None = None  # given distances stand in for the layout
+    bandwidth_hz: Large = 1e6
+    power_w: Usual = 0.01
+    path_loss_exponent: Annotated[Positive, within(0, 10)] = 3.8
+    noise_dbm_per_hz: Annotated[float, Field(allow_inf_nan=False), within(-300, 300)] = -174.0
+    fading_scale: Usual = 40.0
+    cpu_hz: tuple[Large, Large] = (2e8, 2e9)  # log-uniform between the two
+    cycles_per_sample: Large | None = None  # None: 100 a parameter
+    payload_bits: Large | None = None  # None: 32 a parameter
+    downlink_s: Seconds = 0.0
 
 
 class ProtocolSpec(Section):
     """The semi-synchronous rounds. SYN and ASY follow from them: A = n, and A = 1 without a bound."""
 
     quorum: Count | None = None  # None: a quarter of the UEs
-    max_staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 5
+    max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = 5
     stale: Literal["restart", "wait", "ignore"] = "restart"
     schedule: Annotated[str, one_of(SCHEDULES)] = "first"
     shares: Annotated[str, one_of(SHARES)] | tuple[NotNegative, ...] = "equal"  # or one number per UE
@@ -105,11 +124,11 @@ class ProtocolSpec(Section):
 class LearningSpec(Section):
     """How a UE computes and the server merges."""
 
-    alpha: NotNegative = 0.03
-    beta: Positive = 0.07
-    batch: Count = 40
-    local_steps: Count = 1
-    proximal: NotNegative = 0.1
+    alpha: StepSize = 0.03
+    beta: Annotated[Positive, within(0, 1e38)] = 0.07
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 40
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] = 1
+    proximal: StepSize = 0.1
     hessian: Literal["exact", "fo", "hf"] = "exact"
 
 
@@ -124,6 +143,7 @@ class RunSpec(Section):
     rounds: Count | None = None
     eval_every_s: Positive | None = None
     target_accuracy: Annotated[float, Field(gt=0, le=1)] = 0.9
+    stop_when_diverged: bool | None = None  # None: train on, though nothing comes of it
 
 
 class Spec(Section):
@@ -162,12 +182,14 @@ TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "shakespeare": {"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},
 }
 HORIZON_S = 30.0
+MOST_EVALUATIONS = 1_000_000
 
 
 def with_task_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """The values, over the defaults of the task they name."""
     task = values.get("task")
-    defaults = TASK_DEFAULTS.get(task.get("name", ""), {}) if isinstance(task, dict) else {}
+    name = task.get("name") if isinstance(task, dict) else None
+    defaults = TASK_DEFAULTS.get(name, {}) if isinstance(name, str) else {}
     filled = dict(values)
     for section, own in defaults.items():
         given = values.get(section, {})
@@ -196,6 +218,11 @@ def resolve(values: dict[str, Any]) -> Spec:
     if run.rounds is not None and run.horizon_s is not None:
         raise InputError(f"--horizon-s {run.horizon_s:g} and --rounds {run.rounds} were both given; give one of them.")
     horizon_s = HORIZON_S if run.rounds is None and run.horizon_s is None else run.horizon_s
+    if horizon_s is not None and run.eval_every_s is not None and horizon_s / run.eval_every_s > MOST_EVALUATIONS:
+        raise InputError(
+            f"--eval-every-s {run.eval_every_s:g} over {horizon_s:g} s (--horizon-s) is more than {MOST_EVALUATIONS} "
+            f"evaluations; evaluate less often."
+        )
     if horizon_s is not None and run.eval_every_s is None:
         run = run.model_copy(update={"eval_every_s": horizon_s / 60})
     return spec.model_copy(
@@ -214,8 +241,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"--spec {path} does not exist.") from None
     except IsADirectoryError:
         raise InputError(f"--spec {path} is a folder; expected a TOML file such as {path / 'spec.toml'}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"--spec {path} is not readable TOML: {error}.") from None
+    except (ValueError, OSError, RecursionError) as error:  # TOML's and Unicode's errors are ValueErrors
+        raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
 
 
 def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
@@ -234,7 +261,7 @@ def put_text(values: dict[str, Any], assignment: str) -> None:
         raise InputError(f"--set takes section.key=value, got {assignment!r}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         value = text.strip()
     put(values, section, key, value)
 
@@ -274,6 +301,7 @@ OWN_FLAGS = {
     ("run", "rounds"): "--rounds",
     ("run", "eval_every_s"): "--eval-every-s",
     ("run", "target_accuracy"): "--target-accuracy",
+    ("run", "stop_when_diverged"): "--stop-when-diverged",
 }
 
 
@@ -287,7 +315,8 @@ def _sentence(error: Any) -> str:
             name = str(rest[0] if rest else section)
             near = difflib.get_close_matches(name, list(fields), 1, cutoff=0.4)
             hint = f"; did you mean {near[0]}?" if near else f"; expected one of {', '.join(fields)}."
-            return f"{'.'.join(map(str, error['loc']))} is not a setting{hint}"
+            path = ".".join(part if part.isprintable() else repr(part) for part in map(str, error["loc"]))
+            return f"{path} is not a setting{hint}"
         case "value_error":
             return f"{flag} {came!r} {error['ctx']['error']}."
         case "too_short":

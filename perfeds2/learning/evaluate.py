@@ -12,35 +12,51 @@ from perfeds2.learning.models import Model, Params, accuracy, cross_entropy
 from perfeds2.learning.tasks import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
+UES_AT_ONCE = 32  # on a GPU, of one model
 
 
 def evaluate(task: Task, params: Params, alpha: float) -> dict[str, Float[Array, " n"]]:
     """Per UE: training loss and test accuracy of the model, and of the model after one gradient step on the UE's data.
 
     The personal step is w − α∇f_i(w) with the UE's training part, so the personal training loss is F_i(w) of eq. (4).
-    Their plain means over UEs are f(w) and F(w), eqs. (1) and (3).
+    Their plain means over UEs are f(w) and F(w), eqs. (1) and (3). A model whose loss is not a number has no accuracy.
     """
-    table = _evaluate(params, task.data, jnp.asarray(alpha, jnp.float32), model=task.model, lengths=task.data.lengths())
+    table = _evaluate(
+        params,
+        task.data,
+        jnp.asarray(alpha, jnp.float32),
+        model=task.model,
+        lengths=task.data.lengths(),
+        at_once=ues_at_once(1),
+    )
     return dict(zip(METRICS, table.T, strict=True))
 
 
-@partial(jax.jit, static_argnames=("model", "lengths"))
-def _evaluate(
-    params: Params, data: Data, alpha: Float[Array, ""], *, model: Model, lengths: tuple[int, int]
+def ues_at_once(models: int) -> int | None:
+    """How many UEs a GPU looks at side by side, so that memory does for so many models; a processor takes one at a time."""
+    return None if jax.default_backend() == "cpu" else max(1, UES_AT_ONCE // models)
+
+
+def look_at_ues(
+    params: Params,
+    data: Data,
+    alpha: Float[Array, ""],
+    *,
+    model: Model,
+    lengths: tuple[int, int],
+    at_once: int | None,
 ) -> Float[Array, "n 4"]:
+    """The metrics of every UE, as columns."""
+
     def look(ue: Array) -> Float[Array, " 4"]:
         train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
         loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
         personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient)
-        return jnp.stack(
-            [
-                loss,
-                cross_entropy(model, personal, *train),
-                accuracy(model, params, *test),
-                accuracy(model, personal, *test),
-            ]
-        )
+        losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
+        right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
+        return jnp.concatenate([losses, jnp.where(jnp.isnan(losses), jnp.nan, right)])
 
-    return jax.lax.map(
-        look, jnp.arange(min(data.ues, MOST_UES)), batch_size=None if jax.default_backend() == "cpu" else 32
-    )
+    return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=at_once)
+
+
+_evaluate = partial(jax.jit, static_argnames=("model", "lengths", "at_once"))(look_at_ues)

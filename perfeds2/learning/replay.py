@@ -6,7 +6,7 @@ timeline tells beforehand which, so the shelf is as short as it can be.
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.data import Data
 from perfeds2.learning.models import Model, Params, cross_entropy
@@ -61,11 +62,11 @@ class Script:
     the semi-synchronous and the asynchronous timelines of a comparison.
     """
 
-    quorum: Int[Array, ""]
-    ues: Int[Array, " m"]
-    versions: Int[Array, " m"]
-    read: Int[Array, " m"]  # where on the shelf the version stands
-    write: Int[Array, " k"]  # where a round's new model goes
+    quorum: Int[Array, "*trials"]  # several trainings' scripts can be stacked
+    ues: Int[Array, "*trials m"]
+    versions: Int[Array, "*trials m"]
+    read: Int[Array, "*trials m"]  # where on the shelf the version stands
+    write: Int[Array, "*trials k"]  # where a round's new model goes
     slots: int
 
     @classmethod
@@ -78,6 +79,24 @@ class Script:
         ues, versions, places = (jnp.asarray(column, jnp.int32) for column in merges)
         writes = jnp.asarray(np.pad(write, (0, length - write.size)), jnp.int32)
         return cls(jnp.asarray(timeline.quorum, jnp.int32), ues, versions, places, writes, slots)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a loop is compiled for: all of a training that is no number."""
+
+    model: Model
+    structure: Any  # of the objective
+    batch: int
+    local_steps: int
+    optimiser: optax.GradientTransformation | None
+    side_by_side: int | None  # so many participants of a round at once; None: one after the other
+    mesh: Mesh | None = None  # the devices that share the participants of a round
+
+    @classmethod
+    def of(cls, model: Model, learner: Learner, side_by_side: int | None, mesh: Mesh | None = None) -> "Program":
+        _, structure = split(learner.objective)
+        return cls(model, structure, learner.batch, learner.local_steps, learner.optimiser, side_by_side, mesh)
 
 
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
@@ -110,7 +129,7 @@ def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndar
 
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """w_0, on the shelf and in hand."""
-    return _start(seed, model=task.model, slots=script.slots, optimiser=learner.optimiser)
+    return _start(_as_int32(seed), model=task.model, slots=script.slots, optimiser=learner.optimiser)
 
 
 @partial(jax.jit, static_argnames=("model", "slots", "optimiser"))
@@ -122,31 +141,49 @@ def _start(seed: Int[Array, ""], *, model: Model, slots: int, optimiser: optax.G
 
 def advance(task: Task, script: Script, learner: Learner, state: State, seed: int, first: int, stop: int) -> State:
     """Play rounds ``first`` to ``stop`` − 1. The state given is used up."""
-    numbers, structure = _split(learner.objective)
-    one_by_one = jax.default_backend() == "cpu"  # a GPU wants all participants of a round at once
+    numbers, _ = split(learner.objective)
+    quorum = int(script.quorum)
+    mesh = shared_by(quorum)
+    one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
+    program = Program.of(task.model, learner, None if one_by_one else quorum, mesh)
+    state, script, data = everywhere((state, script, task.data), mesh)
     return _rounds(
-        state,
-        script,
-        task.data,
-        numbers,
-        jnp.asarray(learner.beta, jnp.float32),
-        seed,
-        first,
-        stop,
-        model=task.model,
-        structure=structure,
-        batch=learner.batch,
-        local_steps=learner.local_steps,
-        optimiser=learner.optimiser,
-        side_by_side=None if one_by_one else int(script.quorum),
+        *(state, script, data, numbers, jnp.asarray(learner.beta, jnp.float32), _as_int32(seed), first, stop),
+        program=program,
     )
 
 
 def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
-    """Train along a timeline from beginning to end. Returns the weights."""
+    """Train along a timeline from beginning to end. Returns the weights.
+
+    Where JAX sees several devices, each computes its share of a round's participants. That pays where a participant's
+    gradient takes longer than the devices need to add up the weights, some 0.1 ms a round: a large model, many
+    participants. For small models, train several seeds together instead (``train_together``).
+    """
     script = Script.of(timeline)
     state = start(task, script, learner, seed)
-    return advance(task, script, learner, state, seed, 0, timeline.rounds).params
+    return on_one(advance(task, script, learner, state, seed, 0, timeline.rounds).params)
+
+
+def shared_by(quorum: int) -> Mesh | None:
+    """The devices that share a round's participants; None where there is one, or one participant."""
+    devices = jax.local_devices()[:quorum]
+    return Mesh(np.array(devices), ("participants",)) if len(devices) > 1 else None
+
+
+def everywhere(tree: Any, mesh: Mesh | None) -> Any:
+    """The same arrays on every device; nothing is copied that is there already."""
+    return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def on_one(params: Params) -> Params:
+    """The first device's copy."""
+    return {name: w if len(w.devices()) == 1 else w.addressable_data(0) for name, w in params.items()}
+
+
+def _as_int32(seed: int) -> np.int32:
+    """The same 32 bits, also of a seed from 2³¹ on, which is no int32."""
+    return np.int64(seed).astype(np.int32)
 
 
 def job_key(seed: int | Int[Array, ""]) -> Key[Array, ""]:
@@ -186,11 +223,7 @@ def local_update(
     return total
 
 
-@partial(
-    jax.jit,
-    static_argnames=("model", "structure", "batch", "local_steps", "optimiser", "side_by_side"),
-    donate_argnames="state",
-)
+@partial(jax.jit, static_argnames="program", donate_argnames="state")
 def _rounds(
     state: State,
     script: Script,
@@ -201,48 +234,107 @@ def _rounds(
     first: Int[Array, ""],
     stop: Int[Array, ""],
     *,
-    model: Model,
-    structure: Any,
-    batch: int,
-    local_steps: int,
-    optimiser: optax.GradientTransformation | None,
-    side_by_side: int | None,
+    program: Program,
 ) -> State:
-    objective: Objective = structure.unflatten(numbers)
     key = job_key(seed)
 
-    def upload(shelf: Params, ue: Array, version: Array, place: Array) -> Params:
-        params = jax.tree.map(lambda w: w[place], shelf)
-        return local_update(
-            model, data, objective, params, key, ue, version, beta=beta, batch=batch, local_steps=local_steps
-        )
-
-    def total_upload(shelf: Params, params: Params, k: Array) -> Params:
-        first_merge = k * script.quorum
-        if side_by_side is not None:
-            columns = (script.ues, script.versions, script.read)
-            jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, side_by_side) for column in columns]
-            return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, shelf))(*jobs))
-
-        def add(merge: Array, total: Params) -> Params:
-            return jax.tree.map(
-                jnp.add, total, upload(shelf, script.ues[merge], script.versions[merge], script.read[merge])
-            )
-
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
-
     def round_(k: Array, state: State) -> State:
-        mean = jax.tree.map(lambda g: g / script.quorum, total_upload(state.shelf, state.params, k))
-        if optimiser is None:
-            params, optimiser_state = _step(state.params, mean, beta), None
-        else:
-            updates, optimiser_state = optimiser.update(mean, state.optimiser, state.params)
-            params = jax.tree.map(jnp.add, state.params, updates)
-        shelf = jax.tree.map(lambda old, new: old.at[script.write[k]].set(new), state.shelf, params)
-        return State(params, shelf, optimiser_state)
+        return play_round(program, state, script, data, numbers, beta, key, k)
 
     return jax.lax.fori_loop(first, stop, round_, state)
+
+
+def play_round(
+    program: Program,
+    state: State,
+    script: Script,
+    data: Data,
+    numbers: list[Any],
+    beta: Float[Array, ""],
+    key: Key[Array, ""],
+    k: Int[Array, ""],
+    alive: Bool[Array, ""] | None = None,
+) -> State:
+    """Round k: the new model from its participants' uploads, and onto the shelf. Where not ``alive``, nothing happens."""
+    total = _total_upload(program, state, script, data, numbers, beta, key, k)
+    mean = jax.tree.map(lambda g: g / script.quorum, total)
+    if program.optimiser is None:
+        params, optimiser = _step(state.params, mean, beta), None
+    else:
+        updates, optimiser = program.optimiser.update(mean, state.optimiser, state.params)
+        params = jax.tree.map(jnp.add, state.params, updates)
+    place = script.write[k]
+    if alive is not None:  # the shelf is long, so it is not copied: what is not to be kept goes to its last place
+        params, optimiser = jax.tree.map(
+            lambda new, old: jnp.where(alive, new, old), (params, optimiser), (state.params, state.optimiser)
+        )
+        place = jnp.where(alive, place, script.slots - 1)
+    shelf = jax.tree.map(lambda old, new: old.at[place].set(new), state.shelf, params)
+    return State(params, shelf, optimiser)
+
+
+def _total_upload(
+    program: Program,
+    state: State,
+    script: Script,
+    data: Data,
+    numbers: list[Any],
+    beta: Float[Array, ""],
+    key: Key[Array, ""],
+    k: Int[Array, ""],
+) -> Params:
+    """The sum of what the participants of round k upload."""
+    known = (state.shelf, data, numbers, beta, key)
+
+    def upload(known: Any, ue: Array, version: Array, place: Array) -> Params:
+        shelf, data, numbers, beta, key = known
+        objective: Objective = program.structure.unflatten(numbers)
+        params = jax.tree.map(lambda w: w[place], shelf)
+        return local_update(
+            program.model,
+            data,
+            objective,
+            params,
+            key,
+            ue,
+            version,
+            beta=beta,
+            batch=program.batch,
+            local_steps=program.local_steps,
+        )
+
+    first_merge = k * script.quorum
+    columns = (script.ues, script.versions, script.read)
+    if program.side_by_side is not None:
+        jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, program.side_by_side) for column in columns]
+        if program.mesh is not None:
+            return _over_devices(program.mesh, upload, known, jobs)
+        return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, known))(*jobs))
+
+    def add(merge: Array, total: Params) -> Params:
+        return jax.tree.map(jnp.add, total, upload(known, *(column[merge] for column in columns)))
+
+    nothing = jax.tree.map(jnp.zeros_like, state.params)
+    return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
+
+
+def _over_devices(mesh: Mesh, upload: Callable[..., Params], known: Any, jobs: list[Array]) -> Params:
+    """The sum of all jobs' uploads, each device computing its share. Jobs that only fill up the shares count nothing."""
+    filling = -jobs[0].size % mesh.size
+    counts = jnp.arange(jobs[0].size + filling) < jobs[0].size
+
+    def share(known: Any, counts: Array, *jobs: Array) -> Params:
+        def sum_up(g: Array) -> Array:
+            return jnp.where(counts.reshape(-1, *(1,) * (g.ndim - 1)), g, 0.0).sum(axis=0)
+
+        own = jax.tree.map(sum_up, jax.vmap(partial(upload, known))(*jobs))
+        return jax.lax.psum(own, mesh.axis_names)
+
+    each, all_ = PartitionSpec(*mesh.axis_names), PartitionSpec()
+    shared = jax.shard_map(
+        share, mesh=mesh, in_specs=(all_, each, each, each, each), out_specs=all_, check_vma=False
+    )  # unchecked: a model may start a scan from zeros, which are the same on all devices
+    return shared(known, counts, *(jnp.pad(column, (0, filling)) for column in jobs))
 
 
 def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
@@ -259,7 +351,7 @@ class _AsItIs:
         return self.objective
 
 
-def _split(objective: Objective) -> tuple[list[Any], Any]:
+def split(objective: Objective) -> tuple[list[Any], Any]:
     """An objective's numbers, and how to put them back: then the same program serves every number."""
     numbers, structure = jax.tree.flatten(objective)
     if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):

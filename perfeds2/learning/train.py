@@ -3,16 +3,20 @@
 Replay in chunks, with an evaluation between chunks. The chunks have no influence on the weights.
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float
 
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import Learner, Script, State, advance, start
+from perfeds2.learning.replay import Learner, Script, State, advance, everywhere, on_one, shared_by, start
 from perfeds2.learning.tasks import Task
 from perfeds2.timeline.timeline import Timeline
+
+Values = dict[str, float]  # the mean over UEs of every metric
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Point:
 class Training:
     """Where a training stands. Its state is used up when the training goes on: save it before."""
 
-    values: list[dict[str, float]]  # the mean over UEs of every metric, for each point so far
+    values: list[Values]  # for each point so far
     state: State
 
 
@@ -52,18 +56,41 @@ def train(
     alpha: float,
     seed: int = 0,
     resume: Training | None = None,
+    stop_when_diverged: bool = False,
 ) -> Iterator[Training]:
-    """Train along a timeline and evaluate at the given points, one ``Training`` after each. Goes on where ``resume`` stands."""
+    """Train along a timeline and evaluate at the given points, one ``Training`` after each. Goes on where ``resume`` stands.
+
+    With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
+    """
     script = Script.of(timeline)
+    trained = replace(task, data=everywhere(task.data, shared_by(timeline.quorum)))
     training = Training([], start(task, script, learner, seed)) if resume is None else resume
     values, state = list(training.values), training.state
     for number in range(len(values), len(points)):
         before = points[number - 1].round if number else 0
         now = points[number].round
         if number == 0 or now > before:
-            state = advance(task, script, learner, state, seed, before, now)
-            per_ue = evaluate(task, state.params, alpha)
-            values.append({name: float(np.mean(np.asarray(per_ue[name], float))) for name in METRICS})
+            state = advance(trained, script, learner, state, seed, before, now)
+            per_ue = evaluate(task, on_one(state.params), alpha)
+            values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed meanwhile: the same model
+        if stop_when_diverged and diverged(values[-1]):
+            values += [no_values()] * (len(points) - len(values))
+            yield Training(list(values), state)
+            return
         yield Training(list(values), state)
+
+
+def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> Values:
+    """The plain mean over UEs of every metric."""
+    return {name: float(np.mean(np.asarray(column, float))) for name, column in zip(METRICS, per_ue.T, strict=True)}
+
+
+def diverged(values: Values) -> bool:
+    """Whether the weights have left the numbers. They do not come back."""
+    return not math.isfinite(values["train_loss"])
+
+
+def no_values() -> Values:
+    return dict.fromkeys(METRICS, math.nan)

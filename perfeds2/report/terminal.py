@@ -29,7 +29,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         for head, _ in shown:
             table.add_column(head, justify="right", no_wrap=True)
         for number, row in enumerate(summary["algorithms"]):
-            mark = " [red](diverged)[/red]" if row.get("diverged") else ""
+            some = f" ({row['diverged']} of {seeds})" if row.get("diverged") and seeds > 1 else ""
+            mark = f" [red]diverged{some}[/red]" if row.get("diverged") else ""
             table.add_row(row["algorithm"] + mark, *(cells[number] for _, cells in shown))
         console.print(table)
     for note in summary["notes"]:

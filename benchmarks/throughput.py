@@ -1,0 +1,130 @@
+"""How many client gradients a second, with the exact Hessian, and what bounds them?
+
+    python benchmarks/throughput.py                # on whatever device JAX finds
+    python benchmarks/throughput.py --most-seeds 1 # one training at a time
+
+For the paper's three models, on made-up data of the right shape: A participants a round, alone and with many seeds
+trained together. Beside it two floors: what the arithmetic and what the memory traffic of one gradient (as the compiler
+counts them) would allow on the given device if nothing else took time. A loop is counted once by the compiler, so the
+LSTM's floors are too generous by up to its 80 steps.
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from perfeds2.learning.data import Shards
+from perfeds2.learning.objectives import PerFed
+from perfeds2.learning.real_tasks import REAL_MODELS
+from perfeds2.learning.replay import Learner, job_key, local_update
+from perfeds2.learning.tasks import Task, parameters
+from perfeds2.learning.text import Windows
+from perfeds2.learning.together import Trial, train_together
+from perfeds2.learning.train import Point
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+IMAGES = {"mnist": (784, 10), "cifar100": (3072, 100)}  # pixels, classes
+# model, A, seeds, gradients to time on a GPU; a processor gets one in a thousand of the seeds' work
+CASES = (
+    ("mnist", 5, 1, 20_000),
+    ("mnist", 5, 64, 800_000),
+    ("mnist", 100, 1, 100_000),
+    ("cifar100", 5, 1, 8_000),
+    ("cifar100", 5, 16, 40_000),
+    ("cifar100", 20, 1, 16_000),
+    ("shakespeare", 5, 1, 800),
+    ("shakespeare", 50, 1, 6_000),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teraflops", type=float, default=67.0, help="peak float32 of the device (default: an H200)")
+    parser.add_argument("--gigabytes-per-s", type=float, default=4800.0, help="its memory's bandwidth")
+    parser.add_argument("--most-seeds", type=int, default=64)
+    given = parser.parse_args()
+    print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}")
+    for name in REAL_MODELS:
+        flops, traffic = cost_of(name)
+        print(
+            f"{name}: {parameters(REAL_MODELS[name]):,} parameters, {flops / 1e6:.1f} Mflop and {traffic / 1e6:.1f} MB a "
+            f"gradient: at most {given.teraflops * 1e12 / flops:,.0f}/s by arithmetic, "
+            f"{given.gigabytes_per_s * 1e9 / traffic:,.0f}/s by memory"
+        )
+    scale = 50 if jax.default_backend() == "cpu" else 1
+    print("model         A  seeds  gradients/s  compile s")
+    for name, quorum, seeds, gradients in CASES:
+        if seeds <= given.most_seeds and (scale == 1 or seeds == 1):
+            rate, compile_s = measure(name, quorum, seeds, gradients // scale)
+            print(f"{name:<12}{quorum:>3}{seeds:>7}{rate:>13,.0f}{compile_s:>11.1f}", flush=True)
+
+
+def cost_of(name: str) -> tuple[float, float]:
+    """Floating-point operations and bytes of memory traffic of one gradient."""
+    task = made_up(name, 20, 0)
+
+    def gradient(params, ue):
+        return local_update(
+            task.model,
+            task.data,
+            PerFed(0.01),
+            params,
+            job_key(0),
+            ue,
+            ue,
+            beta=jnp.float32(0.01),
+            batch=40,
+            local_steps=1,
+        )
+
+    compiled = jax.jit(gradient).lower(task.model.init(jax.random.key(0)), jnp.int32(3)).compile()
+    cost = compiled.cost_analysis()
+    return cost["flops"], cost["bytes accessed"]
+
+
+def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[float, float]:
+    """Gradients a second, one evaluation included, and the seconds before the first round."""
+    began = time.perf_counter()
+    ues = max(20, quorum)
+    rounds = max(4, gradients // (quorum * seeds))
+    warm = max(2, rounds // 3)
+    points = [Point(0, 0.0), Point(warm, 1.0), Point(warm + rounds, 2.0)]
+    cell = Cell.draw(ues, 0, layout="equal")
+    timeline = simulate(cell, Protocol(quorum), payload_bits=1e5, samples=120, rounds=warm + rounds)
+    learner = Learner(PerFed(0.001), 1e-4)
+    trials = [Trial(made_up(name, ues, seed), timeline, learner, points, seed) for seed in range(seeds)]
+    marks = []
+    for stand in train_together(trials, alpha=0.01):
+        jax.block_until_ready(stand.state.params)
+        marks.append(time.perf_counter())
+    return rounds * quorum * seeds / (marks[2] - marks[1]), marks[0] - began
+
+
+def made_up(name: str, ues: int, seed: int) -> Task:
+    """Data of the right shape."""
+    draw = np.random.default_rng(seed)
+
+    def whole(values) -> jax.Array:
+        return jnp.asarray(values, jnp.int32)
+
+    if name == "shakespeare":
+        length, windows = 400, np.full(ues, 300)
+        text = jnp.asarray(draw.integers(0, 80, 2 * ues * length), jnp.uint8)
+        begin = 2 * length * np.arange(ues)
+        return Task(
+            name, REAL_MODELS[name], Windows(text, whole(begin), whole(windows), whole(begin + length), whole(windows))
+        )
+    pixels, classes = IMAGES[name]
+    x = jnp.asarray(draw.integers(0, 255, (120 * ues, pixels)), jnp.uint8)
+    y = whole(draw.integers(0, classes, 120 * ues))
+    shards = Shards(x, y, whole(120 * np.arange(ues)), whole(np.full(ues, 100)), whole(np.full(ues, 20)))
+    return Task(name, REAL_MODELS[name], shards)
+
+
+if __name__ == "__main__":
+    main()

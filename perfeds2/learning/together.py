@@ -1,0 +1,351 @@
+"""How are several trainings done at once?
+
+A GPU has little to do with one small model. Trainings of equal shape (same model, objective, batch and quorum; other
+data, timelines, weights and step sizes) are one compiled loop with one more axis. Each gets the numbers it gets alone,
+but for the order in which floats are added up.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, Key
+
+from perfeds2.learning.data import Batch, Data, Part, Shards
+from perfeds2.learning.evaluate import look_at_ues, ues_at_once
+from perfeds2.learning.models import Model, Params
+from perfeds2.learning.replay import Learner, Program, Script, State, job_key, play_round, split, start
+from perfeds2.learning.tasks import Task, parameters
+from perfeds2.learning.text import Windows
+from perfeds2.learning.train import Point, Training, Values, diverged, mean_values, no_values
+from perfeds2.timeline.timeline import Timeline
+
+MOST_BYTES = 8 << 30  # for the weights and data of trainings that are done together
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training that is to be done."""
+
+    task: Task
+    timeline: Timeline
+    learner: Learner
+    points: Sequence[Point]  # when to evaluate
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Where several trainings stand. Their state is used up when they go on: save it before."""
+
+    values: list[list[Values]]  # of each trial, for each of its points so far
+    moved: list[int]  # the trials that have come to a point just now
+    state: State  # of all, stacked
+    slots: list[int]  # how long each one's own shelf is
+
+    def __getitem__(self, number: int) -> Training:
+        """One of them, as if it were trained alone."""
+        own = jax.tree.map(lambda w: w[number], self.state)
+        shelf = jax.tree.map(lambda w: w[: self.slots[number]], own.shelf)
+        return Training(list(self.values[number]), State(own.params, shelf, own.optimiser))
+
+
+def groups(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
+    """Which trials, by number, go together: those of equal shape, as many as there is memory for."""
+    most_bytes = most_bytes or min(MOST_BYTES, _device_bytes() // 2)
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for number, trial in enumerate(trials):
+        alike[shape_of(trial)].append(number)
+    found = []
+    for numbers in alike.values():
+        most = max(1, most_bytes // max(bytes_of(trials[number]) for number in numbers))
+        count = -(-len(numbers) // most)
+        found += [part.tolist() for part in np.array_split(numbers, count)]  # of nearly the same size
+    return found
+
+
+def shape_of(trial: Trial) -> Hashable:
+    """What must be equal in trials that go together."""
+    learner, data = trial.learner, trial.task.data
+    numbers, structure = split(learner.objective)
+    leaves, tree = jax.tree.flatten(data)
+    joined = isinstance(data, Shards | Windows)  # then it does not matter how many samples there are
+    shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
+    return (
+        *(trial.task.model, trial.task.ues, tree, shapes, trial.timeline.quorum),
+        *(structure, tuple(number.shape for number in numbers)),
+        *(learner.batch, learner.local_steps, learner.optimiser),
+    )
+
+
+def bytes_of(trial: Trial) -> int:
+    """About what a trial takes on the device: its shelf, its participants' weights and gradients, its data."""
+    models = Script.of(trial.timeline).slots + 4 * trial.timeline.quorum
+    data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trial.task.data))
+    return 4 * parameters(trial.task.model) * models + data
+
+
+def _device_bytes() -> int:
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit", 2 * MOST_BYTES)
+
+
+def train_together(
+    trials: Sequence[Trial],
+    *,
+    alpha: float,
+    resume: Sequence[Training | None] | None = None,
+    stop_when_diverged: bool = False,
+) -> Iterator[Trainings]:
+    """Train trials of equal shape side by side, as ``train`` does each of them. Yields where they stand at every point.
+
+    Who has fewer rounds to its next point, or has gone further already, waits there for the others. Where there are
+    several devices, each takes its share of the trials.
+    """
+    if len({shape_of(trial) for trial in trials}) != 1:
+        raise ValueError(
+            "the trials differ in shape, so they cannot be trained together; sort them with groups() first."
+        )
+    first, points = trials[0], [trial.points for trial in trials]
+    resume = [None] * len(trials) if resume is None else resume
+    scripts = [Script.of(trial.timeline) for trial in trials]
+    slots = max(script.slots for script in scripts)
+    mesh = _mesh(len(trials))
+    pool = Pool.of([trial.task.data for trial in trials])
+    program = Program.of(first.task.model, first.learner, first.timeline.quorum)
+    loop = _Loop(pool.structure, pool.ues, mesh)
+    each = loop.place(
+        (
+            _stack([_as_long_as(script, scripts, slots) for script in scripts]),
+            pool.own,
+            _stack([split(trial.learner.objective)[0] for trial in trials]),
+            jnp.asarray([trial.learner.beta for trial in trials], jnp.float32),
+            _stack([job_key(trial.seed) for trial in trials]),
+        )
+    )
+    everybody = loop.place(pool.shared, split=False)
+    state = loop.place(_stack([_begin(*one, slots) for one in zip(trials, scripts, resume, strict=True)]))
+    values = [[] if one is None else list(one.values) for one in resume]
+    own_slots = [script.slots for script in scripts]
+    if all(len(own) == len(times) for own, times in zip(values, points, strict=True)):
+        yield Trainings(values, [], state, own_slots)
+    while unfinished := [number for number in range(len(trials)) if len(values[number]) < len(points[number])]:
+        point = min(len(values[number]) for number in unfinished)
+        moving = [number for number in unfinished if len(values[number]) == point]
+        begin, end = np.zeros((2, len(trials)), np.int32)
+        for number in moving:
+            begin[number] = points[number][point - 1].round if point else 0
+            end[number] = points[number][point].round
+        looked = np.empty(0)
+        if point == 0 or (end > begin).any():
+            most = int((end - begin).max())
+            rounds = loop.place((jnp.asarray(begin), jnp.asarray(end)))
+            state = _rounds_together(state, each, everybody, *rounds, most, program=program, loop=loop)
+            table = _evaluate_together(
+                *(state.params, each[1], everybody, jnp.asarray(alpha, jnp.float32)),
+                model=first.task.model,
+                lengths=pool.lengths,
+                at_once=ues_at_once(len(trials)),
+                loop=loop,
+            )
+            looked = np.asarray(table)
+        for number in moving:
+            own = values[number]
+            own.append(mean_values(looked[number]) if point == 0 or end[number] > begin[number] else own[-1])
+            if stop_when_diverged and diverged(own[-1]):
+                own += [no_values()] * (len(points[number]) - len(own))
+        yield Trainings([list(own) for own in values], moving, state, own_slots)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What is the same in all compiled work on several trials."""
+
+    data: Any  # the structure of a trial's own data
+    ues: int
+    mesh: Mesh | None  # the devices that share the trials
+
+    def place(self, tree: Any, *, split: bool = True) -> Any:
+        """Arrays where they are needed: with one axis of trials every device gets its own, else all get all."""
+        where = PartitionSpec("trials") if split else PartitionSpec()
+        return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, where))
+
+    def shared(self, function: Callable[..., Any], *axes: bool) -> Callable[..., Any]:
+        """The function, every device doing its own trials. ``axes`` says which arguments have one axis of trials."""
+        if self.mesh is None:
+            return function
+        each, all_ = PartitionSpec("trials"), PartitionSpec()
+        specs = tuple(each if axis else all_ for axis in axes)
+        return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=each, check_vma=False)
+
+
+def _mesh(trials: int) -> Mesh | None:
+    """As many devices as can have the same number of trials."""
+    devices = jax.local_devices()
+    count = max(number for number in range(1, len(devices) + 1) if trials % number == 0)
+    return Mesh(np.array(devices[:count]), ("trials",)) if count > 1 else None
+
+
+@partial(jax.jit, static_argnames=("program", "loop"), donate_argnames="state")
+def _rounds_together(
+    state: State,
+    each: Any,
+    everybody: Any,
+    begin: Int[Array, " p"],
+    end: Int[Array, " p"],
+    most: Int[Array, ""],
+    *,
+    program: Program,
+    loop: _Loop,
+) -> State:
+    """Every trial plays its rounds ``begin`` to ``end`` − 1; ``most`` is how many the longest has."""
+
+    def play(state: State, each: Any, everybody: Any, begin: Array, end: Array, most: Array) -> State:
+        def one(step: Array, state: State, each: Any, begin: Array, end: Array) -> State:
+            script, own, numbers, beta, key = each
+            k = begin + step
+            data = own_data(everybody, own, loop.data, loop.ues)
+            return play_round(program, state, script, data, numbers, beta, key, k, alive=k < end)
+
+        def all_(step: Array, state: State) -> State:
+            return jax.vmap(partial(one, step))(state, each, begin, end)
+
+        return jax.lax.fori_loop(0, most, all_, state)
+
+    return loop.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
+
+
+@partial(jax.jit, static_argnames=("model", "lengths", "at_once", "loop"))
+def _evaluate_together(
+    params: Params,
+    own: Any,
+    everybody: Any,
+    alpha: Float[Array, ""],
+    *,
+    model: Model,
+    lengths: tuple[int, int],
+    at_once: int | None,
+    loop: _Loop,
+) -> Float[Array, "p n 4"]:
+    def look(params: Params, own: Any, everybody: Any, alpha: Array) -> Array:
+        def one(params: Params, own: Any) -> Array:
+            data = own_data(everybody, own, loop.data, loop.ues)
+            return look_at_ues(params, data, alpha, model=model, lengths=lengths, at_once=at_once)
+
+        return jax.vmap(one)(params, own)
+
+    return loop.shared(look, True, True, False, False)(params, own, everybody, alpha)
+
+
+# ---- many trials' data, each of them once
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["everybody", "first"], meta_fields=["ues"])
+@dataclass(frozen=True)
+class Among:
+    """The data of a trial's UEs among those of all trials' UEs."""
+
+    everybody: Data
+    first: Int[Array, ""]  # where the trial's UE 0 stands
+    ues: int
+
+    def lengths(self) -> tuple[int, int]:
+        return self.everybody.lengths()
+
+    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+        return self.everybody.batches(key, self.first + ue, shape)
+
+    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+        return self.everybody.train_part(self.first + ue, length)
+
+    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+        return self.everybody.test_part(self.first + ue, length)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The data of several trials: what they share, and what each has of its own, stacked."""
+
+    shared: Data | None
+    own: list[Array]
+    structure: Any  # of one trial's own
+    ues: int  # of one trial
+    lengths: tuple[int, int]  # of the parts an evaluation looks at
+
+    @classmethod
+    def of(cls, data: Sequence[Data]) -> "Pool":
+        """Samples that lie flat are laid behind one another, so trials with the same data share them."""
+        each = list({id(one): one for one in data}.values())
+        place = {id(one): number for number, one in enumerate(each)}
+        ues = data[0].ues
+        train, test = (max(lengths) for lengths in zip(*(one.lengths() for one in each), strict=True))
+        shared = None
+        if all(isinstance(one, Shards) for one in each):
+            shared = _join_shards(each)
+        elif all(isinstance(one, Windows) for one in each):
+            shared = _join_windows(each)
+        own = data if shared is None else [jnp.asarray(ues * place[id(one)], jnp.int32) for one in data]
+        return cls(
+            shared, _stack([jax.tree.leaves(one) for one in own]), jax.tree.structure(own[0]), ues, (train, test)
+        )
+
+
+def own_data(shared: Data | None, own: list[Array], structure: Any, ues: int) -> Data:
+    """One trial's data, in a compiled loop."""
+    mine = jax.tree.unflatten(structure, own)
+    return mine if shared is None else Among(shared, mine, ues)
+
+
+def _join_shards(each: Sequence[Any]) -> Shards:
+    begin = np.cumsum([0, *(one.y.shape[0] for one in each[:-1])])
+    return Shards(
+        jnp.concatenate([one.x for one in each]),
+        jnp.concatenate([one.y for one in each]),
+        jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
+        jnp.concatenate([one.train for one in each]),
+        jnp.concatenate([one.test for one in each]),
+    )
+
+
+def _join_windows(each: Sequence[Any]) -> Windows:
+    begin = np.cumsum([0, *(one.text.size for one in each[:-1])])
+    return Windows(
+        jnp.concatenate([one.text for one in each]),
+        jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
+        jnp.concatenate([one.train for one in each]),
+        jnp.concatenate([one.test_start + int(at) for one, at in zip(each, begin, strict=True)]),
+        jnp.concatenate([one.test for one in each]),
+    )
+
+
+# ---- trials of different length as arrays of one length
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script:
+    """A script filled up to the longest of all."""
+
+    def fill(column: Array, length: int) -> Array:
+        return jnp.pad(column, (0, length - column.size))
+
+    merges, rounds = (max(getattr(one, name).size for one in scripts) for name in ("ues", "write"))
+    ues, versions, read = (fill(column, merges) for column in (script.ues, script.versions, script.read))
+    return Script(script.quorum, ues, versions, read, fill(script.write, rounds), slots)
+
+
+def _begin(trial: Trial, script: Script, resume: Training | None, slots: int) -> State:
+    """Where a trial starts or goes on, on a shelf of the common length."""
+    if resume is None:
+        return start(trial.task, replace(script, slots=slots), trial.learner, trial.seed)
+    more = slots - script.slots
+    shelf = jax.tree.map(lambda w: jnp.pad(w, ((0, more), *((0, 0),) * (w.ndim - 1))), resume.state.shelf)
+    return State(resume.state.params, shelf, resume.state.optimiser)

@@ -1,0 +1,51 @@
+"""Do several devices that share a round's participants, or a group's trials, get the numbers of one?"""
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import jax, numpy as np, sys
+from dataclasses import replace
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.tasks import digits
+from perfeds2.learning.together import Trial, train_together
+from perfeds2.learning.train import evaluation_points, train
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+task, learner = digits(12, 3, 0), Learner(FedAvg(), batch=8)
+line = simulate(Cell.draw(12, 0), Protocol(11, 2), payload_bits=1e5, samples=24, rounds=12)
+points = evaluation_points(line, about=2)
+arrays = {f"replay {k}": w for k, w in replay(task, line, learner).items()}
+end = list(train(task, line, learner, points, alpha=0.1))[-1]
+arrays |= {f"train {k}": v for k, v in end.values[-1].items()}
+trials = [Trial(task, line, replace(learner, beta=0.1 * (n + 1)), points, 3) for n in range(4)]
+stand = list(train_together(trials, alpha=0.1))[-1]
+arrays |= {f"together {n} {k}": w for n in range(4) for k, w in stand[n].state.params.items()}
+arrays |= {f"values {n} {k}": v for n in range(4) for k, v in stand.values[n][-1].items()}
+shared = len(end.state.params["dense1.weight"].devices()), len(stand.state.params["dense1.weight"].devices())
+np.savez(sys.argv[1], devices=shared, **{k: np.asarray(v) for k, v in arrays.items()})
+"""
+
+
+def numbers_with(devices, path):
+    import numpy as np
+
+    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(path))
+
+
+def test_eight_devices_compute_what_one_does(tmp_path):
+    """Eleven participants on eight devices: one device has one job less, and fills up with nothing."""
+    import numpy as np
+
+    one, eight = numbers_with(1, tmp_path / "one.npz"), numbers_with(8, tmp_path / "eight.npz")
+    assert one.pop("devices").tolist() == [1, 1]
+    assert eight.pop("devices").tolist() == [8, 4]  # four trials on four of the devices
+    for name, expected in one.items():
+        np.testing.assert_allclose(eight[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)

@@ -1,0 +1,199 @@
+"""Does a training get the same numbers in company as alone?"""
+
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from perfeds2.learning import together as module
+from perfeds2.learning.data import Generated, Shards
+from perfeds2.learning.models import MLP, cross_entropy
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.replay import Learner
+from perfeds2.learning.tasks import Task, digits, synthetic
+from perfeds2.learning.text import Role, Windows
+from perfeds2.learning.together import Among, Pool, Trial, bytes_of, groups, own_data, train_together
+from perfeds2.learning.train import evaluation_points, train
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+TASKS = [digits(6, 3, seed) for seed in range(3)]
+
+
+def trial(protocol, seed=0, learner=None, *, task=None, rounds=25, every_s=None, about=4):
+    line = simulate(Cell.draw(6, seed), protocol, payload_bits=1e5, samples=24, rounds=rounds)
+    points = evaluation_points(line, every_s=every_s, about=about)
+    return Trial(task or TASKS[seed], line, learner or Learner(FedAvg(), batch=8), points, seed)
+
+
+def alone(one, **options):
+    return list(
+        train(one.task, one.timeline, one.learner, one.points, alpha=0.1, seed=one.seed, **options),
+    )[-1]
+
+
+def assert_same(ours, theirs, tolerance=1e-5):
+    assert len(ours.values) == len(theirs.values)
+    for mine, other in zip(ours.values, theirs.values, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
+    for name, weights in theirs.state.params.items():
+        np.testing.assert_allclose(ours.state.params[name], weights, rtol=tolerance, atol=tolerance)
+
+
+def test_each_seed_gets_what_it_gets_alone():
+    protocol = Protocol(1)
+    trials = [trial(protocol, seed) for seed in range(3)]
+    end = list(train_together(trials, alpha=0.1))[-1]
+    for number, one in enumerate(trials):
+        assert_same(end[number], alone(one))
+
+
+def test_trials_may_differ_in_rounds_points_step_sizes_and_data():
+    trials = [
+        trial(Protocol(2, 2), 0, Learner(PerFed(0.1), 0.05, batch=8), rounds=9, every_s=0.3),
+        trial(Protocol(2, None), 0, Learner(PerFed(0.2), 0.2, batch=8), rounds=40, about=7),
+        trial(Protocol(2, 1, "wait"), 2, Learner(PerFed(0.1), 0.1, batch=8), rounds=3, about=2),
+    ]
+    assert len({len(one.points) for one in trials}) == 3
+    end = list(train_together(trials, alpha=0.1))[-1]
+    for number, one in enumerate(trials):
+        assert_same(end[number], alone(one))
+
+
+def test_optimisers_and_local_steps_are_kept_apart_too():
+    learner = Learner(FedProx(0.3), batch=8, local_steps=2, optimiser=optax.sgd(0.05, momentum=0.9))
+    trials = [trial(Protocol(2, 2), seed, learner, rounds=5 + 4 * seed) for seed in range(3)]
+    end = list(train_together(trials, alpha=0.1))[-1]
+    for number in (0, 2):
+        assert_same(end[number], alone(trials[number]))
+
+
+def test_the_same_data_lie_on_the_device_once():
+    pool = Pool.of([TASKS[0].data, TASKS[1].data, TASKS[0].data])
+    assert isinstance(pool.shared, Shards)
+    assert pool.shared.y.size == 2 * TASKS[0].data.y.size  # type: ignore[attr-defined]  # the digits are shards
+    assert pool.own[0].tolist() == [0, 6, 0]
+
+
+def test_data_that_cannot_be_joined_are_stacked():
+    each = [synthetic(6, 3, seed).data for seed in range(2)]
+    pool = Pool.of(each)
+    assert pool.shared is None
+    for number, own in enumerate(each):
+        ours = own_data(None, [leaf[number] for leaf in pool.own], pool.structure, 6)
+        assert isinstance(ours, Generated)
+        assert (jax.random.key_data(ours.key) == jax.random.key_data(own.key)).all()  # type: ignore[attr-defined]
+        assert replace(ours, key=own.key) == own  # type: ignore[attr-defined]
+
+
+def test_among_others_a_ue_draws_what_it_draws_alone():
+    chance = np.random.default_rng(0)
+    texts = ["".join(chance.choice(list("abcdefgh "), 400 + 10 * number)) for number in range(6)]
+    roles = [Role(f"r{number}", "p", text) for number, text in enumerate(texts)]
+    key = jax.random.key(5)
+    for each in ([Windows.of(roles[:3]), Windows.of(roles[3:])], [TASKS[0].data, TASKS[1].data]):
+        pool = Pool.of(each)
+        for number, own in enumerate(each):
+            assert pool.shared is not None
+            among = Among(pool.shared, pool.own[0][number], own.ues)
+            for ue in range(own.ues):
+                at = jnp.asarray(ue)
+                for ours, theirs in (
+                    (among.batches(key, at, (2, 4)), own.batches(key, at, (2, 4))),
+                    (among.train_part(at, 64), own.train_part(at, 64)),
+                    (among.test_part(at, 64), own.test_part(at, 64)),
+                ):
+                    for a, b in zip(ours, theirs, strict=True):
+                        np.testing.assert_array_equal(a, b)
+
+
+def test_groups_hold_equal_shapes_and_no_more_than_memory_allows():
+    wide = Task("wide", MLP((64, 16, 10)), TASKS[0].data)
+    trials = [
+        trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=8)),
+        trial(Protocol(2, 5), 1, Learner(PerFed(0.3), 0.5, batch=8)),  # other numbers, same shape
+        trial(Protocol(3, 2), 0, Learner(PerFed(0.1), batch=8)),
+        trial(Protocol(2, 2), 2, Learner(PerFed(0.1), batch=8)),
+        trial(Protocol(2, 2), 0, Learner(PerFed(0.1, "fo"), batch=8)),
+        trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=8), task=wide),
+        trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=9)),
+    ]
+    assert groups(trials) == [[0, 1, 3], [2], [4], [5], [6]]
+    two = 2 * max(bytes_of(trials[number]) for number in (0, 1, 3))
+    assert groups(trials, two) == [[0, 1], [3], [2], [4], [5], [6]]
+    assert groups(trials, 1)[:3] == [[0], [1], [3]]
+    with pytest.raises(ValueError, match="differ in shape"):
+        next(train_together(trials, alpha=0.1))
+
+
+def test_resumed_from_different_points_all_end_the_same():
+    """A kill can leave one trial saved further on than another."""
+    trials = [trial(Protocol(2, 2), seed, rounds=10 + 6 * seed) for seed in range(3)]
+    whole = list(train_together(trials, alpha=0.1))[-1]
+    resume = []
+    for stop, one in zip((0, 2, 3), trials, strict=True):
+        steps = train(one.task, one.timeline, one.learner, one.points, alpha=0.1, seed=one.seed)
+        training = None
+        for _ in range(stop):
+            training = next(steps)
+        resume.append(training)
+    stands = list(train_together(trials, alpha=0.1, resume=resume))
+    assert stands[0].moved == [0]
+    assert stands[2].moved == [0, 1]
+    for number in range(3):
+        assert_same(stands[-1][number], whole[number])
+
+
+def test_one_of_a_group_can_be_resumed_alone():
+    trials = [trial(Protocol(2, bound), seed, rounds=60) for seed, bound in enumerate((2, None, 1))]
+    halfway = next(stand for stand in train_together(trials, alpha=0.1) if len(stand.values[0]) == 3)
+    for number, one in enumerate(trials):
+        saved = halfway[number]
+        saved = replace(saved, state=jax.tree.map(lambda w: jnp.asarray(np.asarray(w)), saved.state))
+        assert_same(alone(one, resume=saved), alone(one))
+
+
+def test_a_diverged_trial_stops_and_leaves_the_others_alone():
+    trials = [
+        trial(Protocol(2, 2), seed, Learner(FedAvg(), beta, batch=8)) for seed, beta in enumerate((0.1, 1e30, 0.2))
+    ]
+    stands = list(train_together(trials, alpha=0.1, stop_when_diverged=True))
+    for number in (0, 2):
+        assert_same(stands[-1][number], alone(trials[number]))
+    values = stands[-1].values[1]
+    assert math.isfinite(values[0]["train_loss"])
+    assert all(math.isnan(row["test_accuracy_personal"]) for row in values[1:])
+    assert len(values) == len(trials[1].points)
+    assert len(stands[1].values[1]) == len(values)  # all of it is known when the first loss is no number
+    expected = alone(trials[1], stop_when_diverged=True).values
+    for mine, other in zip(values, expected, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4, nan_ok=True)
+
+
+def test_one_compiled_loop_serves_all_chunks(monkeypatch):
+    """The loss is called only while a loop is traced, so counting its calls counts compilations."""
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return cross_entropy(*arguments)
+
+    monkeypatch.setattr("perfeds2.learning.replay.cross_entropy", counted)
+    trials = [trial(Protocol(2, 2), seed, Learner(FedAvg(), batch=7), rounds=20 + seed) for seed in range(3)]
+    steps = train_together(trials, alpha=0.1)
+    next(steps)
+    traced = len(calls)
+    assert traced > 0
+    assert len(list(steps)) == len(trials[0].points) - 1
+    assert len(calls) == traced
+
+
+def test_memory_known_of_a_device_limits_the_groups(monkeypatch):
+    trials = [trial(Protocol(2, 2), seed, rounds=3) for seed in range(3)]
+    monkeypatch.setattr(module, "_device_bytes", lambda: 4 * bytes_of(trials[0]) + 8)
+    assert groups(trials) == [[0, 1], [2]]
