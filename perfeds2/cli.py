@@ -7,11 +7,13 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
+
+from perfeds2.deployment.commands import federate_app, replay
 
 if TYPE_CHECKING:
     from perfeds2.experiments.compare import Watch
@@ -51,7 +53,24 @@ SETTINGS: dict[str, tuple[str, str, str, str, str]] = {
     "rounds": ("run", "rounds", "K", "Run", "So many rounds, instead of a horizon."),
     "eval-every-s": ("run", "eval_every_s", "SECONDS", "Run", "Evaluate after so many simulated seconds. (default: horizon / 60)"),
     "target-accuracy": ("run", "target_accuracy", "SHARE", "Run", "Time-to-target looks for this personalised accuracy. (default: 0.9)"),
+    "stop-when-diverged": ("run", "stop_when_diverged", "", "Run", "Train no further with a seed whose loss is no number any more."),
 }  # fmt: skip
+
+
+def _forget_compiled(wanted: bool | None) -> None:
+    if wanted:
+        os.environ["PERFEDS2_COMPILE_CACHE"] = "off"  # also for processes that are started from here
+
+
+NoCompileCache = Annotated[
+    bool | None,
+    typer.Option(
+        "--no-compile-cache",
+        help="Compile everything anew, and keep nothing in the user's cache.",
+        callback=_forget_compiled,
+        expose_value=False,
+    ),
+]
 
 
 def compare(**given: Any) -> None:
@@ -86,6 +105,8 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
         if not Folder(path).finished:
             from perfeds2.experiments.compare import check, execute, execute_timelines
 
+            if command != "simulate":
+                _prepare_to_train()
             check(spec, command)
         folder = open_folder(path, spec)
         place.append(path)
@@ -129,6 +150,7 @@ def plan(**given: Any) -> None:
         from perfeds2.experiments.plan import check_request, make_plan
         from perfeds2.report.plan import print_plan, write_plan
 
+        _prepare_to_train()
         check_request(spec, **asked)
         check(spec, "plan")
         path = out or free_folder(Path("runs"), f"plan-{spec.task.name}")
@@ -143,6 +165,56 @@ def plan(**given: Any) -> None:
         elif not quiet:
             print_plan(made)
             typer.echo(f"Plan: {path / 'plan.json'}    Curve: {path / 'plan.png'}")
+
+
+def sweep(**given: Any) -> None:
+    """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
+
+    Runs on all cores (or GPUs) of this machine, or on a Ray cluster. The output folder gets sweep.csv (a row per point,
+    algorithm, seed and evaluation), sweep_summary.csv and a chart. What is finished is never lost: the same command with
+    --out, or --resume DIR, goes on.
+    """
+    quiet: bool = given.pop("quiet")
+    place: list[Path] = []
+    failures = 0
+    with _guarded("sweep", place):
+        from perfeds2.experiments.folder import free_folder
+        from perfeds2.experiments.spec import InputError
+        from perfeds2.experiments.sweep import grid_from_flags, read_sweep, run_sweep
+        from perfeds2.report.sweep import print_failures, print_sweep, progress, write_chart
+
+        resume, out = given.pop("resume"), given.pop("out")
+        how = {name: given.pop(name) for name in ("on", "workers", "retries")}
+        spec_file, also, texts = given.pop("file"), given.pop("spec"), given.pop("grid") or []
+        assignments = given.pop("set_") or []
+        flags = {name: value for name, value in given.items() if value is not None}
+        if resume is not None:
+            if spec_file or also or texts or assignments or flags or out:
+                raise InputError(
+                    "--resume takes everything from the folder's sweep.toml; give it without other settings."
+                )
+            grid = read_sweep(resume)
+        else:
+            if spec_file and also:
+                raise InputError(f"the spec is given twice: {spec_file} and --spec {also}; give one of them.")
+            values = _values(spec_file or also, flags, assignments, {"algorithms": ["PerFedS2"]})
+            grid = grid_from_flags(values, texts, list(flags))
+        path = resume or out or free_folder(Path("runs"), "sweep")
+        place.append(path)
+        with progress(quiet) as watch:
+            swept = run_sweep(grid, path, **how, watch=watch)
+        drawn = write_chart(swept)
+        failures = len(swept.failures)
+        if quiet:
+            print_failures(swept.failures)
+        else:
+            print_sweep(swept)
+            written = (path / "sweep.csv", path / "sweep_summary.csv", *drawn)
+            typer.echo("\n".join(f"Wrote: {file}" for file in written))
+        if failures:
+            typer.echo(f"Try what failed again with: perfeds2 sweep --resume {shlex.quote(str(path))}", err=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 def report(
@@ -171,8 +243,10 @@ def report(
 
                 for path in write_paper_figures(folder, out):
                     _say(quiet, f"Figure: {path}")
+        except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
+            raise InputError(f"{folder} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
         except (ValueError, OSError) as error:  # a file of the folder is missing or corrupt, or cannot be written
-            raise InputError(f"{folder}: {error}") from None
+            raise InputError(f"{folder}: {' '.join(str(error).split())}") from None
 
 
 def errata(
@@ -246,11 +320,16 @@ def reproduce(
     ] = None,
     scale: Annotated[
         Literal["quick", "paper"],
-        typer.Option("--scale", help="quick is 100 to 150 simulated seconds a run, paper 600 to 2,000."),
+        typer.Option("--scale", help="quick is 20 to 150 simulated seconds a run, paper 600 to 2,000."),
     ] = "quick",
     seeds: Annotated[
-        str, typer.Option("--seeds", help="How many (5 is 0..4), or which: 0,3,7 or 0..9.", metavar="SEEDS")
-    ] = "5",
+        str | None,
+        typer.Option(
+            "--seeds",
+            help="How many (5 is 0..4), or which: 0,3,7 or 0..9. A verdict takes five. (default: 5, and 3 for quick)",
+            metavar="SEEDS",
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -264,9 +343,19 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option("--out", help="Where everything goes. (default: runs/reproduce-SCALE)", metavar="DIR")
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Try a setting instead of the paper's: learning.beta=0.02. Repeatable.",
+            metavar="SECTION.KEY=VALUE",
+        ),
+    ] = None,
     claims: Annotated[
         bool, typer.Option("--claims", help="Print which claims of Section VI hold, by what is in --out.")
     ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims as Markdown.")] = False,
+    no_compile_cache: NoCompileCache = None,  # noqa: ARG001 (acts where it is parsed)
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")] = False,
 ) -> None:
     """Run figures of the paper's Section VI again, with seeds, and judge what it claims.
@@ -277,32 +366,41 @@ def reproduce(
     place: list[Path] = []
     with _guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.experiments.claims import ledger
-        from perfeds2.experiments.reproduce import load_figures, plan_runs
+        from perfeds2.experiments.reproduce import load_figures, open_set, plan_runs
         from perfeds2.experiments.reproduce import reproduce as run_figures
-        from perfeds2.experiments.spec import InputError, resolve
-        from perfeds2.report.ledger import print_ledger, write_ledger
+        from perfeds2.experiments.spec import InputError, put_text, resolve
+        from perfeds2.report.ledger import ledger_markdown, print_ledger, write_ledger
 
-        if not names and not claims:
+        if not names and not (claims or markdown):
             raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
         path = out or Path("runs") / f"reproduce-{scale}"
         if names:
             from perfeds2.report.reproduction import write_figure
             from perfeds2.report.reproduction_page import write_page
 
+            _prepare_to_train()
+            seeds = seeds or ("3" if scale == "quick" else "5")
             figures, all_seeds = load_figures(names), resolve({"run": {"seeds": _seeds(seeds)}}).run.seeds
-            runs = plan_runs(figures, all_seeds, scale, None if data_dir is None else str(data_dir), task)
+            changed: dict[str, Any] = {}
+            for assignment in changes or ():
+                put_text(changed, assignment)
+            runs = plan_runs(figures, all_seeds, scale, task, changed)
+            open_set(path, scale, changed)
             place.append(path)
             written: list[Path] = []
             with _progress(quiet, "reproduce") as watch:
-                for figure, table in run_figures(figures, runs, path, watch):
+                for figure, table in run_figures(figures, runs, path, watch, data_dir):
                     written += [table, *write_figure(figure, table, path)]
             written += write_ledger(ledger(path), path)
+            tried = [word for assignment in changes or () for word in ("--set", assignment)]
             command = shlex.join(
-                ["perfeds2", "reproduce", *names, "--scale", scale, "--seeds", seeds, "--out", str(path)]
+                ["perfeds2", "reproduce", *names, "--scale", scale, "--seeds", seeds, *tried, "--out", str(path)]
             )
             written.append(write_page(load_figures(["all"]), path, command))
             _say(quiet, "\n".join(f"Wrote: {file}" for file in written))
-        if claims and not quiet:
+        if markdown:
+            typer.echo(ledger_markdown(ledger(path)))
+        elif claims and not quiet:
             print_ledger(ledger(path))
 
 
@@ -422,7 +520,10 @@ def _with_settings(
             flag.replace("-", "_"),
             keyword,
             default=None,
-            annotation=Annotated[str | None, typer.Option(f"--{flag}", help=text, metavar=look, rich_help_panel=panel)],
+            annotation=Annotated[
+                str | None if look else bool | None,
+                typer.Option(f"--{flag}", help=text, metavar=look or None, rich_help_panel=panel),
+            ],
         )
         for flag, (_, _, look, panel, text) in SETTINGS.items()
         if flag not in leave_out
@@ -432,6 +533,7 @@ def _with_settings(
         "set_": (Annotated[list[str] | None, typer.Option("--set", help="Any setting of the spec: section.key=value. Repeatable.", metavar="KEY=VALUE")], None),
         "out": (Annotated[Path | None, typer.Option("--out", help="Where the results go. (default: a new folder in runs/)", metavar="DIR")], None),
         "resume": (Annotated[Path | None, typer.Option("--resume", help="Go on with a run that was interrupted or killed.", metavar="DIR")], None),
+        "no_compile_cache": (NoCompileCache, None),
         "quiet": (Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")], False),
     }  # fmt: skip
     parameters += [
@@ -446,7 +548,7 @@ def _with_settings(
 
 def _spec(given: dict[str, Any], defaults: dict[str, Any], resume: Path | None) -> "Spec":
     """From a spec file, then flags, then --set; or from the folder to be resumed."""
-    from perfeds2.experiments.spec import InputError, put, put_text, read_toml, resolve
+    from perfeds2.experiments.spec import InputError, read_toml, resolve
 
     spec_file, assignments = given.pop("spec"), given.pop("set_") or []
     flags = {name: value for name, value in given.items() if value is not None}
@@ -458,6 +560,15 @@ def _spec(given: dict[str, Any], defaults: dict[str, Any], resume: Path | None) 
                 f"--resume {resume} holds no run (no spec.toml); give the folder of a run that was started."
             )
         return resolve(read_toml(resume / "spec.toml"))
+    return resolve(_values(spec_file, flags, assignments, defaults))
+
+
+def _values(
+    spec_file: Path | None, flags: dict[str, Any], assignments: list[str], defaults: dict[str, Any]
+) -> dict[str, Any]:
+    """A spec's nested values: from its file, then flags, then --set."""
+    from perfeds2.experiments.spec import put, put_text, read_toml
+
     values: dict[str, Any] = {} if spec_file is None else read_toml(spec_file)
     for key, value in defaults.items():
         if key not in values.get("run", {}):
@@ -467,7 +578,7 @@ def _spec(given: dict[str, Any], defaults: dict[str, Any], resume: Path | None) 
         put(values, section, key, _parse(name, value))
     for assignment in assignments:
         put_text(values, assignment)
-    return resolve(values)
+    return values
 
 
 def _parse(name: str, text: str) -> Any:
@@ -538,13 +649,19 @@ def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(command, total=1.0, detail="compiling …")
+        bar = progress.add_task(command, total=1.0, detail="starting …")
         first: list[float] = []  # when the first rounds had been trained: compiling is over
 
+        shown = 0.0
+
         def watch(now: Any) -> None:
-            if not first:
+            nonlocal shown
+            if now.share < 1 and time.monotonic() - shown < 0.05:
+                return
+            shown = time.monotonic()
+            if now.rounds and not first:
                 first.append(time.monotonic())
-            speed = now.rounds / max(time.monotonic() - first[0], 1.0)
+            speed = now.rounds / max(time.monotonic() - first[0], 1.0) if first else 0.0
             progress.update(
                 bar,
                 completed=now.share,
@@ -553,6 +670,13 @@ def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
             )
 
         yield watch
+
+
+def _prepare_to_train() -> None:
+    from perfeds2.learning.compiled import deterministic, keep_compiled
+
+    os.environ.update(deterministic())
+    keep_compiled()
 
 
 @contextmanager
@@ -571,12 +695,16 @@ def _guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]
     except Exception as error:
         if os.environ.get("PERFEDS2_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.strerror and error.filename:  # the disk, not the program
+            again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place and place[0].is_dir() else "")
+            saved = f"; what is done is safe, go on with: {again}" if again else ""
+            _stop(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
         where = "set PERFEDS2_DEBUG=1 to see where"
         if place and place[0].is_dir():
-            with (place[0] / "events.log").open("a", encoding="utf-8") as log:
+            with suppress(OSError), (place[0] / "events.log").open("a", encoding="utf-8") as log:
                 log.write(traceback.format_exc())
-            where = f"the traceback is in {place[0] / 'events.log'}"
-        _stop(1, f"perfeds2 {command}: {type(error).__name__}: {error} ({where})")
+                where = f"the traceback is in {place[0] / 'events.log'}"
+        _stop(1, f"perfeds2 {command}: {type(error).__name__}: {' '.join(str(error).split())} ({where})")
 
 
 def _stop(status: int, message: str) -> NoReturn:
@@ -589,7 +717,13 @@ def _say(quiet: bool, message: str) -> None:
         typer.echo(message)
 
 
-PLAN_LEAVES_OUT = ("algorithms", "seeds", "horizon-s", "rounds", "eval-every-s", "schedule", "bandwidth", "resume")
+SIMULATE_LEAVES_OUT = (
+    *("data-dir", "alpha", "beta", "eval-every-s", "target-accuracy", "stop-when-diverged", "no_compile_cache"),
+)
+PLAN_LEAVES_OUT = (
+    *("algorithms", "seeds", "horizon-s", "rounds", "eval-every-s", "stop-when-diverged"),
+    *("schedule", "bandwidth", "resume"),
+)
 PLAN_FLAGS: dict[str, tuple[Any, Any]] = {
     "target_loss": (Annotated[float | None, typer.Option("--target-loss", help="The personalised training loss to reach. (default: the loss at which a pilot meets --target-accuracy)", metavar="LOSS", rich_help_panel="Plan")], None),
     "epsilon": (Annotated[float | None, typer.Option("--epsilon", help="The mean of ‖∇F‖² that the bounds are asked for. (default: the pilot's on its way to the loss)", metavar="EPS", rich_help_panel="Plan")], None),
@@ -600,15 +734,26 @@ PLAN_FLAGS: dict[str, tuple[Any, Any]] = {
     "json": (Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead of tables.", rich_help_panel="Plan")], False),
 }  # fmt: skip
 
+SWEEP_FLAGS: dict[str, tuple[Any, Any]] = {
+    "file": (Annotated[Path | None, typer.Argument(help="A TOML file that stands for all flags; flags and the grid go over it.", metavar="[SPEC]", show_default=False)], None),
+    "grid": (Annotated[list[str] | None, typer.Option("--grid", help="A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.", metavar="NAME=VALUES", rich_help_panel="Sweep")], None),
+    "on": (Annotated[str, typer.Option("--on", help="Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", metavar="ENGINE", rich_help_panel="Sweep")], "processes"),
+    "workers": (Annotated[int | None, typer.Option("--workers", help="How many at a time. (default: one per core, or per GPU)", metavar="N", rich_help_panel="Sweep")], None),
+    "retries": (Annotated[int, typer.Option("--retries", help="How often a failed run is tried again.", metavar="N", rich_help_panel="Sweep")], 2),
+}  # fmt: skip
+
 app.command()(_with_settings(compare))
 app.command()(_with_settings(run))
-app.command()(_with_settings(simulate, leave_out=("data-dir", "alpha", "beta", "eval-every-s", "target-accuracy")))
+app.command()(_with_settings(simulate, leave_out=SIMULATE_LEAVES_OUT))
 app.command()(_with_settings(plan, PLAN_LEAVES_OUT, PLAN_FLAGS))
+app.command()(_with_settings(sweep, own=SWEEP_FLAGS))
 app.command()(reproduce)
 app.command()(report)
 app.command()(errata)
 app.command()(bench)
 app.add_typer(data_app, name="data")
+app.add_typer(federate_app, name="federate")
+app.command()(replay)
 
 
 @app.callback(invoke_without_command=True)
