@@ -4,7 +4,8 @@ The rule. A curve is summed up, per seed, by its mean over the horizon of the pe
 faster, or ends higher, has more, and a run that never reaches a target needs no special treatment. "Better" compares two
 curves seed by seed (same data, cell, fading and initial weights); the 95 % Student-t interval of the paired difference
 decides: above 0 *holds*, below 0 *fails*, otherwise *undecided*. A claim of several comparisons holds if all do, fails if
-any does. Fewer than five seeds decide nothing. Times to a target are shown beside it, never used for a verdict.
+any does. A run that diverges is not left out: from then on its accuracy is 0. Fewer than five seeds decide nothing. Times
+to a target are shown beside it, never used for a verdict.
 """
 
 from collections.abc import Sequence
@@ -213,7 +214,7 @@ def mean_accuracy(curve: "pd.DataFrame") -> dict[int, float]:
     """Per seed, the mean over simulated time of the personalised test accuracy; a model stands until the next round."""
     result = {}
     for seed, table in curve.groupby("seed"):
-        times, accuracy = table.time_s.to_numpy(), table.test_accuracy_personal.to_numpy()
+        times, accuracy = table.time_s.to_numpy(), table.test_accuracy_personal.fillna(0.0).to_numpy()
         result[int(seed)] = float((np.diff(times) * accuracy[:-1]).sum() / (times[-1] - times[0]))  # type: ignore[arg-type]  # seeds are whole numbers
     return result
 

@@ -1,6 +1,7 @@
 """What do the paper's figures look like when they are run again, with seeds?
 
-A figure is a few runs. Runs that two figures share are done once: a run's folder is named after its spec.
+A figure is a few runs, one for each curve. Curves that two figures share are run once: a run's folder is named after
+its spec. Where the data lie is not part of it.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import tomli_w
 
 from perfeds2.experiments.compare import Progress, Watch, check, execute
-from perfeds2.experiments.figures.figure import TASK, Figure, Line, Panel, Scale, spec_of
+from perfeds2.experiments.figures.figure import TASK, Figure, Line, Panel, Scale, Values, spec_of
 from perfeds2.experiments.folder import Folder, open_folder
 from perfeds2.experiments.spec import InputError, Spec
-from perfeds2.files import write_text
+from perfeds2.files import clear_unfinished, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,7 @@ FIGURES = tuple(f"exp_{number}" for number in range(1, 9))
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a figure: which curves it gives."""
+    """One algorithm in one setting, with all seeds, and the curves it gives."""
 
     spec: Spec
     curves: tuple[tuple[str, Panel, Line], ...]  # (figure, panel, line)
@@ -51,51 +53,74 @@ def plan_runs(
     figures: Sequence[Figure],
     seeds: tuple[int, ...],
     scale: Scale,
-    data_dir: str | None,
     tasks: Sequence[str] | None = None,
+    changes: Values | None = None,
 ) -> list[Run]:
-    """The runs behind figures. Curves that differ only in the algorithm are one run, whichever figures they are in."""
+    """The runs behind figures, each once. ``changes`` are settings to try instead of the paper's."""
     unknown = [task for task in tasks or () if task not in TASK]
     if unknown:
         raise InputError(f"--task {unknown[0]} is in no figure; expected one of {', '.join(TASK)}.")
-    together: dict[str, tuple[Spec, list[str], list[tuple[str, Panel, Line]]]] = {}
+    together: dict[str, tuple[Spec, list[tuple[str, Panel, Line]]]] = {}
     for figure in figures:
-        for panel in figure.panels:
-            if tasks is not None and panel.task not in tasks:
-                continue
-            for line in panel.lines:
-                spec = spec_of(panel, line, seeds, scale, data_dir)
-                same = spec.model_copy(update={"run": spec.run.model_copy(update={"algorithms": ()})}).to_toml()
-                _, algorithms, curves = together.setdefault(same, (spec, [], []))
-                curves.append((figure.name, panel, line))
-                if line.algorithm not in algorithms:
-                    algorithms.append(line.algorithm)
+        for panel, line in _lines(figure):
+            if tasks is None or panel.task in tasks:
+                spec = spec_of(panel, line, seeds, scale, changes)
+                together.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
     if not together and tasks is not None:
         raise InputError(f"no panel of {', '.join(figure.name for figure in figures)} is on {', '.join(tasks)}.")
-    return [
-        Run(spec.model_copy(update={"run": spec.run.model_copy(update={"algorithms": tuple(names)})}), tuple(curves))
-        for spec, names, curves in together.values()
-    ]
+    return [Run(spec, tuple(curves)) for spec, curves in together.values()]
+
+
+def open_set(out: Path, scale: Scale, changes: Values) -> None:
+    """Say in a folder what its figures are made with, once. Refuses to mix them with figures made otherwise."""
+    path, text = out / "reproduce.toml", tomli_w.dumps({"scale": scale, "changes": changes})
+    if path.exists():
+        if path.read_text(encoding="utf-8") != text:
+            raise InputError(
+                f"--out {out} holds figures of another scale or other settings (see {path}); choose another."
+            )
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 def reproduce(
-    figures: Sequence[Figure], runs: Sequence[Run], out: Path, watch: Watch | None = None
+    figures: Sequence[Figure],
+    runs: Sequence[Run],
+    out: Path,
+    watch: Watch | None = None,
+    data_dir: Path | str | None = None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
-    for run in runs:
-        if not Folder(out / "runs" / run.name).finished:
-            check(run.spec, "reproduce")  # before anything is written
+    _check(runs, out, data_dir)
+    clear_unfinished(out)
     rows: dict[str, list[dict[str, object]]] = defaultdict(list)
     last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
     for number, run in enumerate(runs):
         folder = open_folder(out / "runs" / run.name, run.spec)
         if not folder.finished:
-            execute(run.spec, "reproduce", folder, watch=_part_of(watch, number, len(runs)))
+            execute(_with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs)))
         for row in _curve_rows(run, out):
             rows[str(row["figure"])].append(row)
         for figure in figures:
             if last.get(figure.name) == number:
                 yield figure, _write_curves(figure, rows[figure.name], out)
+
+
+def _check(runs: Sequence[Run], out: Path, data_dir: Path | str | None) -> None:
+    """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
+    seen: set[str] = set()
+    for run in runs:
+        if not Folder(out / "runs" / run.name).finished:
+            data = f"{run.spec.task} {run.spec.cell.ues}"
+            check(_with_data(run.spec, data_dir), "simulate" if data in seen else "reproduce")
+            seen.add(data)
+
+
+def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
+    if data_dir is None:
+        return spec
+    return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
 
 
 def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) -> Path:
@@ -144,5 +169,5 @@ def _curve_rows(run: Run, out: Path) -> Iterator[dict[str, object]]:
 
     metrics = pd.read_csv(out / "runs" / run.name / "metrics.csv")
     for figure, panel, line in run.curves:
-        for record in pd.DataFrame(metrics[metrics.algorithm == line.algorithm]).to_dict("records"):
+        for record in metrics.to_dict("records"):
             yield {"figure": figure, "panel": panel.title, "task": panel.task, "line": line.label, **record}

@@ -9,6 +9,7 @@ import numpy as np
 from perfeds2 import __version__
 from perfeds2.experiments.claims import Entry, ledger
 from perfeds2.experiments.figures.figure import TARGET, Figure
+from perfeds2.experiments.spec import read_toml
 from perfeds2.files import write_text
 from perfeds2.report.answer import listed
 from perfeds2.report.charts import Chart
@@ -41,7 +42,7 @@ def page(figures: Sequence[Figure], out: Path, entries: Sequence[Entry], command
     found = [(figure, out / f"{figure.name}.csv") for figure in figures]
     drawn = [(figure, load_panels(figure, csv)) for figure, csv in found if csv.exists()]
     charts: list[Chart] = []
-    sections = [_header(drawn, entries), _ledger_section(entries)]
+    sections = [_header(drawn, entries, _tried(out)), _ledger_section(entries)]
     first = 0  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
     for figure, panels in drawn:
         mine, names = _figure_charts(figure, panels, first)
@@ -52,13 +53,23 @@ def page(figures: Sequence[Figure], out: Path, entries: Sequence[Entry], command
     return document(counts(entries), sections, charts, STYLE)
 
 
-def _header(drawn: Sequence[tuple[Figure, list[Drawn]]], entries: Sequence[Entry]) -> str:
+def _tried(out: Path) -> str:
+    """What the figures in a folder were made with instead of the paper's settings; empty for nothing."""
+    path = out / "reproduce.toml"
+    changes = read_toml(path).get("changes", {}) if path.exists() else {}
+    return ", ".join(
+        f"{section}.{key} = {value}" for section, values in changes.items() for key, value in values.items()
+    )
+
+
+def _header(drawn: Sequence[tuple[Figure, list[Drawn]]], entries: Sequence[Entry], changes: str) -> str:
     seeds = sorted({panel.seeds for _, panels in drawn for panel in panels})
     over = f"{listed([str(number) for number in seeds])} seed{'' if seeds == [1] else 's'}"
     facts = [
         "Section VI again",
         f"{len(drawn)} figure{'s' if len(drawn) != 1 else ''}",
         over,
+        *([f"instead of the paper's: {changes}"] if changes else []),
         f"perfeds2 {__version__}",
     ]
     return (

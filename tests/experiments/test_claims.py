@@ -1,5 +1,6 @@
 """Do the ledger's verdicts follow its rule?"""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -113,6 +114,11 @@ def test_the_mean_is_over_simulated_time_and_a_model_stands_until_the_next():
     """0.2 for 3 s and 0.6 for 1 s: 0.3. What the last round brings at the horizon had no time."""
     table = pd.DataFrame({"seed": 7, "time_s": [0.0, 3.0, 4.0], "test_accuracy_personal": [0.2, 0.6, 0.9]})
     assert mean_accuracy(table) == {7: pytest.approx(0.3)}
+
+
+def test_a_run_that_diverged_counts_with_accuracy_zero_from_then_on():
+    table = pd.DataFrame({"seed": 7, "time_s": [0.0, 3.0, 4.0], "test_accuracy_personal": [0.2, math.nan, math.nan]})
+    assert mean_accuracy(table) == {7: pytest.approx(0.15)}
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9), st.data())

@@ -10,7 +10,7 @@ from perfeds2.experiments import compare as compare_module
 from perfeds2.experiments import reproduce as module
 from perfeds2.experiments.figures import figure as tables
 from perfeds2.experiments.figures.figure import EQUAL, SIX, Figure, Panel, algorithms, merged, varied
-from perfeds2.experiments.reproduce import FIGURES, load_curves, load_figures, plan_runs, reproduce
+from perfeds2.experiments.reproduce import FIGURES, load_curves, load_figures, open_set, plan_runs, reproduce
 from perfeds2.experiments.spec import InputError
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
@@ -32,23 +32,54 @@ def tiny_tasks(monkeypatch):
 
 
 def runs_of(*figures, seeds=(0, 1), tasks=None):
-    return plan_runs(figures, seeds, "quick", None, tasks)
+    return plan_runs(figures, seeds, "quick", tasks)
 
 
 def everything_in(folder):
     return {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_curves_that_differ_only_in_the_algorithm_are_one_run_across_figures():
-    first, second = runs_of(ALGORITHMS, QUORUMS)
-    assert first.spec.run.algorithms == ("PerFedS2", "FedAvgS2")
+def test_a_curve_that_two_figures_show_is_one_run():
+    first, second, third = runs_of(ALGORITHMS, QUORUMS)
     assert [(figure, line.label) for figure, _, line in first.curves] == [
         ("exp_1", "PerFedS2"),
-        ("exp_1", "FedAvgS2"),
         ("exp_4", "A = 2"),  # the same cell, quorum and data
     ]
-    assert (second.spec.protocol.quorum, second.spec.run.algorithms) == (3, ("PerFedS2",))
-    assert first.name != second.name
+    assert [run.spec.run.algorithms for run in (first, second, third)] == [("PerFedS2",), ("FedAvgS2",), ("PerFedS2",)]
+    assert (second.spec.protocol.quorum, third.spec.protocol.quorum) == (2, 3)
+    assert len({first.name, second.name, third.name}) == 3
+
+
+def test_a_figure_run_before_costs_nothing_in_a_larger_set(tmp_path, monkeypatch):
+    list(reproduce([ALGORITHMS], runs_of(ALGORITHMS), tmp_path))
+    trained = []
+    execute = module.execute
+    monkeypatch.setattr(
+        module,
+        "execute",
+        lambda spec, *rest, **more: (trained.append(spec.protocol.quorum), execute(spec, *rest, **more)),
+    )
+    list(reproduce([ALGORITHMS, QUORUMS], runs_of(ALGORITHMS, QUORUMS), tmp_path))
+    assert trained == [3]
+
+
+def test_where_the_data_lie_does_not_name_a_run(tmp_path):
+    runs = runs_of(ALGORITHMS)
+    list(reproduce([ALGORITHMS], runs, tmp_path, data_dir=tmp_path / "here"))
+    before = everything_in(tmp_path / "runs")
+    list(reproduce([ALGORITHMS], runs, tmp_path, data_dir=tmp_path / "there"))
+    assert everything_in(tmp_path / "runs") == before
+
+
+def test_a_changed_setting_reaches_every_run_and_its_figures_are_kept_apart(tmp_path):
+    runs = plan_runs([ALGORITHMS, QUORUMS], (0,), "quick", changes={"learning": {"beta": 0.01}})
+    assert {run.spec.learning.beta for run in runs} == {0.01}
+    open_set(tmp_path, "quick", {"learning": {"beta": 0.01}})
+    open_set(tmp_path, "quick", {"learning": {"beta": 0.01}})
+    with pytest.raises(InputError, match="other settings"):
+        open_set(tmp_path, "quick", {})
+    with pytest.raises(InputError, match="another scale"):
+        open_set(tmp_path, "paper", {"learning": {"beta": 0.01}})
 
 
 def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(tmp_path, monkeypatch):
@@ -86,7 +117,7 @@ def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(tmp_path, monk
 
 
 def test_the_numbers_are_those_of_the_run(tmp_path):
-    (run,) = runs_of(ALGORITHMS, seeds=(0,))
+    run, _ = runs_of(ALGORITHMS, seeds=(0,))
     list(reproduce([ALGORITHMS], [run], tmp_path))
     numbers = []
     for path in (tmp_path / "runs" / run.name / "metrics.csv", tmp_path / "exp_1.csv"):
@@ -160,13 +191,13 @@ def test_figures_are_found_by_name_once_each_and_all():
 
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_every_figure_of_the_paper_is_a_valid_spec(scale):
-    runs = plan_runs(load_figures(["all"]), (0, 1, 2, 3, 4), scale, None)
+    runs = plan_runs(load_figures(["all"]), (0, 1, 2, 3, 4), scale)
     assert len({run.name for run in runs}) == len(runs)
     assert {run.spec.task.name for run in runs} == {"mnist", "cifar100", "shakespeare"}
     assert {figure for run in runs for figure, _, _ in run.curves} == set(FIGURES)
     for run in runs:
         spec = run.spec
-        shakespeare = spec.task.name == "shakespeare"
+        shakespeare = spec.task.name == "shakespeare" and scale == "paper"
         assert (spec.cell.ues, spec.cell.power_w, spec.cell.bandwidth_hz) == (188 if shakespeare else 20, 0.01, 1e6)
         assert (spec.learning.alpha, spec.learning.beta) == (
             (0.02, 0.06) if spec.task.name == "cifar100" else (0.03, 0.07)

@@ -293,3 +293,11 @@ def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path
     assert browser.find_element(By.CSS_SELECTOR, "#exp_1 .legend button").text == EVIL
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+def test_the_page_says_which_settings_are_not_the_papers(tmp_path: Path):
+    (figure,) = load_figures(["exp_1"])
+    numbers_of(figure, seeds=1).to_csv(tmp_path / "exp_1.csv", index=False)
+    assert "learning.beta" not in write_page([figure], tmp_path).read_text(encoding="utf-8")
+    (tmp_path / "reproduce.toml").write_text('scale = "paper"\n[changes.learning]\nbeta = 0.02\n')
+    assert "learning.beta = 0.02" in write_page([figure], tmp_path).read_text(encoding="utf-8")
