@@ -4,13 +4,19 @@ BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
 
-.PHONY: run test lint bench format clean
+.PHONY: run test test-slow audit lint bench format clean
 
 run: $(CORE)  ## the default comparison: nine algorithms, one cell
 	$(BIN)/perfeds2 compare
 
 test: $(DEV)  ## the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4
+
+test-slow: $(DEV)  ## hostile input by the thousand; minutes
+	PERFEDS2_HOSTILE_INPUTS=1000 $(BIN)/pytest tests/reliability/test_hostile_files.py tests/reliability/test_hostile_specs.py -n auto --maxprocesses 4
+
+audit:  ## known vulnerabilities of what we depend on, where the network permits
+	$(PYTHON) .ci/audit.py
 
 lint: $(DEV)  ## formatting, lint rules, types
 	$(BIN)/ruff format --check .
@@ -33,5 +39,5 @@ $(CORE): pyproject.toml constraints.txt
 	touch $@
 
 $(DEV): $(CORE)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	touch $@

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -130,27 +129,6 @@ def long_run(folder):
         *(sys.executable, "-m", "perfeds2.cli", "run", "--horizon-s", "120", "--eval-every-s", "1", "--seed", "1"),
         *("--algorithms", "PerFedS2,FedAvg-ASY", "--quiet", "--out", str(folder)),
     ]
-
-
-def test_a_run_killed_with_sigkill_resumes_to_the_same_bytes(tmp_path):
-    assert subprocess.run(long_run(tmp_path / "whole")).returncode == 0
-    chance = random.Random(5)
-    folder = tmp_path / "killed"
-    kills = 0
-    command = long_run(folder)
-    for _ in range(4):
-        process = subprocess.Popen(command)
-        deadline = time.monotonic() + 60
-        while not (folder / "parts").exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(chance.uniform(0.5, 6))
-        process.kill()
-        kills += process.wait() == -signal.SIGKILL
-        if folder.exists():
-            command = [sys.executable, "-m", "perfeds2.cli", "run", "--resume", str(folder), "--quiet"]
-    assert kills >= 1
-    assert subprocess.run([*command[:-1], "--quiet"]).returncode == 0
-    assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):

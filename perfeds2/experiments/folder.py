@@ -5,6 +5,7 @@ finished (algorithm, seed) and a checkpoint of the one at work. Every file is wr
 moment leaves a folder that can be continued.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,9 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from perfeds2.experiments.spec import InputError, Spec
-from perfeds2.files import write_atomically, write_text
+from perfeds2.files import clear_unfinished, write_atomically, write_text
 
 Arrays = dict[str, np.ndarray]
+DONE = ".parts.done"  # parts that are no longer needed
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class Folder:
 
     def close(self) -> None:
         """Everything is in its place: the parts are no longer needed."""
-        shutil.rmtree(self.parts)
+        self.parts.rename(self.path / DONE)  # at once, so that the folder is finished or not
+        shutil.rmtree(self.path / DONE)
 
 
 def open_folder(path: Path, spec: Spec) -> Folder:
@@ -75,10 +78,19 @@ def open_folder(path: Path, spec: Spec) -> Folder:
         elif path.exists() and any(entry for entry in path.iterdir() if not entry.name.startswith(".spec.toml.")):
             raise InputError(f"--out {path} holds other files and no spec.toml; choose an empty or new folder.")
         path.mkdir(parents=True, exist_ok=True)
+        if not known.exists():
+            write_text(known, text)  # before anything else: a folder that has it is a run's
+        _clear(folder)
         if not folder.finished:
             folder.parts.mkdir(exist_ok=True)
-        write_text(known, text)
     return folder
+
+
+def _clear(folder: Folder) -> None:
+    """Away with what a killed process had begun."""
+    for place in (folder.path, folder.parts):
+        clear_unfinished(place)
+    shutil.rmtree(folder.path / DONE, ignore_errors=True)
 
 
 def free_folder(parent: Path, name: str) -> Path:
@@ -91,20 +103,36 @@ def free_folder(parent: Path, name: str) -> Path:
 
 def save_arrays(path: Path, arrays: Arrays, facts: dict[str, Any] | None = None) -> None:
     """Named arrays, and facts as JSON, in one safetensors file."""
+    arrays = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
+    checked = {"sha256": _digest(arrays, facts or {}), "facts": facts or {}}
     with write_atomically(path) as file:
-        file.write(save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"facts": json.dumps(facts or {})}))
+        file.write(save(arrays, {"facts": json.dumps(checked)}))
 
 
 def load_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """Read what ``save_arrays`` wrote."""
     try:
         with safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
-            return {key: file.get_tensor(key) for key in file.keys()}, facts  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+            checked = json.loads((file.metadata() or {})["facts"])
+            arrays, facts = {key: file.get_tensor(key) for key in file.keys()}, checked["facts"]  # noqa: SIM118 (not a mapping)
+        if checked["sha256"] != _digest(arrays, facts):
+            raise ValueError("its checksum is another")
+        return arrays, facts
+    except (SafetensorError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise InputError(
-            f"checkpoint {path} is corrupt ({error}); delete it to repeat the part of the run it stands for."
+            f"checkpoint {path} is corrupt ({' '.join(str(error).split())}); delete it to repeat the part of the run it "
+            f"stands for."
         ) from None
+
+
+def _digest(arrays: Arrays, facts: dict[str, Any]) -> str:
+    """A flipped bit would else be a wrong number that nobody notices."""
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for key in sorted(arrays):
+        values = arrays[key]
+        digest.update(f"{key} {values.dtype} {values.shape} ".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager

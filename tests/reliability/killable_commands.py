@@ -1,0 +1,254 @@
+"""How is the command line killed a hundred times without importing everything a hundred times?
+
+A server imports the package once and starts no computation. For each request it forks: the child is a fresh
+``perfeds2`` command in a folder of its choice, killed with SIGKILL after so many seconds or right before its n-th
+operation on a file, or not at all. ``Commands`` is the side of the tests.
+"""
+
+import json
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree"}
+PATIENCE_S = 120.0  # no command here takes this long: one that does hangs
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int  # as subprocess has it: -9 for SIGKILL
+    seconds: float
+    operations: int  # on files, in the folder it ran in
+    out: str
+    err: str
+
+    @property
+    def killed(self) -> bool:
+        return self.status == -signal.SIGKILL
+
+
+class Commands:
+    """Runs ``perfeds2`` commands, each in a process of its own."""
+
+    def __init__(self, scratch: Path, **environment: str) -> None:
+        self.scratch = scratch
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a fork takes only one thread along
+        self.process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads, **environment},
+        )
+
+    def __call__(
+        self,
+        *arguments: object,
+        cwd: Path,
+        after_s: float | None = None,
+        before_operation: int | None = None,
+        setting: dict[str, Any] | None = None,
+    ) -> Ended:
+        """One command, from its arguments; killed after so many seconds or before an operation on files, if given."""
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "cwd": str(cwd),
+            "scratch": str(self.scratch),
+        }
+        request |= {"after_s": after_s, "before_operation": before_operation, "setting": setting or {}}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        said = [(self.scratch / name).read_text() for name in ("out", "err")]
+        return Ended(answer["status"], answer["seconds"], answer["operations"], *said)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        with self.process:  # closes the pipes and waits
+            self.process.stdin.close()
+
+
+def files_of(folder: Path, besides: Sequence[str] = ("events.log",)) -> dict[str, bytes]:
+    """Every file in a folder but the log, which tells the time of day."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in besides)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+# ---- the server
+
+
+def serve() -> None:
+    import_everything()
+    for line in sys.stdin:
+        request = json.loads(line)
+        counter = mmap.mmap(-1, 8)  # seen by both, whoever dies
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            be_the_command(request, counter)
+        status = wait(child, request["after_s"])
+        (operations,) = struct.unpack("q", counter)
+        seconds = time.monotonic() - began
+        print(json.dumps({"status": status, "seconds": seconds, "operations": operations}), flush=True)
+
+
+def import_everything() -> None:
+    import matplotlib.pyplot  # noqa: F401
+    import pandas  # noqa: F401
+    import scipy.optimize
+    import scipy.stats  # noqa: F401
+    import sklearn.datasets  # noqa: F401
+    from jax._src import xla_bridge
+
+    import perfeds2.cli
+    import perfeds2.experiments.claims
+    import perfeds2.experiments.compare
+    import perfeds2.experiments.reproduce
+    import perfeds2.experiments.sweep
+    import perfeds2.report.ledger
+    import perfeds2.report.page
+    import perfeds2.report.reproduction
+    import perfeds2.report.reproduction_page
+    import perfeds2.report.sweep
+    import perfeds2.report.terminal  # noqa: F401
+
+    assert not xla_bridge.backends_are_initialized(), "a fork would inherit a computer without its threads"
+
+
+def wait(child: int, after_s: float | None) -> int:
+    deadline = time.monotonic() + (PATIENCE_S if after_s is None else after_s)
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended:
+        if time.monotonic() >= deadline:
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            break
+        time.sleep(0.002)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status)
+
+
+def be_the_command(request: dict[str, Any], counter: mmap.mmap) -> None:
+    """In the child: a ``perfeds2`` command from here on."""
+    os.chdir(request["cwd"])
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{request['scratch']}/{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    warnings.filterwarnings("ignore", message="os.fork")
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation")  # as commands do
+    sys.argv = ["perfeds2", *request["arguments"]]
+    apply(request["setting"])
+    count_operations(request["cwd"], request["before_operation"], counter)
+    status = 1
+    try:
+        from perfeds2.cli import main
+
+        main()
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def apply(setting: dict[str, Any]) -> None:
+    """What a test wants smaller, fewer or sooner than a user gets it."""
+    import resource
+
+    from perfeds2.experiments import compare, sweep
+    from perfeds2.experiments.figures import exp_4, figure
+
+    if "checkpoint_every_s" in setting:
+        compare.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
+    if "horizon_s" in setting:
+        figure.HORIZON_S["quick"].update(setting["horizon_s"])
+    if "most_lines" in setting:
+        panels = (replace(panel, lines=panel.lines[: setting["most_lines"]]) for panel in exp_4.FIGURE.panels)
+        exp_4.FIGURE = replace(exp_4.FIGURE, panels=tuple(panels))
+    if "in_process" in setting:
+        sweep.open_engine = one_worker
+    if "xla_flags" in setting:
+        os.environ["XLA_FLAGS"] = setting["xla_flags"]  # read when the first function is compiled
+    if "workers" in setting:
+        os.cpu_count = lambda: setting["workers"]
+    if "file_bytes" in setting:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (setting["file_bytes"], resource.RLIM_INFINITY))
+    if "delete_at" in setting:
+        operation, folder = setting["delete_at"]
+        delete_before_operation(operation, folder)
+
+
+def one_worker(on: str, workers: int | None, log: Path) -> Any:
+    """Does a sweep's jobs in the process that writes its files: the one whose death matters."""
+    from perfeds2.experiments.engines import Done, Line, Started, open_engine
+    from perfeds2.experiments.worker import work
+
+    def events(line: Line) -> Any:
+        while line:
+            job = line.take()
+            yield Started(job, 0)
+            yield Done(job, 0, work(job.specs)["results"])
+
+    return replace(open_engine(on, workers, log), events=events)
+
+
+def count_operations(cwd: str, last: int | None, counter: mmap.mmap) -> None:
+    """Count what the command does to files in its folder, and be killed before one of them."""
+    lock = threading.Lock()
+    count = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in OPERATIONS or not isinstance(arguments[0], str) or not inside(arguments[0], cwd):
+            return
+        with lock:
+            count += 1
+            counter[:] = struct.pack("q", count)
+            if count == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def delete_before_operation(operation: int, folder: str) -> None:
+    """Somebody else deletes the folder while the command is at work."""
+    import shutil
+
+    count = 0
+
+    def hook(event: str, _: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event == "os.rename":
+            count += 1
+            if count == operation:
+                os.rename(folder, f"{folder}.gone")  # at once: nobody can write into half of it
+                shutil.rmtree(f"{folder}.gone")
+
+    sys.addaudithook(hook)
+
+
+def inside(path: str, cwd: str) -> bool:
+    return not os.path.isabs(path) or path.startswith(cwd)
+
+
+if __name__ == "__main__":
+    serve()
