@@ -1,0 +1,1 @@
+"""The same rounds for real: a PerFedS2 federation over a network, with Flower as its engine."""

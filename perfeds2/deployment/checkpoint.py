@@ -1,0 +1,75 @@
+"""How does a federation survive the death of its server?
+
+When a round has closed, and before the new model goes out, everything that was merged is written in one atomic file. A
+server that starts again takes it up there: the jobs that were out are given up, everybody is handed the newest model, and
+nothing is merged twice, because no ticket is used twice.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.record import Record
+from perfeds2.deployment.transport import Arrays
+from perfeds2.experiments.folder import Folder
+from perfeds2.experiments.spec import InputError
+from perfeds2.timeline.rounds import IDLE, Server
+
+NAME = "federation"
+TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them
+
+
+def save_checkpoint(folder: Folder, federation: Federation, started_unix: float) -> None:
+    import jax
+
+    arrays = {f"params/{name}": values for name, values in federation.params.items()}
+    arrays |= {f"record/{name}": values for name, values in federation.record.to_arrays().items()}
+    leaves = jax.tree.leaves(federation.optimiser)
+    arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+    arrays["merged_in"] = federation.server.merged_in
+    arrays["held"] = np.array([device.held for device in federation.devices], np.int64)
+    facts = {
+        "round": federation.round,
+        "opened_s": federation.server.opened_s,
+        "next_ticket": federation.next_ticket,
+        "refused": [device.refused for device in federation.devices],
+        "started_unix": started_unix,
+        "saved_unix": time.time(),
+    }
+    folder.save_part(NAME, arrays, facts)
+
+
+def load_checkpoint(folder: Folder, federation: Federation) -> float | None:
+    """Bring a fresh federation to where the folder's was. Returns when that had started; None if there was none."""
+    part = folder.load_part(NAME)
+    if part is None:
+        return None
+    arrays, facts = part
+    import jax
+
+    params = _under("params/", arrays)
+    form = {name: (values.shape, values.dtype) for name, values in params.items()}
+    leaves, structure = jax.tree.flatten(federation.optimiser)
+    saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
+    if form != federation.form or len(saved) != len(leaves) or arrays["merged_in"].shape != (federation.ues,):
+        raise InputError(f"checkpoint {folder.parts / NAME}.safetensors does not fit this federation; delete it.")
+    federation.params = params
+    federation.optimiser = structure.unflatten(saved)
+    federation.record = Record.from_arrays(_under("record/", arrays))
+    nobody = np.full(federation.ues, IDLE, np.int64)
+    federation.server = Server(facts["round"], nobody, arrays["merged_in"].copy(), facts["opened_s"])
+    federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
+    for device, held, refused in zip(federation.devices, arrays["held"].tolist(), facts["refused"], strict=True):
+        device.held, device.refused = held, refused
+    for look in federation.record.looks:
+        device = federation.devices[look.ue]
+        device.looked = max(device.looked, look.version)
+    started_unix = float(facts["started_unix"])
+    save_checkpoint(folder, federation, started_unix)  # should we die before the next round, the tickets are gone too
+    return started_unix
+
+
+def _under(prefix: str, arrays: Arrays) -> dict[str, Any]:
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}

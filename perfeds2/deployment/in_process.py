@@ -1,0 +1,49 @@
+"""A federation without a network: devices are functions, delays are given, time is virtual."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+from perfeds2.deployment.transport import Arrays, Job, Reply
+
+Answer = Callable[[Job, Arrays], Reply]  # what a device does with a job; when it arrives is decided here
+
+
+class InProcess:
+    """A transport for tests and for trying things out."""
+
+    def __init__(self, answer: Answer, delay_s: Callable[[Job], float], ues: int) -> None:
+        self.answer, self.delay_s = answer, delay_s
+        self.present = set(range(ues))
+        self.time_s = 0.0
+        self.sent: list[Job] = []
+        self._on_the_way: list[tuple[float, int, Reply]] = []
+        self._order = itertools.count()
+
+    def dispatch(self, job: Job, params: Arrays) -> bool:
+        self.sent.append(job)
+        self.deliver(self.answer(job, params), self.delay_s(job))
+        return True
+
+    def deliver(self, reply: Reply, delay_s: float) -> None:
+        """Let a reply arrive after a delay: an answer, or one nobody asked for."""
+        arrival_s = self.time_s + delay_s
+        heapq.heappush(self._on_the_way, (arrival_s, next(self._order), replace(reply, received_s=arrival_s)))
+
+    def poll(self, wait_s: float) -> list[Reply]:
+        """Jump to the next arrival, if it is near enough."""
+        next_s = self._on_the_way[0][0] if self._on_the_way else float("inf")
+        self.time_s = max(self.time_s, min(next_s, self.time_s + wait_s))
+        arrived = []
+        while self._on_the_way and self._on_the_way[0][0] <= self.time_s:
+            reply = heapq.heappop(self._on_the_way)[2]
+            if reply.ue in self.present:  # what a lost device had not sent is lost with it
+                arrived.append(reply)
+        return arrived
+
+    def members(self) -> frozenset[int]:
+        return frozenset(self.present)
+
+    def now(self) -> float:
+        return self.time_s

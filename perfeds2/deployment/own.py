@@ -1,0 +1,86 @@
+"""How does a user's own model and data join a federation?
+
+A file with two names does: ``model``, and ``load_data(folder, device)``, which is called on the device only. The data
+never leave it. See docs/deploy.md for an example of twenty lines.
+"""
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from perfeds2.learning.data import Batch, Data, Part, Shards
+from perfeds2.learning.models import Params
+from perfeds2.learning.partition import Partition
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["shard"], meta_fields=[])
+@dataclass(frozen=True)
+class OwnSamples:
+    """One device's samples, whatever number the server knows it by."""
+
+    shard: Shards
+
+    @property
+    def ues(self) -> int:
+        return 1
+
+    def lengths(self) -> tuple[int, int]:
+        return self.shard.lengths()
+
+    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:  # noqa: ARG002 (the interface)
+        return self.shard.batches(key, jnp.int32(0), shape)
+
+    def train_part(self, ue: Int[Array, ""], length: int) -> Part:  # noqa: ARG002 (the interface)
+        return self.shard.train_part(jnp.int32(0), length)
+
+    def test_part(self, ue: Int[Array, ""], length: int) -> Part:  # noqa: ARG002 (the interface)
+        return self.shard.test_part(jnp.int32(0), length)
+
+
+def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed: int = 0) -> Data:
+    """Samples and labels of one device, shuffled; the last part of them is kept for testing."""
+    if len(x) != len(y) or len(x) < 2:
+        raise ValueError(f"own_samples needs a label for each of at least 2 samples, got {len(x)} and {len(y)}.")
+    test = min(max(round(len(x) * test_share), 1), len(x) - 1)
+    order = np.random.default_rng(seed).permutation(len(x))
+    parts = Partition(order, np.array([0]), np.array([len(x) - test]), np.array([test]))
+    return OwnSamples(Shards.of(np.asarray(x, np.float32), np.asarray(y), parts))
+
+
+@typing.runtime_checkable
+class Module(typing.Protocol):
+    """What one sample goes through: an Equinox module, or any other JAX pytree that can be called."""
+
+    def __call__(self, x: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class EquinoxModel:
+    """A model of ours from an Equinox module that is called on one sample and returns one logit per class."""
+
+    make: Callable[[Any], Module]  # a key to a module
+    sample_rank: int = 1  # how many axes a sample has
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        leaves, _ = jax.tree_util.tree_flatten_with_path(self.make(key))
+        return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
+
+    def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
+        # The module itself is made again while the program is traced; its own arrays are not used, so they cost nothing.
+        leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(jax.random.key(0)))
+        module = structure.unflatten(
+            [
+                params[jax.tree_util.keystr(path).lstrip(".")] if isinstance(leaf, jax.Array) else leaf
+                for path, leaf in leaves
+            ]
+        )
+        many = x.shape[: x.ndim - self.sample_rank]
+        logits = jax.vmap(module)(x.reshape(-1, *x.shape[len(many) :]))
+        return logits.reshape(*many, -1)

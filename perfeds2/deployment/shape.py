@@ -1,0 +1,186 @@
+"""Do real rounds take as long as the simulator says, when every device has the uplink of a radio cell?
+
+Each device gets a network of its own (a Linux network namespace) behind a token bucket with the rate of its place in the
+cell. Afterwards the same protocol is played on a virtual clock with the same rates and device times, and the two are put
+side by side.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.local import Place, Watch, run_locally
+from perfeds2.deployment.settings import Settings
+from perfeds2.deployment.transport import Arrays, Job, Reply
+from perfeds2.experiments.compare import make_cell
+from perfeds2.files import write_text
+from perfeds2.learning.tasks import payload_bits
+from perfeds2.network.link import rate_bps
+from perfeds2.timeline.timeline import Timeline
+
+SERVER_HOST = "10.231.255.1"
+BURST = "64kb"
+ROUNDS_OF_FADING = 101
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A shaped run beside its prediction."""
+
+    uplink_bps: list[float]
+    sent_bytes_per_job: list[float]  # all that crossed a device's uplink, by the jobs it did
+    payload_bits: float  # Z
+    overhead_s: float  # of one job, in the median: what is neither computing nor sending Z
+    measured_s: list[float]  # seconds of each round
+    predicted_s: list[float]
+
+    @property
+    def gap(self) -> float:
+        """How much longer the whole run took than predicted, as a share."""
+        return sum(self.measured_s) / sum(self.predicted_s) - 1
+
+
+def run_shaped(settings: Settings, path: Path, watch: Watch | None, data_folders: Mapping[int, Path]) -> list[str]:
+    """Run a federation on shaped uplinks and compare. Returns lines for the terminal; without root it runs unshaped."""
+    obstacle = why_not()
+    if obstacle is not None:
+        run_locally(settings, path, watch, data_folders)
+        return [f"Not shaped: {obstacle}"]
+    uplink_bps = uplink_rates(settings)
+    with networks(uplink_bps) as names:
+        place = Place(SERVER_HOST, lambda device, command: ["ip", "netns", "exec", names[device], *command])
+        run_locally(settings, path, watch, data_folders, place)
+        sent_bytes = [_sent_bytes(device) for device in range(len(names))]
+    shaped = compare_with_prediction(settings, Timeline.load(path / "timeline.npz"), uplink_bps, sent_bytes)
+    write_text(path / "shape.json", json.dumps(asdict(shaped) | {"gap": shaped.gap}, indent=1) + "\n")
+    _plot(shaped, path / "shape.png")
+    return [
+        f"Uplinks: {', '.join(f'{rate / 1e3:.0f}' for rate in uplink_bps)} kbit/s",
+        f"Median round: {np.median(shaped.measured_s):.2f} s, predicted {np.median(shaped.predicted_s):.2f} s; "
+        f"whole run: {sum(shaped.measured_s):.1f} s, predicted {sum(shaped.predicted_s):.1f} s ({shaped.gap:+.1%})",
+        f"Side by side: {path / 'shape.png'}",
+    ]
+
+
+def why_not() -> str | None:
+    """What is missing to shape uplinks, in words."""
+    if sys.platform != "linux":
+        return "network namespaces need Linux; the federation ran unshaped."
+    if os.geteuid() != 0:
+        return "network namespaces need root (sudo); the federation ran unshaped."
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"the command {tool} is missing (package iproute2); the federation ran unshaped."
+    return None
+
+
+def uplink_rates(settings: Settings) -> list[float]:
+    """What each UE of the cell can send, in bit/s, with an equal share of the band and its median fading."""
+    spec = settings.spec
+    # How fast they compute is not asked here, and finding out would start JAX, which does not like to be forked.
+    cell = make_cell(
+        spec.model_copy(update={"cell": spec.cell.model_copy(update={"cycles_per_sample": 1.0})}), settings.seed
+    )
+    signal_hz = np.median([cell.signal_hz(k) for k in range(ROUNDS_OF_FADING)], axis=0)
+    share_hz = np.full(cell.ues, cell.bandwidth_hz / cell.ues)
+    return rate_bps(share_hz, signal_hz).tolist()
+
+
+@contextmanager
+def networks(uplink_bps: list[float]) -> Iterator[list[str]]:
+    """One network namespace a device, its uplink behind a token bucket. All of it is taken away again."""
+    names = [f"perfeds2-{os.getpid()}-{device}" for device in range(len(uplink_bps))]
+    try:
+        _ip("address", "add", f"{SERVER_HOST}/32", "dev", "lo")
+        for device, (name, rate) in enumerate(zip(names, uplink_bps, strict=True)):
+            here, there, net = f"pf2h{device}", f"pf2d{device}", f"10.231.{device}"
+            _ip("netns", "add", name)
+            _ip("link", "add", here, "type", "veth", "peer", "name", there)
+            _ip("link", "set", there, "netns", name)
+            _ip("address", "add", f"{net}.1/30", "dev", here)
+            _ip("link", "set", here, "up")
+            _ip("-n", name, "address", "add", f"{net}.2/30", "dev", there)
+            _ip("-n", name, "link", "set", there, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", name, "route", "add", "default", "via", f"{net}.1")
+            shape = ("tbf", "rate", f"{max(round(rate), 1000)}bit", "burst", BURST, "latency", "2s")
+            _run("tc", "-n", name, "qdisc", "add", "dev", there, "root", *shape)
+        yield names
+    finally:
+        for device, name in enumerate(names):
+            _run("ip", "link", "delete", f"pf2h{device}", check=False)
+            _run("ip", "netns", "delete", name, check=False)
+        _run("ip", "address", "delete", f"{SERVER_HOST}/32", "dev", "lo", check=False)
+
+
+def compare_with_prediction(
+    settings: Settings, timeline: Timeline, uplink_bps: list[float], sent_bytes: list[float]
+) -> Shaped:
+    """Play the run's protocol on a virtual clock: a job takes the overhead, the device's computing time, and Z over its rate."""
+    jobs, bits = timeline.jobs(), payload_bits(settings.model())
+    arrived = np.isin(jobs.outcome, (0,))
+    send_s = bits / np.asarray(uplink_bps)
+    took_s = jobs.arrival_s - jobs.start_s
+    overhead_s = float(np.median((took_s - timeline.compute_s[jobs.ue] - send_s[jobs.ue])[arrived]))
+    job_s = np.maximum(overhead_s + timeline.compute_s + send_s, 1e-9)
+    predicted = predict(settings, job_s, timeline.rounds)
+    count = np.bincount(jobs.ue, minlength=timeline.population)
+    return Shaped(
+        list(uplink_bps),
+        (np.asarray(sent_bytes) / np.maximum(count, 1)).tolist(),
+        bits,
+        overhead_s,
+        np.diff(timeline.time_s, prepend=0.0).tolist(),
+        np.diff(predicted.time_s, prepend=0.0).tolist(),
+    )
+
+
+def predict(settings: Settings, job_s: np.ndarray, rounds: int) -> Timeline:
+    """The rounds of devices whose jobs always take so long. The weights do not matter for that, so there is one."""
+    algorithm, nothing = settings.algorithm, {"w": np.zeros(1, np.float32)}
+
+    def answer(job: Job, params: Arrays) -> Reply:
+        return Reply(job.ue, 0.0, job.ticket, job.version, params)
+
+    clock = InProcess(answer, lambda job: float(job_s[job.ue]), job_s.size)
+    federation = Federation(job_s.size, algorithm.protocol, algorithm.learner, dict(nothing))
+    while federation.round < rounds:
+        federation.step(clock, 0.0, rounds, wait_s=float(job_s.max()))
+    return federation.timeline()
+
+
+def _sent_bytes(device: int) -> float:
+    return float(Path(f"/sys/class/net/pf2h{device}/statistics/rx_bytes").read_text())
+
+
+def _plot(shaped: Shaped, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
+    rounds = np.arange(len(shaped.measured_s))
+    axes.bar(rounds - 0.2, shaped.measured_s, 0.4, label="measured")
+    axes.bar(rounds + 0.2, shaped.predicted_s, 0.4, label="predicted")
+    axes.set(xlabel="round", ylabel="seconds", title=f"whole run {shaped.gap:+.1%} against the prediction")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *words)
+
+
+def _run(*command: str, check: bool = True) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own commands)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")

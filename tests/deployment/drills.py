@@ -1,0 +1,386 @@
+"""What happens to a real federation when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
+
+Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/deploy.md
+come from here. Names: kill-devices, kill-server-app, kill-superlink, liars, overhead,
+fedavg, slow.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from perfeds2.deployment.engine import app_folder
+from perfeds2.deployment.processes import marked
+from perfeds2.timeline.timeline import Timeline
+
+PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
+MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")
+
+
+class Drill:
+    """A federation in a process of its own, which can be looked at and hurt."""
+
+    def __init__(self, folder, *flags, command=None):
+        self.folder = folder
+        self.process = subprocess.Popen(
+            command or [PERFEDS2, "federate", "local", "--out", str(folder), "--quiet", *flags], start_new_session=True
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+
+    @property
+    def mark(self):
+        return re.findall(r"processes are marked (\w+)", self.log())[-1]
+
+    def log(self):
+        path = self.folder / "events.log"
+        return path.read_text() if path.exists() else ""
+
+    def status(self):
+        path = self.folder / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {"round": 0, "phase": "", "devices": [], "recent": []}
+
+    def wait_for(self, what, timeout_s=600):
+        ends = time.monotonic() + timeout_s
+        while not what():
+            assert self.process.poll() is None or what(), f"ended with {self.process.returncode}:\n{self.log()}"
+            assert time.monotonic() < ends, self.log()
+            time.sleep(0.2)
+
+    def wait_for_round(self, number):
+        self.wait_for(lambda: self.status()["round"] >= number or self.process.poll() is not None)
+
+    def end(self, timeout_s=900):
+        self.process.wait(timeout_s)
+        assert self.process.returncode == 0, self.log()
+
+    def pids(self, *words):
+        """Processes of this federation whose command has all these words."""
+        found = []
+        for pid in marked(self.mark):
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if all(word in command for word in words):
+                found.append(pid)
+        return found
+
+
+def check_log(folder):
+    """Every round of the timeline is in the log exactly once, with the jobs it merged, and no job is there twice."""
+    timeline = Timeline.load(folder / "timeline.npz")
+    rounds = {}
+    tickets = []
+    for line in (folder / "events.log").read_text().splitlines():
+        if match := re.search(r" round (\d+) closed", line):
+            assert int(match[1]) not in rounds, f"round {match[1]} is there twice"
+            merged = MERGED.findall(line)
+            rounds[int(match[1])] = [(int(ue), int(version)) for ue, version, _ in merged]
+            tickets += [int(ticket) for *_, ticket in merged]
+    assert len(tickets) == len(set(tickets)), "a job was merged twice"
+    expected = [
+        list(zip(ues, versions, strict=True))
+        for ues, versions in zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)
+    ]
+    assert [rounds[k] for k in range(timeline.rounds)] == expected, "the log and the timeline differ"
+    return timeline
+
+
+def replayed(folder):
+    done = subprocess.run([PERFEDS2, "replay", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def kill_devices(folder):
+    """kill -9 two of six devices in the middle of their jobs: SuperNodes and all they run."""
+    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "14") as drill:
+        drill.wait_for_round(2)
+        keys = ("device-4.key", "device-5.key")
+        began = drill.status()
+        for key in keys:
+            for pid in drill.pids("flower-supernode", key):
+                os.killpg(pid, signal.SIGKILL)
+        killed_s, k = began["time_s"], began["round"]
+        print(f"killed devices 4 and 5 at {killed_s:.0f} s, in round {k}")
+        drill.end()
+    timeline = check_log(folder)
+    back = [
+        (ue, float(timeline.time_s[rounds[0]]), int(rounds[0]))
+        for ue in (4, 5)
+        if (rounds := np.flatnonzero((timeline.ues == ue).any(axis=1) & (timeline.time_s > killed_s + 20))).size
+    ]
+    meanwhile = int(
+        ((timeline.time_s > killed_s) & (timeline.time_s < min([s for _, s, _ in back], default=np.inf))).sum()
+    )
+    print(f"rounds closed between the kill and the first return: {meanwhile}")
+    for ue, time_s, round_ in back:
+        print(f"device {ue} was merged again in round {round_}, {time_s - killed_s:.0f} s after it was killed")
+    print(replayed(folder))
+
+
+def kill_server_app(folder):
+    """kill -9 the process that has the model."""
+    with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
+        drill.wait_for_round(3)
+        before = drill.status()["round"]
+        for pid in drill.pids("flwr-serverapp"):
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        print(f"killed the ServerApp in round {before}")
+        drill.wait_for(lambda: "resumed:" in drill.log())
+        print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
+        drill.end()
+    timeline = check_log(folder)
+    print(f"{timeline.rounds} rounds in the log, each once; no job merged twice")
+    print(replayed(folder))
+
+
+def kill_superlink(folder):
+    """kill -9 the SuperLink."""
+    with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
+        drill.wait_for_round(3)
+        before = drill.status()["round"]
+        for pid in drill.pids("flower-superlink"):
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        print(f"killed the SuperLink in round {before}")
+        drill.wait_for(lambda: "resumed:" in drill.log())
+        print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
+        drill.wait_for_round(before + 1)
+        print(f"the next round closed {time.monotonic() - killed:.0f} s after the kill")
+        drill.end()
+    timeline = check_log(folder)
+    print(f"{timeline.rounds} rounds in the log, each once; no job merged twice")
+    print(replayed(folder))
+
+
+LIAR = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from perfeds2.deployment.flower import client_app
+
+honest = client_app()
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    reply = honest(message, context)
+    ue = int(message.content["job"]["ue"])
+    update = {name: array.numpy() for name, array in reply.content["update"].items()}
+    answer = dict(reply.content["answer"])
+    first = sorted(update)[0]
+    if ue == 1:
+        update[first] = update[first] * np.nan
+    elif ue == 2:
+        update[first] = np.ones((3, 3), np.float32)
+    elif ue == 3:
+        update["extra"] = np.ones(50_000_000, np.float32)
+    elif ue == 4:
+        answer["ticket"] = 0
+    elif ue == 5:
+        answer["version"] = int(answer["version"]) - 1
+    records = {
+        "update": ArrayRecord({name: Array(values) for name, values in update.items()}),
+        "answer": ConfigRecord(answer),
+        "metrics": reply.content["metrics"],
+    }
+    return Message(RecordDict(records), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message, context):
+    return honest(message, context)
+"""
+
+
+def liars(folder):
+    """Five of seven devices lie: NaN, a wrong shape, 200 MB too much, an old ticket, an old version."""
+    app = Path(tempfile.mkdtemp()) / "app"
+    shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
+    (app / "perfeds2_app" / "client_app.py").write_text(LIAR)
+    settings = "{'devices': 7, 'quorum': 1, 'rounds': 5, 'evaluate-s': 30, 'max-staleness': 9}"
+    code = locally(folder, app, settings)
+    with Drill(folder, command=[sys.executable, "-c", code]) as drill:
+        drill.end()
+    timeline = check_log(folder)
+    for line in drill.log().splitlines():
+        if "refused" in line or "set aside" in line:
+            print(line[25:])
+    print(f"merges by device: {timeline.merges.tolist()}")
+    print(replayed(folder))
+
+
+def seconds(folder):
+    """Seconds of each round."""
+    return np.diff(Timeline.load(folder / "timeline.npz").time_s, prepend=0.0)
+
+
+def show(name, values):
+    values = np.asarray(values)
+    print(f"{name}: median {np.median(values):.2f} s, p90 {np.quantile(values, 0.9):.2f} s (of {values.size})")
+
+
+def memory_mb(drill, seen):
+    """The most memory each kind of process had, so far."""
+    kinds = {"SuperLink": "flower-superlink", "SuperNode": "flower-supernode", "SuperExec": "flower-superexec",
+             "ServerApp": "flwr-serverapp", "ClientApp": "flwr-clientapp"}  # fmt: skip
+    for kind, word in kinds.items():
+        for pid in drill.pids(word):
+            try:
+                high = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+            except OSError:
+                continue
+            if high:
+                seen[kind] = max(seen.get(kind, 0), int(high[1]) // 1024)
+
+
+def overhead(folder):
+    """Six devices, everybody waited for: what a job and a round cost beyond computing, and memory."""
+    seen = {}
+    with Drill(folder, "--devices", "6", "--algorithm", "PerFed-SYN", "--rounds", "5") as drill:
+        drill.wait_for(lambda: "started with" in drill.log())
+        while drill.process.poll() is None:
+            memory_mb(drill, seen)
+            time.sleep(0.5)
+        drill.end()
+    summary = json.loads((folder / "summary.json").read_text())
+    print("overhead:", json.dumps(summary["overhead"]))
+    show("round (first one left out)", seconds(folder)[1:])
+    print("most memory, MB:", seen)
+
+
+FEDAVG_SERVER = """
+import json, time
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from perfeds2.deployment.settings import Settings
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    settings = Settings.from_run_config(context.run_config)
+    n, out = settings.spec.cell.ues, settings.out
+    closed = []
+
+    class Timed(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            self.began = time.monotonic()
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round, replies):
+            done = super().aggregate_train(server_round, replies)
+            closed.append(time.monotonic() - self.began)
+            return done
+
+    strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
+    first = ArrayRecord({name: Array(values) for name, values in settings.first_params().items()})
+    strategy.start(grid, first, num_rounds=settings.rounds)
+    (out / "fedavg.json").write_text(json.dumps(closed))
+    (out / "report.html").write_text("")
+    (out / "summary.json").write_text("{}")
+    (out / "parts").rename(out / "done")
+"""
+
+FEDAVG_CLIENT = """
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from perfeds2.deployment.device import work
+from perfeds2.deployment.flower import _keep_compiled_programs
+from perfeds2.deployment.settings import Settings
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    _keep_compiled_programs()
+    settings = Settings.from_run_config(context.run_config)
+    params = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    done = work(settings.task(0), settings.algorithm.learner, params, alpha=0.03, seed=0, ue=0, version=0)
+    model = {name: params[name] - 0.07 * done.update[name] for name in params}
+    records = {"arrays": ArrayRecord({name: Array(values) for name, values in model.items()}),
+               "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(records), reply_to=message)
+"""
+
+
+def fedavg(folder):
+    """Flower's own FedAvg on the same six devices, with the same job."""
+    app = Path(tempfile.mkdtemp()) / "app"
+    shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
+    (app / "perfeds2_app" / "client_app.py").write_text(FEDAVG_CLIENT)
+    (app / "perfeds2_app" / "server_app.py").write_text(FEDAVG_SERVER)
+    with Drill(folder, command=[sys.executable, "-c", locally(folder, app, "{'devices': 6, 'rounds': 5}")]) as drill:
+        drill.end()
+    show("round (first one left out)", json.loads((folder / "fedavg.json").read_text())[1:])
+
+
+def locally(folder, app, settings):
+    return (
+        "from pathlib import Path; from perfeds2.deployment.settings import Settings; "
+        "from perfeds2.deployment.local import run_locally; "
+        f"run_locally(Settings.from_run_config({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
+    )
+
+
+def slow(folder):
+    """One device of six is slow (60 s a job): 18 updates in rounds of 2, against 18 updates in rounds of all six."""
+    common = ("--devices", "6", "--slow", "5=60", "--max-staleness", "5")
+    for name, flags in {
+        "semi-synchronous": ("--quorum", "2", "--rounds", "9"),
+        "synchronous": ("--algorithm", "PerFed-SYN", "--rounds", "3"),
+    }.items():
+        with Drill(folder / name, *common, *flags) as drill:
+            drill.end()
+        timeline = check_log(folder / name)
+        show(f"{name} round", seconds(folder / name))
+        print(
+            f"{name}: {timeline.ues.size} updates merged after {timeline.end_s:.0f} s; by device {timeline.merges.tolist()}"
+        )
+
+
+DRILLS = {
+    "kill-devices": kill_devices,
+    "kill-server-app": kill_server_app,
+    "kill-superlink": kill_superlink,
+    "liars": liars,
+    "overhead": overhead,
+    "fedavg": fedavg,
+    "slow": slow,
+}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the federation is ended too
+    for name in sys.argv[1:]:
+        place = Path(tempfile.mkdtemp(prefix="drill-")) / name
+        began = time.monotonic()
+        print(f"== {name}: {DRILLS[name].__doc__}")
+        DRILLS[name](place)
+        print(f"== {name}: {time.monotonic() - began:.0f} s, {place}")
