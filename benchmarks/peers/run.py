@@ -1,0 +1,177 @@
+"""How fast is perfeds2 beside its peers, on the same work?
+
+    python benchmarks/peers/run.py                            (makes the environments first, some minutes)
+    python benchmarks/peers/run.py --only perfeds2,torch --repeats 3
+
+Every peer lives in its own virtual environment under .benchmarks/ and runs in a fresh process. They take turns, so that
+a busy machine slows all of them; a ratio is the median of the turns' ratios. Standard library only.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess  # only ever starts Pythons of the environments made here
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LEARNED = 2.25  # the loss everybody must be below after the warm-up; guessing gives ln 10 = 2.303
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    environment: str  # its packages are in <environment>.txt, its script is on_<environment>.py
+    rounds: int  # some seconds' worth on a quiet machine
+    threads: int | None = None  # of PyTorch; None: as many as it likes
+    exact: bool = False  # meta-gradients with the exact Hessian
+
+
+ROWS = (
+    Row("perfeds2", "perfeds2", 3_000),
+    Row("bare PyTorch loop", "torch", 1_000),
+    Row("bare PyTorch loop, 1 thread", "torch", 1_000, threads=1),
+    Row("pfl-research", "pfl", 500),
+    Row("pfl-research, 1 thread", "pfl", 500, threads=1),
+    Row("FedJAX", "fedjax", 400),
+    Row("Flower simulator", "flower", 40),
+    Row("perfeds2, exact Hessian", "perfeds2", 1_000, exact=True),
+    Row("torch.func, exact Hessian", "torch", 300, exact=True),
+    Row("torch.func, exact Hessian, 1 thread", "torch", 300, threads=1, exact=True),
+)
+Measured = dict[Row, list[dict]]  # a turn's JSON line after the other
+Failed = dict[Row, str]  # and why
+
+
+def main() -> None:
+    given = _options()
+    rows = [row for row in ROWS if not given.only or row.environment in given.only.split(",")]
+    if not rows:
+        sys.exit(f"--only {given.only} names none of {', '.join(sorted({row.environment for row in ROWS}))}.")
+    measured, failed = measure(rows, given)
+    text = table(measured, failed)
+    print(text)
+    if given.out:
+        lines = [{"row": row.name, "turn": t, **line} for row in measured for t, line in enumerate(measured[row])]
+        given.out.write_text(json.dumps({"machine": machine(), "lines": lines}, indent=1) + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="environments, with commas between: perfeds2,torch,pfl,fedjax,flower")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the rounds; less for a busy machine")
+    parser.add_argument("--timeout-s", type=float, default=600.0, help="of one script")
+    parser.add_argument("--cache", type=Path, default=ROOT / ".benchmarks", help="where the environments are made")
+    parser.add_argument("--out", type=Path, help="a JSON file for every turn's numbers")
+    return parser.parse_args()
+
+
+def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, Failed]:
+    """Turn after turn. What cannot be installed or run is kept with its reason and does not take part any more."""
+    measured: Measured = {row: [] for row in rows}
+    failed: Failed = {}
+    broken = {name: environment(name, given.cache) for name in sorted({row.environment for row in rows})}
+    for row in rows:
+        if broken[row.environment]:
+            failed[row] = f"not installed: {broken[row.environment]}"
+    for turn in range(given.repeats):
+        for row in rows:
+            if row in failed:
+                continue
+            said, why = run(row, given)
+            if said is None:
+                failed[row] = f"not run: {why}"
+            elif said["final_loss"] >= LEARNED:
+                failed[row] = f"did not learn: loss {said['final_loss']:.2f} after the warm-up"
+            else:
+                measured[row].append(said)
+                print(f"turn {turn + 1}: {row.name}: {said['rounds_per_s']:.4g} rounds/s", file=sys.stderr, flush=True)
+    return measured, failed
+
+
+def environment(name: str, cache: Path) -> str:
+    """Make a peer's environment, if its list of packages is new. Returns why it cannot be made; nothing if it can."""
+    folder, wanted = cache / "venvs" / name, (HERE / f"{name}.txt").read_text()
+    mark = folder / "installed.txt"
+    if mark.exists() and mark.read_text() == wanted:
+        return ""
+    print(f"installing {name} …", file=sys.stderr, flush=True)
+    python = str(folder / "bin" / "python")
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [python, "-m", "pip", "install", "--quiet", "-r", str(HERE / f"{name}.txt")],
+    ):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)  # noqa: S603 (see above)
+        if done.returncode:
+            return _last_line(done.stderr)
+    mark.write_text(wanted)
+    return ""
+
+
+def run(row: Row, given: argparse.Namespace) -> tuple[dict | None, str]:
+    """One script in a fresh process. Returns its JSON line, or None and why."""
+    python, script = given.cache / "venvs" / row.environment / "bin" / "python", HERE / f"on_{row.environment}.py"
+    rounds = max(int(row.rounds * given.share), 1)
+    command = [str(python), str(script), "--rounds", str(rounds), "--seed", str(given.seed), *["--exact"] * row.exact]
+    threads = {} if row.threads is None else {"OMP_NUM_THREADS": str(row.threads)}
+    try:
+        done = subprocess.run(  # noqa: S603 (see above)
+            command, env={**os.environ, **threads}, capture_output=True, text=True, timeout=given.timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"{rounds} rounds took more than {given.timeout_s:g} s"
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
+    return (json.loads(lines[-1]), "") if lines else (None, _last_line(done.stderr))
+
+
+def _last_line(text: str) -> str:
+    return ([line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"])[-1]
+
+
+def table(measured: Measured, failed: Failed) -> str:
+    """Markdown. Ratios are of perfeds2's speed to the row's, turn by turn, against ours with the same objective."""
+    head = "| | rounds/s | rounds per CPU second | perfeds2 is × as fast (wall) | × (CPU) | loss | versions |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
+    for row, said in measured.items():
+        if row in failed:
+            lines.append(f"| {row.name} | {failed[row]} | | | | | |")
+            continue
+        ours = next((r for r in measured if r.environment == "perfeds2" and r.exact == row.exact), None)
+        ratios = ["", ""]
+        if ours is not None and ours != row and ours not in failed:
+            ratios = [ratio(measured[ours], said, key) for key in ("rounds_per_s", "cpu_rounds_per_s")]
+        speeds = [middle([line[key] for line in said]) for key in ("rounds_per_s", "cpu_rounds_per_s")]
+        learned = f"{statistics.median(line['final_loss'] for line in said):.2f}"
+        versions = said[0]["version"] + (f" ({said[0]['shim']})" if said[0]["shim"] else "")
+        lines.append(f"| {row.name} | {' | '.join([*speeds, *ratios])} | {learned} | {versions} |")
+    return "\n".join([*lines, "", machine()])
+
+
+def ratio(ours: Sequence[dict], theirs: Sequence[dict], key: str) -> str:
+    return middle([a[key] / b[key] for a, b in zip(ours, theirs, strict=True)])
+
+
+def middle(values: Sequence[float]) -> str:
+    """The median, and the range."""
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+def machine() -> str:
+    load = "unknown" if not hasattr(os, "getloadavg") else f"{os.getloadavg()[2]:.1f}"
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}; "
+        f"load over the last 15 minutes {load}."
+    )
+
+
+if __name__ == "__main__":
+    main()

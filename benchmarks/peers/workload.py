@@ -1,0 +1,117 @@
+"""What is the work that all of them do, and how is it timed?
+
+NumPy and the standard library only, so that every environment can import it.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+UES, SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 600, 784, 100, 10  # MNIST's shape, in the hands of 20 UEs
+QUORUM, BATCH, BETA, ALPHA = 5, 40, 0.07, 0.03
+WARM_UP = 30  # rounds before the clock starts; everybody is asked for the loss after exactly these
+
+Layers = Sequence[np.ndarray]  # weight1 (784, 100), bias1, weight2 (100, 10), bias2
+
+
+def data(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Samples (UES, SAMPLES, FEATURES) and labels (UES, SAMPLES): ten grey pictures, each seen through much noise."""
+    return _pictures(seed, (UES, SAMPLES), 1)
+
+
+def loss(weights: Layers, seed: int) -> float:
+    """Mean cross-entropy over 1,000 other samples of the same pictures. Every framework's weights are judged here."""
+    x, y = _pictures(seed, (1_000,), 2)
+    weight1, bias1, weight2, bias2 = (np.asarray(w, np.float64) for w in weights)
+    logits = np.maximum(x @ weight1 + bias1, 0.0) @ weight2 + bias2
+    logits -= logits.max(axis=1, keepdims=True)
+    return float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(y.size), y]).mean())
+
+
+def _pictures(seed: int, shape: tuple[int, ...], which: int) -> tuple[np.ndarray, np.ndarray]:
+    pictures = np.random.default_rng([seed, 0]).random((CLASSES, FEATURES), np.float32)
+    random = np.random.default_rng([seed, which])
+    y = random.integers(0, CLASSES, shape)
+    x = 0.3 * pictures[y] + 0.7 * random.random((*shape, FEATURES), np.float32)
+    return x - np.float32(0.5), y  # centred, as everybody does with pixels
+
+
+def options() -> argparse.Namespace:
+    """What every script is told."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--exact", action="store_true", help="meta-gradients with the exact Hessian, where there are any"
+    )
+    return parser.parse_args()
+
+
+def measure(
+    peer: str,
+    packages: Sequence[str],
+    play: Callable[[int], object],
+    weights: Callable[[], Layers],
+    rounds: int,
+    seed: int,
+    shim: str = "",
+) -> None:
+    """Warm up, look at the loss, then time so many further rounds. ``play(n)`` returns when n rounds are done."""
+    play(WARM_UP)
+    learned = loss(weights(), seed)
+    began = time.perf_counter(), cpu_s()
+    play(rounds)
+    say(peer, packages, rounds, time.perf_counter() - began[0], cpu_s() - began[1], learned, shim)
+
+
+def say(
+    peer: str, packages: Sequence[str], rounds: int, wall_s: float, cpu_s: float, learned: float, shim: str = ""
+) -> None:
+    """One line of JSON: what ``run.py`` reads."""
+    line = {
+        "peer": peer,
+        "version": ", ".join(f"{package} {version(package)}" for package in packages),
+        "rounds": rounds,
+        "rounds_per_s": rounds / wall_s,
+        "cpu_rounds_per_s": rounds / cpu_s,
+        "final_loss": learned,
+        "shim": shim,
+    }
+    print(json.dumps(line), flush=True)
+
+
+def cpu_s() -> float:
+    """Processor seconds of this process and of all that it started and that still run (Ray's workers)."""
+    return time.process_time() + sum(_cpu_s(pid) for pid in _descendants(os.getpid()))
+
+
+def _descendants(ancestor: int) -> list[int]:
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(folder.name))
+        if fields:
+            parents[int(folder.name)] = int(fields[1])
+    found, new = [], [ancestor]
+    while new:
+        new = [pid for pid, parent in parents.items() if parent in new]
+        found += new
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat after the name, which may hold spaces; none if the process has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
