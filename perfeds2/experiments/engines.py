@@ -249,7 +249,7 @@ def _outcome(job: Job, worker: int, reply: Reply) -> Event:
 def ray_engine(address: str | None, workers: int | None) -> Engine:
     """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, no shared disk."""
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]  # an extra
     except ImportError:
         raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
     started = not ray.is_initialized()
@@ -266,8 +266,8 @@ def ray_engine(address: str | None, workers: int | None) -> Engine:
 
 
 def _on_ray(line: Line, count: int, on_gpu: bool, shut_down: bool) -> Iterator[Event]:
-    import ray
-    from ray.exceptions import RayError
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     environment = {"env_vars": deterministic() if on_gpu else ONE_CORE}
     task: Any = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=0, runtime_env=environment)(work_for_cluster)
