@@ -5,14 +5,14 @@ import json
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from perfeds2.console import guarded, say
 from perfeds2.deployment.commands import federate_app, replay
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def simulate(**given: Any) -> None:
 def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
     quiet: bool = given.pop("quiet")
     place: list[Path] = []
-    with _guarded(command, place):
+    with guarded(command, place):
         from perfeds2.experiments.folder import Folder, free_folder, open_folder
 
         resume: Path | None = given.pop("resume")
@@ -111,7 +111,7 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
         folder = open_folder(path, spec)
         place.append(path)
         if folder.finished:
-            _say(quiet, f"{path} already holds this finished run.")
+            say(quiet, f"{path} already holds this finished run.")
         else:
             folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
             with _progress(quiet, command) as watch:
@@ -137,7 +137,7 @@ def plan(**given: Any) -> None:
     which is which. The output folder gets plan.json and the curve over A as plan.png and plan.pdf.
     """
     quiet, as_json = given.pop("quiet"), given.pop("json")
-    with _guarded("plan", []):
+    with guarded("plan", []):
         from perfeds2.experiments.folder import free_folder, open_folder
 
         out: Path | None = given.pop("out")
@@ -177,7 +177,7 @@ def sweep(**given: Any) -> None:
     quiet: bool = given.pop("quiet")
     place: list[Path] = []
     failures = 0
-    with _guarded("sweep", place):
+    with guarded("sweep", place):
         from perfeds2.experiments.folder import free_folder
         from perfeds2.experiments.spec import InputError
         from perfeds2.experiments.sweep import grid_from_flags, read_sweep, run_sweep
@@ -228,7 +228,7 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> None:
     """Draw a run's folder again: report.html, and with --paper the figures for a paper."""
-    with _guarded("report", []):
+    with guarded("report", []):
         from perfeds2.experiments.spec import InputError
         from perfeds2.report.page import write_report
 
@@ -237,12 +237,12 @@ def report(
                 f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
             )
         try:
-            _say(quiet, f"Report: {write_report(folder)}")
+            say(quiet, f"Report: {write_report(folder)}")
             if paper:
                 from perfeds2.report.paper import write_paper_figures
 
                 for path in write_paper_figures(folder, out):
-                    _say(quiet, f"Figure: {path}")
+                    say(quiet, f"Figure: {path}")
         except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
             raise InputError(f"{folder} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
         except (ValueError, OSError) as error:  # a file of the folder is missing or corrupt, or cannot be written
@@ -266,7 +266,7 @@ def errata(
     Nothing is looked up: every number is computed now, in a few seconds. For example, 'perfeds2 errata 9' runs
     Algorithm 2 as printed and shows that 11 of 20 UEs are never scheduled.
     """
-    with _guarded("errata", []):
+    with guarded("errata", []):
         from perfeds2.experiments.errata import errata_markdown, errata_table, errata_text
 
         if markdown:
@@ -295,7 +295,7 @@ def bench(
     Rivals take turns in one run and ratios are medians. A target that is missed is shown as missed. The group 'joint'
     asks whether planning the rounds and sharing the band for them pays in seconds to an accuracy.
     """
-    with _guarded("bench", []):
+    with guarded("bench", []):
         from perfeds2.experiments.bench import bench as measure
         from perfeds2.experiments.bench import print_results, to_json
         from perfeds2.experiments.folder import free_folder
@@ -320,7 +320,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         Literal["quick", "paper"],
-        typer.Option("--scale", help="quick is 20 to 150 simulated seconds a run, paper 600 to 2,000."),
+        typer.Option("--scale", help="quick is 10 to 150 simulated seconds a run, paper 600 to 2,000."),
     ] = "quick",
     seeds: Annotated[
         str | None,
@@ -364,7 +364,7 @@ def reproduce(
     gets every figure as CSV, PDF and PNG, and reproduction.html with the ledger of claims.
     """
     place: list[Path] = []
-    with _guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
+    with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.experiments.claims import ledger
         from perfeds2.experiments.reproduce import load_figures, open_set, plan_runs
         from perfeds2.experiments.reproduce import reproduce as run_figures
@@ -397,7 +397,7 @@ def reproduce(
                 ["perfeds2", "reproduce", *names, "--scale", scale, "--seeds", seeds, *tried, "--out", str(path)]
             )
             written.append(write_page(load_figures(["all"]), path, command))
-            _say(quiet, "\n".join(f"Wrote: {file}" for file in written))
+            say(quiet, "\n".join(f"Wrote: {file}" for file in written))
         if markdown:
             typer.echo(ledger_markdown(ledger(path)))
         elif claims and not quiet:
@@ -430,20 +430,20 @@ def data_fetch(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, print nothing.")] = False,
 ) -> None:
     """Download official files over HTTPS and check them. What is already there and right stays as it is."""
-    with _guarded("data fetch", []), _data_errors():
+    with guarded("data fetch", []), _data_errors():
         from perfeds2.learning.sources import SOURCES, fetch, source
 
         wanted = [source(name) for name in (SOURCES if names == ["all"] else dict.fromkeys(names))]
         for each in wanted:
             with _download_bar(quiet, each.name) as watch:
                 folder = fetch(each.name, data_dir, watch=watch)
-            _say(quiet, f"{each.name}: {folder} ({each.terms})")
+            say(quiet, f"{each.name}: {folder} ({each.terms})")
 
 
 @data_app.command("status")
 def data_status(data_dir: DataDir = None) -> None:
     """What is there of each data set, where, and whether it is complete."""
-    with _guarded("data status", []), _data_errors():
+    with guarded("data status", []), _data_errors():
         from perfeds2.learning.sources import status
 
         every = status(data_dir)
@@ -466,7 +466,7 @@ def data_path(
     data_dir: DataDir = None,
 ) -> None:
     """Where a data set is; without a name, where data sets are looked for first."""
-    with _guarded("data path", []), _data_errors():
+    with guarded("data path", []), _data_errors():
         from perfeds2.learning.sources import find, folders
 
         typer.echo(folders(data_dir)[0] if name is None else find(name, data_dir).folder)
@@ -677,44 +677,6 @@ def _prepare_to_train() -> None:
 
     os.environ.update(deterministic())
     keep_compiled()
-
-
-@contextmanager
-def _guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
-    """Errors as one sentence, with the contract's exit status."""
-    from perfeds2.experiments.spec import InputError
-
-    try:
-        yield
-    except InputError as error:
-        _stop(2, f"perfeds2 {command}: {error}")
-    except KeyboardInterrupt:
-        again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place else "")
-        saved = f" What is done is in {place[0]}; go on with: {again}" if place else ""
-        _stop(130, f"\nInterrupted.{saved}")
-    except Exception as error:
-        if os.environ.get("PERFEDS2_DEBUG"):
-            raise
-        if isinstance(error, OSError) and error.strerror and error.filename:  # the disk, not the program
-            again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place and place[0].is_dir() else "")
-            saved = f"; what is done is safe, go on with: {again}" if again else ""
-            _stop(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
-        where = "set PERFEDS2_DEBUG=1 to see where"
-        if place and place[0].is_dir():
-            with suppress(OSError), (place[0] / "events.log").open("a", encoding="utf-8") as log:
-                log.write(traceback.format_exc())
-                where = f"the traceback is in {place[0] / 'events.log'}"
-        _stop(1, f"perfeds2 {command}: {type(error).__name__}: {' '.join(str(error).split())} ({where})")
-
-
-def _stop(status: int, message: str) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(status)
-
-
-def _say(quiet: bool, message: str) -> None:
-    if not quiet:
-        typer.echo(message)
 
 
 SIMULATE_LEAVES_OUT = (

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfeds2.console import give_up, guarded, say
+
 if TYPE_CHECKING:
     from perfeds2.deployment.engine import Site
     from perfeds2.deployment.settings import Settings
@@ -96,9 +98,8 @@ def local(
     """
     given = dict(locals())
     place: list[Path] = []
-    from perfeds2.cli import _guarded
 
-    with _guarded("federate local", place):
+    with guarded("federate local", place):
         from perfeds2.experiments.folder import free_folder
 
         _need_flower()
@@ -143,16 +144,15 @@ def credentials(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Make a certificate authority, a server certificate, and a key for each device."""
-    from perfeds2.cli import _guarded, _say
 
-    with _guarded("federate credentials", []):
+    with guarded("federate credentials", []):
         _need_flower()
         from perfeds2.deployment.credentials import make_credentials
 
         made = make_credentials(folder, devices, host)
-        _say(quiet, f"For the server: {made.authority}, {made.certificate}, {made.certificate_key}, devices/*.pub")
-        _say(quiet, f"For device N: {made.authority} and devices/device-N.key, and nothing else")
-        _say(quiet, f"Off line: {made.authority_key}")
+        say(quiet, f"For the server: {made.authority}, {made.certificate}, {made.certificate_key}, devices/*.pub")
+        say(quiet, f"For device N: {made.authority} and devices/device-N.key, and nothing else")
+        say(quiet, f"Off line: {made.authority_key}")
 
 
 @federate_app.command("server")
@@ -162,9 +162,8 @@ def server(
     state: StateDir = Path("flower"),
 ) -> None:
     """Start the server, in the foreground: for systemd, or a terminal of its own."""
-    from perfeds2.cli import _guarded
 
-    with _guarded("federate server", []):
+    with guarded("federate server", []):
         site = _site(address, credentials, state)
         site.home.mkdir(parents=True, exist_ok=True)
         os.environ.update(site.environment())
@@ -180,10 +179,9 @@ def register(
     quiet: Quiet = False,
 ) -> None:
     """Tell the server which keys may take part: every devices/device-N.pub, as device N."""
-    from perfeds2.cli import _guarded, _say
     from perfeds2.experiments.spec import InputError
 
-    with _guarded("federate register", []):
+    with guarded("federate register", []):
         site = _site(server, credentials, state)
         site.write_connection()
         numbers = site.credentials.devices()
@@ -192,11 +190,11 @@ def register(
         for number in numbers:
             try:
                 _call(site, site.register([number]))
-                _say(quiet, f"device {number} is registered")
+                say(quiet, f"device {number} is registered")
             except InputError as error:
                 if "already" not in str(error):
                     raise
-                _say(quiet, f"device {number} was registered before")
+                say(quiet, f"device {number} was registered before")
 
 
 @federate_app.command("device")
@@ -209,10 +207,9 @@ def device(
     state: StateDir = Path("flower"),
 ) -> None:  # fmt: skip
     """Start a device, in the foreground, and take part whenever the server asks."""
-    from perfeds2.cli import _guarded
     from perfeds2.experiments.spec import InputError
 
-    with _guarded("federate device", []):
+    with guarded("federate device", []):
         site = _site(server, credentials, state)
         for file in (site.credentials.authority, site.credentials.device_key(number)):
             if not file.exists():
@@ -235,9 +232,8 @@ def submit(
 ) -> None:  # fmt: skip
     """Start a federation on a server that runs. DIR is made on the server; run this there."""
     given = dict(locals())
-    from perfeds2.cli import _guarded
 
-    with _guarded("federate submit", []):
+    with guarded("federate submit", []):
         from dataclasses import replace
 
         from perfeds2.deployment.local import write_settings
@@ -258,32 +254,29 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a federation that was killed or stopped, from its last round."""
-    from perfeds2.cli import _guarded
 
-    with _guarded("federate resume", []):
+    with guarded("federate resume", []):
         from perfeds2.deployment.local import read_settings
 
         _submit(read_settings(folder), folder, _site(server, credentials, state), quiet)
 
 
 def _submit(settings: "Settings", folder: Path, site: "Site", quiet: bool) -> None:
-    from perfeds2.cli import _say
     from perfeds2.deployment.engine import read_json
     from perfeds2.files import write_text
 
     site.write_connection()
     run_id = str(read_json(_call(site, site.submit(settings)))["run-id"])
     write_text(folder / "run.json", json.dumps({"run-id": run_id}))
-    _say(quiet, f"Submitted run {run_id}. Watch it with: perfeds2 federate watch {folder}")
+    say(quiet, f"Submitted run {run_id}. Watch it with: perfeds2 federate watch {folder}")
 
 
 @federate_app.command("watch")
 def watch(folder: RunDir) -> None:
     """Follow a federation: devices, rounds. Runs on the server; ends when the federation does."""
-    from perfeds2.cli import _guarded
     from perfeds2.experiments.spec import InputError
 
-    with _guarded("federate watch", []):
+    with guarded("federate watch", []):
         import time
 
         from perfeds2.deployment.console import live
@@ -312,17 +305,16 @@ def stop(
     quiet: Quiet = False,
 ) -> None:
     """Stop a federation. What was merged is kept: resume goes on from there."""
-    from perfeds2.cli import _guarded, _say
     from perfeds2.experiments.spec import InputError
 
-    with _guarded("federate stop", []):
+    with guarded("federate stop", []):
         site = _site(server, credentials, state)
         site.write_connection()
         file = folder / "run.json"
         if not file.exists():
             raise InputError(f"{folder} was not submitted (no run.json).")
         _call(site, site.stop(json.loads(file.read_text(encoding="utf-8"))["run-id"]))
-        _say(quiet, f"Stopped. Go on with: perfeds2 federate resume {folder} --server {server}")
+        say(quiet, f"Stopped. Go on with: perfeds2 federate resume {folder} --server {server}")
 
 
 def replay(
@@ -331,19 +323,18 @@ def replay(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Train again in the simulator along a federation's recorded timeline, and say how far the weights are apart."""
-    from perfeds2.cli import _guarded, _say, _stop
 
-    with _guarded("replay", []):
+    with guarded("replay", []):
         from perfeds2.deployment.replay_run import TARGET, replay_run
 
         agreement = replay_run(folder, device_data)
-        _say(
+        say(
             quiet,
             f"{agreement.rounds} rounds, {agreement.merges} merges replayed: largest weight difference {agreement.largest:.3g}, "
             f"relative {agreement.relative:.3g} (in {agreement.where}; target {TARGET:g})",
         )
         if not agreement.holds:
-            _stop(1, f"perfeds2 replay: the weights differ by more than {TARGET:g}.")
+            give_up(1, f"perfeds2 replay: the weights differ by more than {TARGET:g}.")
 
 
 def _settings(given: dict[str, Any]) -> "Settings":

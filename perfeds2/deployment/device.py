@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from perfeds2.deployment.transport import Arrays
 from perfeds2.learning.data import Data
+from perfeds2.learning.evaluate import look_at_ue
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models import Model, Params, accuracy, cross_entropy
-from perfeds2.learning.replay import Learner, job_key, local_update
+from perfeds2.learning.models import Model, Params
+from perfeds2.learning.replay import Learner, as_int32, job_key, local_update
 from perfeds2.learning.tasks import Task
 
 
@@ -32,7 +33,7 @@ def work(task: Task, learner: Learner, params: Arrays, *, alpha: float, seed: in
     update = _update(
         {name: jnp.asarray(values) for name, values in params.items()},
         task.data,
-        same_bits(seed),
+        as_int32(seed),
         ue,
         version,
         jnp.float32(learner.beta),
@@ -42,11 +43,6 @@ def work(task: Task, learner: Learner, params: Arrays, *, alpha: float, seed: in
     arrays = {name: np.asarray(values) for name, values in update.items()}
     compute_s = time.monotonic() - started
     return Work(arrays, look(task, params, alpha=alpha, ue=ue), compute_s)
-
-
-def same_bits(seed: int) -> np.int32:
-    """A seed as the simulator's compiled loop takes it, also from 2³¹ on."""
-    return np.int64(seed).astype(np.int32)
 
 
 @partial(jax.jit, static_argnames=("model", "learner"))
@@ -70,23 +66,8 @@ def _update(
 def look(task: Task, params: Arrays, *, alpha: float, ue: int) -> dict[str, float]:
     """How a model does on this device's data, as it is and after one personal step: ``learning/evaluate.py`` for one UE."""
     here = {name: jnp.asarray(values) for name, values in params.items()}
-    values = _look(here, task.data, ue, jnp.float32(alpha), model=task.model, lengths=task.data.lengths())
+    values = _look(here, task.data, jnp.float32(alpha), ue, model=task.model, lengths=task.data.lengths())
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 
 
-@partial(jax.jit, static_argnames=("model", "lengths"))
-def _look(
-    params: Params,
-    data: Data,
-    ue: Int[Array, ""],
-    alpha: Float[Array, ""],
-    *,
-    model: Model,
-    lengths: tuple[int, int],
-) -> Float[Array, " 4"]:
-    train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
-    loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
-    personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient)
-    losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
-    right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
-    return jnp.concatenate([losses, jnp.where(jnp.isnan(losses), jnp.nan, right)])
+_look = partial(jax.jit, static_argnames=("model", "lengths"))(look_at_ue)

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Arrays, Job, Reply
+from perfeds2.learning.compiled import keep_compiled
 
 GONE = {3: "the reply never came", 4: "the reply is lost", 5: "the device went away"}  # Flower's error codes
 FAILED = {
@@ -190,7 +191,7 @@ def client_app() -> ClientApp:
 
 def _open(message: Message, context: Context) -> tuple[Settings, Job, Arrays]:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _keep_compiled_programs()
+    keep_compiled()  # every job is a new process, which would compile everything again
     asked: Any = message.content[JOB]
     params = {name: array.numpy() for name, array in message.content.array_records[MODEL].items()}
     job = Job(int(asked["ticket"]), int(asked["ue"]), int(asked["version"]))
@@ -213,13 +214,3 @@ def _answer(
     if update is not None:
         records[UPDATE] = update
     return Message(RecordDict(records), reply_to=message)
-
-
-def _keep_compiled_programs() -> None:
-    """Every job is a new process: without JAX's cache on disk each would compile everything again."""
-    import jax
-
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(Path.home() / ".cache" / "perfeds2" / "jax")
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -123,9 +123,9 @@ class Settings:
         import jax
         import numpy as np
 
-        from perfeds2.deployment.device import same_bits
+        from perfeds2.learning.replay import as_int32
 
-        params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(same_bits(self.seed)), 0))
+        params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
         return {name: np.asarray(values) for name, values in params.items()}
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.data import Data
 from perfeds2.learning.metrics import METRICS
@@ -47,16 +47,26 @@ def look_at_ues(
     at_once: int | None,
 ) -> Float[Array, "n 4"]:
     """The metrics of every UE, as columns."""
-
-    def look(ue: Array) -> Float[Array, " 4"]:
-        train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
-        loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
-        personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient)
-        losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
-        right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
-        return jnp.concatenate([losses, jnp.where(jnp.isnan(losses), jnp.nan, right)])
-
+    look = partial(look_at_ue, params, data, alpha, model=model, lengths=lengths)
     return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=at_once)
+
+
+def look_at_ue(
+    params: Params,
+    data: Data,
+    alpha: Float[Array, ""],
+    ue: Int[Array, ""],
+    *,
+    model: Model,
+    lengths: tuple[int, int],
+) -> Float[Array, " 4"]:
+    """The metrics of one UE, in the order of ``METRICS``."""
+    train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
+    loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
+    personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient)
+    losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
+    right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
+    return jnp.concatenate([losses, jnp.where(jnp.isnan(losses), jnp.nan, right)])
 
 
 _evaluate = partial(jax.jit, static_argnames=("model", "lengths", "at_once"))(look_at_ues)

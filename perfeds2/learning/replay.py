@@ -129,7 +129,7 @@ def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndar
 
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """w_0, on the shelf and in hand."""
-    return _start(_as_int32(seed), model=task.model, slots=script.slots, optimiser=learner.optimiser)
+    return _start(as_int32(seed), model=task.model, slots=script.slots, optimiser=learner.optimiser)
 
 
 @partial(jax.jit, static_argnames=("model", "slots", "optimiser"))
@@ -148,7 +148,7 @@ def advance(task: Task, script: Script, learner: Learner, state: State, seed: in
     program = Program.of(task.model, learner, None if one_by_one else quorum, mesh)
     state, script, data = everywhere((state, script, task.data), mesh)
     return _rounds(
-        *(state, script, data, numbers, jnp.asarray(learner.beta, jnp.float32), _as_int32(seed), first, stop),
+        *(state, script, data, numbers, jnp.asarray(learner.beta, jnp.float32), as_int32(seed), first, stop),
         program=program,
     )
 
@@ -181,7 +181,7 @@ def on_one(params: Params) -> Params:
     return {name: w if len(w.devices()) == 1 else w.addressable_data(0) for name, w in params.items()}
 
 
-def _as_int32(seed: int) -> np.int32:
+def as_int32(seed: int) -> np.int32:
     """The same 32 bits, also of a seed from 2³¹ on, which is no int32."""
     return np.int64(seed).astype(np.int32)
 

@@ -312,15 +312,15 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from perfeds2.deployment.device import work
-from perfeds2.deployment.flower import _keep_compiled_programs
 from perfeds2.deployment.settings import Settings
+from perfeds2.learning.compiled import keep_compiled
 
 app = ClientApp()
 
 
 @app.train()
 def train(message, context):
-    _keep_compiled_programs()
+    keep_compiled()
     settings = Settings.from_run_config(context.run_config)
     params = {name: array.numpy() for name, array in message.content["arrays"].items()}
     done = work(settings.task(0), settings.algorithm.learner, params, alpha=0.03, seed=0, ue=0, version=0)

@@ -1,0 +1,48 @@
+"""How does a command speak: what it has to say, and one sentence when it cannot go on?"""
+
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+
+@contextmanager
+def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
+    """Errors as one sentence, with the contract's exit status."""
+    from perfeds2.experiments.spec import InputError
+
+    try:
+        yield
+    except InputError as error:
+        give_up(2, f"perfeds2 {command}: {error}")
+    except KeyboardInterrupt:
+        again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place else "")
+        saved = f" What is done is in {place[0]}; go on with: {again}" if place else ""
+        give_up(130, f"\nInterrupted.{saved}")
+    except Exception as error:
+        if os.environ.get("PERFEDS2_DEBUG"):
+            raise
+        if isinstance(error, OSError) and error.strerror and error.filename:  # the disk, not the program
+            again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place and place[0].is_dir() else "")
+            saved = f"; what is done is safe, go on with: {again}" if again else ""
+            give_up(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
+        where = "set PERFEDS2_DEBUG=1 to see where"
+        if place and place[0].is_dir():
+            with suppress(OSError), (place[0] / "events.log").open("a", encoding="utf-8") as log:
+                log.write(traceback.format_exc())
+                where = f"the traceback is in {place[0] / 'events.log'}"
+        give_up(1, f"perfeds2 {command}: {type(error).__name__}: {' '.join(str(error).split())} ({where})")
+
+
+def give_up(status: int, message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(status)
+
+
+def say(quiet: bool, message: str) -> None:
+    if not quiet:
+        typer.echo(message)
