@@ -33,7 +33,7 @@ class Chart:
 
 
 def curve_charts(run: Run) -> list[Chart]:
-    """Loss and accuracy over simulated time, one chart per metric. Traces carry their algorithm's number in ``meta``."""
+    """Loss and accuracy over time, one chart per metric. Traces carry their algorithm's number in ``meta``."""
     found = [(metric, title, series.curves(run, metric)) for metric, title in METRICS.items()]
     return [
         Chart(metric.replace("_", "-"), title, 330, [_curve_figure(run, metric, drawn)])
@@ -51,7 +51,7 @@ def _curve_figure(run: Run, metric: str, drawn: dict[str, Curve]) -> Figure:
     y = {} if is_accuracy else {"range": [0, series.loss_ceiling(drawn)]}
     layout = _layout(
         {
-            "title": {"text": "Simulated time (s)"},
+            "title": {"text": f"{run.clock.capitalize()} (s)"},
             "tickformat": ",",
             "unifiedhovertitle": {"text": "after %{x:,.1f} s"},
         },
@@ -105,14 +105,14 @@ def activity_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
     if window_s == 0:
         return None
     rows = min(run.ues, SHOWN_UES)
-    figures = [_activity_figure(series.activity(group.timelines[0], window_s, rows)) for group in groups]
+    figures = [_activity_figure(series.activity(group.timelines[0], window_s, rows), run.clock) for group in groups]
     chosen = next((i for i, group in enumerate(groups) if group.algorithms[0].mode == "S2"), 0)
     return Chart(
         "activity", "What every UE does", 150 + 20 * rows, figures, tuple(group.label for group in groups), chosen
     )
 
 
-def _activity_figure(activity: series.Activity) -> Figure:
+def _activity_figure(activity: series.Activity, clock: str) -> Figure:
     traces: list[Figure] = []
     for state, found in activity.intervals.items():
         if len(found):
@@ -131,7 +131,7 @@ def _activity_figure(activity: series.Activity) -> Figure:
                  "marker": marker, "hovertemplate": f"UE %{{y}}: {name}<br>%{{x:,.2f}} s<extra></extra>"}
             )  # fmt: skip
     layout = _layout(
-        {"title": {"text": "Simulated time (s)"}, "tickformat": ",", "range": [0, 1.01 * activity.window_s]},
+        {"title": {"text": f"{clock.capitalize()} (s)"}, "tickformat": ",", "range": [0, 1.01 * activity.window_s]},
         {"title": {"text": "UE"}, "range": [activity.ues - 0.5, -0.5], "dtick": 1 if activity.ues <= 20 else 5},
     )
     layout |= {"barmode": "overlay", "hovermode": "closest", "showlegend": True}

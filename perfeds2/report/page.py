@@ -48,7 +48,8 @@ def page(run: Run) -> str:
 
 def _header(run: Run) -> str:
     headline, paragraphs = answer(run)
-    length = f"{seconds(run.horizon_s)} simulated" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
+    simulated = "" if run.clock == "time" else " simulated"
+    length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
     seeds = f"seed{'s' if len(run.seeds) > 1 else ''} {listed([str(seed) for seed in run.seeds])}"
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
     rest = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
@@ -68,7 +69,7 @@ def _curves_section(run: Run, curves: Sequence[Chart]) -> str:
     over = f"The mean over {len(run.seeds)} seeds{band}." if len(run.seeds) > 1 else "One seed."
     figures = "".join(f"<figure><h3>{escape(chart.title)}</h3>{drawing(chart)}</figure>" for chart in curves)
     return (
-        f"<section>\n<h2>Loss and accuracy over simulated time</h2>\n"
+        f"<section>\n<h2>Loss and accuracy over {run.clock}</h2>\n"
         f'<p class="hint">{over} Colour is the objective; solid is semi-synchronous, dashed synchronous, dotted asynchronous. '
         f"Click a name to hide it, double-click to see it alone. A line ends where a seed diverges.</p>\n"
         f'<div class="legend" role="group" aria-label="Algorithms shown">{buttons}</div>\n'

@@ -64,7 +64,7 @@ def _figures(run: Run) -> dict[str, Figure]:
     figures = {metric.replace("_", "-"): _curve_figure(run, metric) for metric in METRICS}
     timed = series.groups(run)
     if any(timeline.rounds for group in timed for timeline in group.timelines):
-        figures |= {"activity": _activity_figure(timed), "staleness": _staleness_figure(run, timed)}
+        figures |= {"activity": _activity_figure(run, timed), "staleness": _staleness_figure(run, timed)}
         figures["shares"] = _shares_figure(run, timed)
     return {name: figure for name, figure in figures.items() if figure is not None}
 
@@ -96,14 +96,14 @@ def _curve_figure(run: Run, metric: str) -> Figure | None:
         axes.set_ylim(0, series.loss_ceiling(drawn))
     axes.set_xlim(0, max(curve.time_s[-1] for curve in drawn.values()))
     axes.set_ylabel(METRICS[metric])
-    _time_axis(axes)
+    _time_axis(axes, run.clock)
     figure.legend(
         loc="outside upper center", ncols=3, handlelength=2.4, columnspacing=1.0, borderpad=0.1, labelspacing=0.3
     )
     return figure
 
 
-def _activity_figure(groups: Sequence[Group]) -> Figure | None:
+def _activity_figure(run: Run, groups: Sequence[Group]) -> Figure | None:
     """The first group of each mode, below one another in the same window of time."""
     shown = list({group.algorithms[0].mode: group for group in reversed(groups)}.values())[::-1]
     timelines = [group.timelines[0] for group in shown]
@@ -119,7 +119,7 @@ def _activity_figure(groups: Sequence[Group]) -> Figure | None:
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(False)
         axes.set_title(short(group.label, 60), loc="left", fontsize=7, pad=3)  # which panel, not a title
-    _time_axis(panels[-1])
+    _time_axis(panels[-1], run.clock)
     found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     handles = {label: found[label] for label in (*STATE_COLOURS, "merged", "thrown away") if label in found}
     figure.legend(
@@ -183,9 +183,9 @@ def _rows(run: Run, groups: Sequence[Group], bars: Sequence[np.ndarray]) -> tupl
     return figure, list(panels)
 
 
-def _time_axis(axes: Axes) -> None:
+def _time_axis(axes: Axes, clock: str) -> None:
     axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.set_xlabel("Simulated time (s)")
+    axes.set_xlabel(f"{clock.capitalize()} (s)")
 
 
 def _colour(run: Run, objective: str | None) -> str:

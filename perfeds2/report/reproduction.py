@@ -18,12 +18,13 @@ from perfeds2.experiments.figures.figure import TARGET, Figure, Panel
 from perfeds2.experiments.spec import ALGORITHMS, InputError
 from perfeds2.files import write_atomically
 from perfeds2.report.paper import STYLE
-from perfeds2.report.series import Curve, carry_forward, loss_ceiling, mean_and_interval
+from perfeds2.report.series import Curve, carry_forward, loss_ceiling, losses_in_view, mean_and_interval
 from perfeds2.report.style import COLOURS, DASHES_PX, METRICS
 
 WIDTH_IN = 7.16  # both columns
 HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row
+LETTERS_AN_AXES = 30  # of a legend above it
 POINTS = 121  # of a curve: every evaluation of a run's sixty, and once between
 SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered: darker is less
 MARKERS = ("o", "s", "^", "D", "v")  # beside colour, for those who print in grey
@@ -93,6 +94,7 @@ def _drawn(panel: Panel, table: pd.DataFrame, metrics: Sequence[str]) -> Drawn:
             curve = mean_curve(rows, metric, time_s) if len(rows) else None
             if curve is not None:
                 curves[metric][line.label] = curve
+    curves |= {metric: losses_in_view(curves[metric]) for metric in metrics if "loss" in metric}
     return Drawn(panel, curves, looks(panel), len(set(table["seed"])))
 
 
@@ -145,8 +147,9 @@ def _drawing(panels: Sequence[Drawn]) -> matplotlib.figure.Figure:
             _draw_curves(axes, drawn, metric)
             axes.set_title(f"({next(letters)}) {drawn.panel.title}", loc="left", x=-0.2, fontsize=7, pad=5)
         handles, labels = row[-1].get_legend_handles_labels()
+        room = LETTERS_AN_AXES * len(places) // (max(map(len, labels)) + 7)  # 7: the line, and what is around it
         part.legend(
-            handles, labels, loc="outside upper center", ncols=min(len(labels), 6),
+            handles, labels, loc="outside upper center", ncols=max(1, min(len(labels), room)),
             handlelength=2.4, columnspacing=1.2, handletextpad=0.5, borderpad=0.1, labelspacing=0.3,
         )  # fmt: skip
     return drawing

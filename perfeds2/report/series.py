@@ -7,7 +7,7 @@ same thing. Nothing here draws.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Run:
     """What a run's folder holds."""
 
     version: str
-    command: str  # compare, run or simulate
+    command: str  # compare, run, simulate or federate
     task: str | None
     ues: int
     horizon_s: float | None
@@ -69,10 +69,15 @@ class Run:
     ue_metrics: pd.DataFrame | None
     timelines: Mapping[tuple[str, int], Timeline]  # by algorithm and seed
 
+    @property
+    def clock(self) -> str:
+        """What time is called: a federation's is real."""
+        return "time" if self.command == "federate" else "simulated time"
+
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over simulated time: the mean over seeds and its 95 % interval."""
+    """A metric over time: the mean over seeds and its 95 % interval."""
 
     time_s: Float[np.ndarray, " t"]
     mean: Float[np.ndarray, " t"]
@@ -210,7 +215,7 @@ def curves(run: Run, metric: str, points: int = 240) -> dict[str, Curve]:
         if length:
             mean, low, high = mean_and_interval(values[:, :length])
             found[algorithm.name] = Curve(time_s[:length], mean, low, high)
-    return found
+    return losses_in_view(found) if "loss" in metric else found
 
 
 def carry_forward(
@@ -238,6 +243,19 @@ def loss_ceiling(drawn: Mapping[str, Curve]) -> float:
     highest = max(float((curve.mean if curve.high is None else curve.high).max()) for curve in drawn.values())
     start = max(float(curve.mean[0]) for curve in drawn.values())
     return min(highest * 1.05, start * 1.5)
+
+
+def losses_in_view(drawn: Mapping[str, Curve]) -> dict[str, Curve]:
+    """Without the interval where a mean leaves the drawing: a diverging run's would cover all the others."""
+    top = loss_ceiling(drawn) if drawn else 0.0
+    return {
+        name: replace(
+            curve,
+            low=None if curve.low is None else np.where(curve.mean > top, curve.mean, curve.low),
+            high=None if curve.high is None else np.where(curve.mean > top, curve.mean, curve.high),
+        )
+        for name, curve in drawn.items()
+    }
 
 
 def groups(run: Run) -> list[Group]:

@@ -206,7 +206,9 @@ def _lines_of(summary: "pd.DataFrame", axes: Sequence[str]) -> "dict[str, pd.Dat
 def _draw(figure: Any, summary: "pd.DataFrame", axes: Sequence[str]) -> None:
     from perfeds2.report.style import DASHES_PX, METRICS, SPARE_COLOURS, colour
 
-    accuracy, seconds = figure.subplots(2, sharex=True)
+    reached = bool(summary["time_to_target_s_median"].notna().any())  # else there is no second panel to draw
+    panels = figure.subplots(1 + reached, sharex=True, squeeze=False)[:, 0]
+    accuracy, bottom = panels[0], panels[-1]
     values = list(dict.fromkeys(summary[axes[0]]))
     numbers = all(isinstance(value, int | float) for value in values)
     place = {value: value if numbers else number for number, value in enumerate(values)}
@@ -219,24 +221,25 @@ def _draw(figure: Any, summary: "pd.DataFrame", axes: Sequence[str]) -> None:
         dash = tuple(px / 2 for px in DASHES_PX.get(mode, ()))
         at = [place[value] for value in rows[axes[0]]]
         look: dict[str, Any] = {"color": tint, "linestyle": (0, dash) if dash else "solid", "marker": "o", "ms": 2.5}
-        for panel, name, scale in ((accuracy, "test_accuracy_personal", 100), (seconds, "time_to_target_s", 1)):
+        for panel, name, scale in zip(panels, ("test_accuracy_personal", "time_to_target_s"), (100, 1), strict=False):
             middle = rows["time_to_target_s_median"] if name == "time_to_target_s" else scale * rows[f"{name}_mean"]
             panel.plot(at, middle, label=label, **look)
             low, high = (scale * rows[f"{name}_{end}"] for end in ("low", "high"))
             panel.vlines(at, low, high, color=tint, linewidth=0.7, alpha=0.6)
     if numbers and min(values) > 0 and max(values) >= 10 * min(values):
-        seconds.set_xscale("log")
+        bottom.set_xscale("log")
     if numbers and len(values) <= 8:
-        seconds.set_xticks(values, [_value(value) for value in values], minor=False)
-        seconds.minorticks_off()
+        bottom.set_xticks(values, [_value(value) for value in values], minor=False)
+        bottom.minorticks_off()
     elif not numbers:
-        seconds.set_xticks(range(len(values)), [str(value) for value in values])
+        bottom.set_xticks(range(len(values)), [str(value) for value in values])
     accuracy.set_ylim(max(0.0, accuracy.get_ylim()[0]), min(100.0, accuracy.get_ylim()[1]))
     accuracy.set_ylabel(METRICS["test_accuracy_personal"])
-    targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
-    seconds.set_ylabel(f"Seconds to {' or '.join(targets)} %, median")
-    seconds.set_ylim(bottom=0)
-    seconds.set_xlabel(axes[0])
+    if reached:
+        targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
+        bottom.set_ylabel(f"Seconds to {' or '.join(targets)} %, median")
+        bottom.set_ylim(bottom=0)
+    bottom.set_xlabel(axes[0])
     figure.legend(
         *accuracy.get_legend_handles_labels(), loc="outside upper center", ncols=2 if len(axes) > 1 else 3,
         handlelength=2.4, columnspacing=1.0, borderpad=0.1, labelspacing=0.3,

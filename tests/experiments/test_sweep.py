@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from perfeds2 import compare
@@ -36,7 +37,7 @@ from perfeds2.experiments.sweep import (
 )
 from perfeds2.experiments.worker import work
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.sweep import _Board, _lines, print_failures, print_sweep, write_chart
+from perfeds2.report.sweep import _Board, _draw, _lines, print_failures, print_sweep, write_chart
 
 TABLES = ("sweep.csv", "sweep_summary.csv")
 SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}
@@ -332,6 +333,16 @@ def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
     assert len(first) == 2
     named = make_grid(nested({"algorithms": ["PerFedS2"]}), {"bandwidth": ["equal_share", "equal_finish"], "seed": [0]})
     assert write_chart(run_sweep(named, tmp_path / "named", on=played()))
+
+
+def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
+    swept = run_sweep(HAND, whole)
+    drawing = Figure()
+    _draw(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
+    assert [axes.get_xlabel() for axes in drawing.axes] == ["quorum"]
+    drawing = Figure()
+    _draw(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
+    assert len(drawing.axes) == 2
 
 
 # Real workers

@@ -69,6 +69,14 @@ def test_starved_ues_are_marked(make_run, tmp_path: Path):
     assert "Some UEs were never merged with PerFedS2." in page
 
 
+@pytest.mark.parametrize(("command", "title"), [("compare", "Simulated time (s)"), ("federate", "Time (s)")])
+def test_only_simulated_time_is_called_so(make_run, tmp_path: Path, command: str, title: str):
+    page = page_of(make_run(command=command), tmp_path)
+    titles = {figure["layout"]["xaxis"]["title"]["text"] for chart in charts_of(page).values() for figure in chart}
+    assert {name for name in titles if "ime (s)" in name} == {title}
+    assert ("simulated" in page.split("<script")[0].lower()) == (command == "compare")
+
+
 def test_a_simulation_has_no_learning_panels(make_run, tmp_path: Path):
     page = page_of(make_run(command="simulate", seeds=[0]), tmp_path)
     assert charts_of(page).keys() == {"activity", "staleness", "shares"}

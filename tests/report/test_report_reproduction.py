@@ -84,6 +84,15 @@ def test_a_figure_is_a_small_pdf_and_png_over_both_columns(reproduced: Path, tmp
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.parametrize("panels", [1, 2])
+def test_the_legend_fits_over_the_axes(reproduced: Path, tmp_path: Path, panels: int):
+    (figure,) = load_figures(["exp_1"])
+    table = pd.read_csv(reproduced / "exp_1.csv")
+    table[table.panel.isin([panel.title for panel in figure.panels[:panels]])].to_csv(tmp_path / "exp_1.csv")
+    pixels = imread(write_figure(figure, tmp_path / "exp_1.csv", tmp_path)[1])[:, :, :3]
+    assert (pixels[:, [0, 1, -2, -1]] == 1).all()  # nothing is cut off at either side
+
+
 def test_the_same_numbers_give_the_same_bytes(reproduced: Path, tmp_path: Path):
     (figure,) = load_figures(["exp_8"])
     first, second = (write_figure(figure, reproduced / "exp_8.csv", tmp_path / name) for name in "ab")

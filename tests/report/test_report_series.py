@@ -58,6 +58,17 @@ def test_a_curve_ends_where_a_seed_diverges(compared: Path):
     assert all(np.isfinite(curve.mean).all() for curve in drawn.values())
 
 
+def test_a_loss_that_leaves_the_drawing_takes_its_interval_with_it():
+    time_s, flat = np.arange(3.0), np.full(3, 2.0)
+    calm = series.Curve(time_s, flat, flat - 0.1, flat + 0.1)
+    wild = series.Curve(time_s, np.array([2.0, 1e6, 1e6]), np.array([1.9, -1e6, -1e6]), np.array([2.1, 3e6, 3e6]))
+    seen = series.losses_in_view({"calm": calm, "wild": wild, "one seed": series.Curve(time_s, flat, None, None)})
+    np.testing.assert_array_equal(np.asarray(seen["calm"].low), flat - 0.1)
+    np.testing.assert_array_equal(np.asarray(seen["wild"].low), [1.9, 1e6, 1e6])
+    np.testing.assert_array_equal(np.asarray(seen["wild"].high), [2.1, 1e6, 1e6])
+    assert seen["one seed"].low is None
+
+
 def test_without_a_horizon_a_curve_ends_with_its_shortest_seed(compared: Path):
     run = series.load_run(compared)
     table = pd.DataFrame(
