@@ -197,8 +197,8 @@ def test_every_figure_of_the_paper_is_a_valid_spec(scale):
     assert {figure for run in runs for figure, _, _ in run.curves} == set(FIGURES)
     for run in runs:
         spec = run.spec
-        shakespeare = spec.task.name == "shakespeare" and scale == "paper"
-        assert (spec.cell.ues, spec.cell.power_w, spec.cell.bandwidth_hz) == (188 if shakespeare else 20, 0.01, 1e6)
+        ues = {"paper": 188, "quick": 10}[scale] if spec.task.name == "shakespeare" else 20
+        assert (spec.cell.ues, spec.cell.power_w, spec.cell.bandwidth_hz) == (ues, 0.01, 1e6)
         assert (spec.learning.alpha, spec.learning.beta) == (
             (0.02, 0.06) if spec.task.name == "cifar100" else (0.03, 0.07)
         )

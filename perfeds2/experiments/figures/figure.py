@@ -51,17 +51,18 @@ TASK: dict[str, Values] = {  # with the task's own defaults: Table I's step size
     "shakespeare": {"task": {"name": "shakespeare"}, "protocol": {"quorum": 50}},
 }
 HORIZON_S: dict[Scale, dict[str, float]] = {
-    "quick": {"mnist": 150.0, "cifar100": 40.0, "shakespeare": 20.0},
+    "quick": {"mnist": 150.0, "cifar100": 20.0, "shakespeare": 10.0},
     "paper": {"mnist": 600.0, "cifar100": 2000.0, "shakespeare": 2000.0},
 }
 # What two processor cores manage in minutes. It shows that everything runs, and how MNIST goes; the other two learn little.
 QUICK: dict[str, Values] = {
-    "cifar100": {"learning": {"batch": 10}, "run": {"eval_every_s": 20.0}},
+    "mnist": {"run": {"eval_every_s": 10.0}},
+    "cifar100": {"learning": {"batch": 10}, "run": {"eval_every_s": 10.0}},
     "shakespeare": {
-        "cell": {"ues": 20},
-        "protocol": {"quorum": 5},
+        "cell": {"ues": 10},
+        "protocol": {"quorum": 3},
         "learning": {"batch": 10},
-        "run": {"eval_every_s": 10.0},
+        "run": {"eval_every_s": 5.0},
     },
 }
 SIX = ("PerFedS2", "FedAvgS2", "FedAvg-SYN", "PerFed-SYN", "FedAvg-ASY", "PerFed-ASY")
