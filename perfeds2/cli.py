@@ -218,35 +218,60 @@ def sweep(**given: Any) -> None:
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A run's folder.", metavar="DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="A run's folder, or one of figures that perfeds2 reproduce made.", metavar="DIR")
+    ],
     paper: Annotated[
         bool, typer.Option("--paper", help="Also PDF and PNG figures in a two-column paper's style.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where the paper figures go. (default: DIR/figures)", metavar="DIR")
+        Path | None,
+        typer.Option(
+            "--out", help="Where the paper figures go. (default: DIR/figures; DIR for reproduced ones)", metavar="DIR"
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> None:
-    """Draw a run's folder again: report.html, and with --paper the figures for a paper."""
+    """Draw a folder again: its page, and with --paper the figures for a paper."""
     with guarded("report", []):
         from perfeds2.experiments.spec import InputError
-        from perfeds2.report.page import write_report
 
-        if not (folder / "summary.json").exists():
+        is_set = (folder / "reproduce.toml").exists()
+        if not (is_set or (folder / "summary.json").exists()):
             raise InputError(
                 f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
             )
         try:
-            say(quiet, f"Report: {write_report(folder)}")
-            if paper:
-                from perfeds2.report.paper import write_paper_figures
-
-                for path in write_paper_figures(folder, out):
-                    say(quiet, f"Figure: {path}")
+            for path in _draw_set(folder, paper, out) if is_set else _draw_run(folder, paper, out):
+                say(quiet, f"{'Report' if path.suffix == '.html' else 'Figure'}: {path}")
         except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
             raise InputError(f"{folder} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
         except (ValueError, OSError) as error:  # a file of the folder is missing or corrupt, or cannot be written
             raise InputError(f"{folder}: {' '.join(str(error).split())}") from None
+
+
+def _draw_run(folder: Path, paper: bool, out: Path | None) -> list[Path]:
+    from perfeds2.report.page import write_report
+
+    written = [write_report(folder)]
+    if paper:
+        from perfeds2.report.paper import write_paper_figures
+
+        written += write_paper_figures(folder, out)
+    return written
+
+
+def _draw_set(folder: Path, paper: bool, out: Path | None) -> list[Path]:
+    from perfeds2.experiments.reproduce import command_of, load_figures
+    from perfeds2.report.reproduction import write_figure
+    from perfeds2.report.reproduction_page import write_page
+
+    figures = load_figures(["all"])
+    written = [write_page(figures, folder, command_of(folder))]
+    for figure in figures:
+        if paper and (csv := folder / f"{figure.name}.csv").exists():
+            written += write_figure(figure, csv, out or folder)
+    return written
 
 
 def errata(
@@ -366,7 +391,7 @@ def reproduce(
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.experiments.claims import ledger
-        from perfeds2.experiments.reproduce import load_figures, open_set, plan_runs
+        from perfeds2.experiments.reproduce import command_of, load_figures, open_set, plan_runs
         from perfeds2.experiments.reproduce import reproduce as run_figures
         from perfeds2.experiments.spec import InputError, put_text, resolve
         from perfeds2.report.ledger import ledger_markdown, print_ledger, write_ledger
@@ -392,11 +417,7 @@ def reproduce(
                 for figure, table in run_figures(figures, runs, path, watch, data_dir):
                     written += [table, *write_figure(figure, table, path)]
             written += write_ledger(ledger(path), path)
-            tried = [word for assignment in changes or () for word in ("--set", assignment)]
-            command = shlex.join(
-                ["perfeds2", "reproduce", *names, "--scale", scale, "--seeds", seeds, *tried, "--out", str(path)]
-            )
-            written.append(write_page(load_figures(["all"]), path, command))
+            written.append(write_page(load_figures(["all"]), path, command_of(path)))
             say(quiet, "\n".join(f"Wrote: {file}" for file in written))
         if markdown:
             typer.echo(ledger_markdown(ledger(path)))

@@ -5,6 +5,8 @@ its spec. Where the data lie is not part of it.
 """
 
 import hashlib
+import json
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ import tomli_w
 from perfeds2.experiments.compare import Progress, Watch, check, execute
 from perfeds2.experiments.figures.figure import TASK, Figure, Line, Panel, Scale, Values, spec_of
 from perfeds2.experiments.folder import Folder, open_folder
-from perfeds2.experiments.spec import InputError, Spec
+from perfeds2.experiments.spec import InputError, Spec, read_toml
 from perfeds2.files import clear_unfinished, write_text
 
 if TYPE_CHECKING:
@@ -152,6 +154,28 @@ def load_curves(folder: Path | str) -> "pd.DataFrame":
     if not paths:
         raise InputError(f"{folder} holds no reproduced figures; run perfeds2 reproduce all --out {folder} first.")
     return pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+
+
+def command_of(folder: Path) -> str:
+    """The command that makes the figures of a folder."""
+    made, curves = read_toml(folder / "reproduce.toml"), load_curves(folder)
+    names = [name for name in FIGURES if name in set(curves["figure"])]
+    tasks = [task for task in TASK if task in set(curves["task"])]
+    some = {panel.task for figure in load_figures(names) for panel in figure.panels} != set(tasks)
+    seeds = sorted(set(curves["seed"].tolist()))
+    changes = made["changes"].items()
+    words = [
+        *("perfeds2", "reproduce", *(["all"] if len(names) == len(FIGURES) else names), "--scale", made["scale"]),
+        *("--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))),
+        *(word for task in tasks if some for word in ("--task", task)),
+        *(word for section, values in changes for key in values for word in ("--set", _assignment(section, key, values[key]))),
+        *("--out", str(folder)),
+    ]  # fmt: skip
+    return shlex.join(words)
+
+
+def _assignment(section: str, key: str, value: object) -> str:
+    return f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _part_of(watch: Watch | None, number: int, total: int) -> Watch | None:

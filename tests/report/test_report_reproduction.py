@@ -4,6 +4,8 @@ import csv
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,7 +20,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from perfeds2.experiments.claims import CLAIMS, Claim, Comparison, Curve, Entry, Finding, Verdict, ledger
 from perfeds2.experiments.figures.figure import Figure, Line, Panel
-from perfeds2.experiments.reproduce import load_figures
+from perfeds2.experiments.reproduce import command_of, load_figures, open_set
 from perfeds2.experiments.spec import ALGORITHMS, InputError
 from perfeds2.experiments.summary import statistic
 from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
@@ -302,6 +304,27 @@ def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path
     assert browser.find_element(By.CSS_SELECTOR, "#exp_1 .legend button").text == EVIL
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+def test_report_draws_a_set_again_and_says_which_command_made_it(reproduced: Path, tmp_path: Path):
+    folder = shutil.copytree(reproduced, tmp_path / "copy")
+    open_set(folder, "paper", {"learning": {"beta": 0.02, "hessian": "fo"}})
+    command = [sys.executable, "-m", "perfeds2.cli", "report", folder, "--paper", "--out", tmp_path / "figures"]
+    assert "Report:" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        f"exp_{number}.{kind}" for number in (1, 3, 8) for kind in ("pdf", "png")
+    ]
+    made = "perfeds2 reproduce exp_1 exp_3 exp_8 --scale paper --seeds 5 --set learning.beta=0.02 --set learning.hessian=fo"
+    assert command_of(folder) == f"{made} --out {folder}"
+    assert made in (folder / "reproduction.html").read_text(encoding="utf-8")
+
+
+def test_the_command_names_tasks_and_seeds_where_they_are_not_all(tmp_path: Path):
+    (figure,) = load_figures(["exp_1"])
+    table = numbers_of(figure, seeds=3)
+    table[(table.task == "mnist") & (table.seed != 1)].to_csv(tmp_path / "exp_1.csv", index=False)
+    open_set(tmp_path, "quick", {})
+    assert command_of(tmp_path) == f"perfeds2 reproduce exp_1 --scale quick --seeds 0,2 --task mnist --out {tmp_path}"
 
 
 def test_the_page_says_which_settings_are_not_the_papers(tmp_path: Path):
