@@ -127,7 +127,7 @@ def test_a_corrupt_timeline_is_exit_2_and_one_sentence(tmp_path):
 
 def long_run(folder):
     return [
-        *(sys.executable, "-m", "perfeds2.cli", "run", "--horizon-s", "120", "--eval-every-s", "1", "--seed", "1"),
+        *(sys.executable, "-m", "perfeds2.cli", "run", "--horizon-s", "3600", "--eval-every-s", "5", "--seed", "1"),
         *("--algorithms", "PerFedS2,FedAvg-ASY", "--quiet", "--out", str(folder)),
     ]
 
