@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from perfeds2.console import guarded, say
+from perfeds2.console import guarded, hear_interrupts, heed, say
 from perfeds2.deployment.commands import federate_app, replay
 
 if TYPE_CHECKING:
@@ -651,14 +651,14 @@ def _seeds(text: str) -> list[Any]:
 
 
 @contextmanager
-def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
-    """A bar on stderr: simulated time, rounds a second, time left."""
+def _progress(quiet: bool, command: str) -> "Iterator[Watch]":
+    """A bar on stderr: simulated time, rounds a second, time left. Quiet or not, Ctrl-C is heeded at every step."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield None
+        yield heed
         return
     import time
 
@@ -677,6 +677,7 @@ def _progress(quiet: bool, command: str) -> "Iterator[Watch | None]":
 
         def watch(now: Any) -> None:
             nonlocal shown
+            heed()
             if now.share < 1 and time.monotonic() - shown < 0.05:
                 return
             shown = time.monotonic()
@@ -753,6 +754,7 @@ def _without_command(
 
 def main() -> None:
     """The ``perfeds2`` command."""
+    hear_interrupts()
     try:
         status = app(standalone_mode=False)
     except KeyboardInterrupt:

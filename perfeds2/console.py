@@ -1,6 +1,8 @@
 """How does a command speak: what it has to say, and one sentence when it cannot go on?"""
 
 import os
+import signal
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,6 +10,25 @@ from pathlib import Path
 from typing import NoReturn
 
 import typer
+
+_interrupted = threading.Event()
+
+
+def hear_interrupts() -> None:
+    """From now on remember a Ctrl-C, besides raising it: Python drops what is raised in a weak reference's callback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    _interrupted.set()
+    raise KeyboardInterrupt
+
+
+def heed(_: object = None) -> None:
+    """Stop here if Ctrl-C was pressed. Called as the work goes on."""
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager

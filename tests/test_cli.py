@@ -132,6 +132,17 @@ def long_run(folder):
     ]
 
 
+def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
+    code = (
+        "import signal, sys\nfrom contextlib import suppress\nfrom perfeds2.cli import hear_interrupts, main\n"
+        "hear_interrupts()\nwith suppress(KeyboardInterrupt):\n    signal.raise_signal(signal.SIGINT)\n"
+        "sys.argv = ['perfeds2', 'simulate', '--quiet', '--out', 'dropped']\nmain()"
+    )
+    stopped = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert stopped.returncode == 130
+    assert "go on with: perfeds2 simulate --resume dropped" in stopped.stderr
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     folder = tmp_path / "stopped"
     process = subprocess.Popen(long_run(folder), stderr=subprocess.PIPE, text=True)
