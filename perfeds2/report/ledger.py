@@ -26,11 +26,13 @@ COUNTED: dict[Verdict, tuple[str, str]] = {  # of one, of several
 
 
 def print_ledger(entries: Sequence[Entry]) -> None:
-    """A row per claim, a line per comparison in it, and the counts."""
+    """A row per claim that can be judged, a line per comparison in it, and the counts: what was not run, too."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=150)
-    console.print((_wide_table if console.width >= WIDE else _narrow_table)(entries))
+    shown = [entry for entry in entries if entry.verdict != "not run"]
+    if shown:
+        console.print((_wide_table if console.width >= WIDE else _narrow_table)(shown))
     console.print(f"\n[bold]{counts(entries)}[/bold]")
     console.print(f"[dim]{meaning()}[/dim]")
 
@@ -82,7 +84,7 @@ def meaning() -> str:
     targets = ", ".join(f"{100 * target:g} % on {task}" for task, target in TARGET.items())
     return (
         f"Difference: percentage points of personalised test accuracy, mean over the horizon, ± half of the 95 % interval "
-        f"over seeds. Seconds to target: medians of both ({targets}); they decide nothing."
+        f"over seeds. Seconds to target: medians of both ({targets}); they decide nothing. Fewer than five seeds leave a claim undecided."
     )
 
 
