@@ -4,6 +4,7 @@ What tests compile, they keep in pytest's cache, not in the user's: half of thei
 """
 
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -14,6 +15,8 @@ os.environ["PERFEDS2_COMPILE_CACHE"] = str(COMPILED)  # of the commands that tes
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # to which a background job of a shell would be deaf
 
 hook = install_import_hook("perfeds2", "typecheck.checked")
 

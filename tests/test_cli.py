@@ -135,7 +135,6 @@ def long_run(folder):
 def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
     code = (
         "import signal, sys\nfrom contextlib import suppress\nfrom perfeds2.cli import hear_interrupts, main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell has these tests in the background\n"
         "hear_interrupts()\nwith suppress(KeyboardInterrupt):\n    signal.raise_signal(signal.SIGINT)\n"
         "sys.argv = ['perfeds2', 'simulate', '--quiet', '--out', 'dropped']\nmain()"
     )
@@ -144,14 +143,9 @@ def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
     assert "go on with: perfeds2 simulate --resume dropped" in stopped.stderr
 
 
-def hears_ctrl_c():
-    """What a shell starts in the background is deaf to it, and so would be its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     folder = tmp_path / "stopped"
-    process = subprocess.Popen(long_run(folder), stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c)
+    process = subprocess.Popen(long_run(folder), stderr=subprocess.PIPE, text=True)
     while not (folder / "parts").exists() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(1)
