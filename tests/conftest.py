@@ -1,6 +1,7 @@
 """Every test run checks array shapes and types of the whole package (jaxtyping, by beartype).
 
 What tests compile, they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
+They compile with little optimisation, which is sooner done; the commands they start are users', and compile as theirs do.
 """
 
 import os
@@ -12,6 +13,7 @@ from jaxtyping import install_import_hook
 
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 os.environ["PERFEDS2_COMPILE_CACHE"] = str(COMPILED)  # of the commands that tests start
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
