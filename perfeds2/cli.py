@@ -96,7 +96,7 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
     quiet: bool = given.pop("quiet")
     place: list[Path] = []
     with guarded(command, place):
-        from perfeds2.experiments.folder import Folder, free_folder, open_folder
+        from perfeds2.experiments.folder import Folder, alone, free_folder, open_folder
 
         resume: Path | None = given.pop("resume")
         out: Path | None = given.pop("out")
@@ -113,8 +113,8 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
         if folder.finished:
             say(quiet, f"{path} already holds this finished run.")
         else:
-            folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
-            with _progress(quiet, command) as watch:
+            with alone(path), _progress(quiet, command) as watch:
+                folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
                 if command == "simulate":
                     execute_timelines(spec, command, folder, watch)
                 else:

@@ -1,12 +1,10 @@
 """How does a federation run from its first round to its run folder?"""
 
 import dataclasses
-import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Transport
 from perfeds2.deployment.validate import Rules
 from perfeds2.experiments.compare import Comparison, write_results
-from perfeds2.experiments.folder import Folder, open_folder
+from perfeds2.experiments.folder import Folder, alone, open_folder
 from perfeds2.experiments.spec import InputError
 from perfeds2.experiments.summary import summarise
 from perfeds2.files import write_text
@@ -28,7 +26,7 @@ RECENT = 12  # rounds in the live table
 def serve(settings: Settings, transport: Transport, path: Path) -> Folder:
     """Run a federation, or go on with one that was killed, until its rounds are done and its folder is complete."""
     folder = open_folder(path, settings.spec)
-    with _alone(folder):
+    with alone(path):
         if not folder.finished:
             _serve(settings, transport, folder)
         if not (folder.path / "report.html").exists():
@@ -36,17 +34,6 @@ def serve(settings: Settings, transport: Transport, path: Path) -> Folder:
 
             write_report(folder.path)
     return folder
-
-
-@contextmanager
-def _alone(folder: Folder) -> Iterator[None]:
-    """Two servers on one folder would undo each other's rounds."""
-    with (folder.path / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{folder.path} is being served by another process; end that first.") from None
-        yield
 
 
 def _serve(settings: Settings, transport: Transport, folder: Folder) -> None:

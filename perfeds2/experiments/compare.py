@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from perfeds2.experiments.algorithms import Algorithm, paper_algorithms
-from perfeds2.experiments.folder import Arrays, Folder, open_folder, save_arrays
+from perfeds2.experiments.folder import Arrays, Folder, alone, open_folder, save_arrays
 from perfeds2.experiments.spec import OWN_FLAGS, InputError, Spec, put, resolve
 from perfeds2.experiments.summary import Row, summarise
 from perfeds2.files import write_text
@@ -135,8 +135,11 @@ def compare(
             raise InputError(f"{name} is not a setting of compare; expected one of {', '.join(flags)}.")
         put(values, *flags[name], tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value)
     spec = resolve(values)
-    folder = None if out is None else open_folder(Path(out), spec)
-    return execute(spec, "compare", folder, extra=extra, watch=watch, together=together)
+    if out is None:
+        return execute(spec, "compare", None, extra=extra, watch=watch, together=together)
+    folder = open_folder(Path(out), spec)
+    with alone(folder.path):
+        return execute(spec, "compare", folder, extra=extra, watch=watch, together=together)
 
 
 def execute(

@@ -93,6 +93,29 @@ def _clear(folder: Folder) -> None:
     shutil.rmtree(folder.path / DONE, ignore_errors=True)
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another process is writing into {path}; wait until it has ended, or choose another folder."
+            ) from None
+        except OSError:  # a file system that has no locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def free_folder(parent: Path, name: str) -> Path:
     """The first of name-1, name-2, … that does not exist yet."""
     number = 1

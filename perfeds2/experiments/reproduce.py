@@ -19,7 +19,7 @@ import tomli_w
 
 from perfeds2.experiments.compare import Progress, Watch, check, execute
 from perfeds2.experiments.figures.figure import TASK, Figure, Line, Panel, Scale, Values, spec_of
-from perfeds2.experiments.folder import Folder, open_folder
+from perfeds2.experiments.folder import Folder, alone, open_folder
 from perfeds2.experiments.spec import InputError, Spec, read_toml
 from perfeds2.files import clear_unfinished, write_text
 
@@ -95,18 +95,20 @@ def reproduce(
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
     _check(runs, out, data_dir)
-    clear_unfinished(out)
-    rows: dict[str, list[dict[str, object]]] = defaultdict(list)
-    last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
-    for number, run in enumerate(runs):
-        folder = open_folder(out / "runs" / run.name, run.spec)
-        if not folder.finished:
-            execute(_with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs)))
-        for row in _curve_rows(run, out):
-            rows[str(row["figure"])].append(row)
-        for figure in figures:
-            if last.get(figure.name) == number:
-                yield figure, _write_curves(figure, rows[figure.name], out)
+    out.mkdir(parents=True, exist_ok=True)
+    with alone(out):
+        clear_unfinished(out)
+        rows: dict[str, list[dict[str, object]]] = defaultdict(list)
+        last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
+        for number, run in enumerate(runs):
+            folder = open_folder(out / "runs" / run.name, run.spec)
+            if not folder.finished:
+                execute(_with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs)))
+            for row in _curve_rows(run, out):
+                rows[str(row["figure"])].append(row)
+            for figure in figures:
+                if last.get(figure.name) == number:
+                    yield figure, _write_curves(figure, rows[figure.name], out)
 
 
 def _check(runs: Sequence[Run], out: Path, data_dir: Path | str | None) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from perfeds2.experiments.engines import Done, Engine, Event, Failed, Job, Line, Moved, Started, open_engine
+from perfeds2.experiments.folder import alone
 from perfeds2.experiments.spec import OWN_FLAGS, InputError, Spec, put, read_toml, resolve
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
@@ -331,21 +332,24 @@ def run_sweep(
     if retries < 0:
         raise InputError(f"--retries must be 0 or more, got {retries}.")
     open_sweep(path, grid)
-    missing = {point.number: [s for s in grid.seeds if load_result(path, point, s) is None] for point in grid.points}
-    failures: list[Failure] = []
-    if any(missing.values()):
-        log = path / "workers.log"
-        engine = open_engine(on, workers, log) if isinstance(on, str) else on(log)
-        try:
-            failures = _do(grid, missing, path, engine, retries, watch)
-        finally:
-            write_tables(grid, path)  # whatever is there by now
-        if log.exists() and log.stat().st_size == 0:
-            log.unlink()
-    else:
-        write_tables(grid, path)
-    _write_failures(path, failures)
-    return Sweep(path, grid, tuple(failures))
+    with alone(path):
+        missing = {
+            point.number: [s for s in grid.seeds if load_result(path, point, s) is None] for point in grid.points
+        }
+        failures: list[Failure] = []
+        if any(missing.values()):
+            log = path / "workers.log"
+            engine = open_engine(on, workers, log) if isinstance(on, str) else on(log)
+            try:
+                failures = _do(grid, missing, path, engine, retries, watch)
+            finally:
+                write_tables(grid, path)  # whatever is there by now
+            if log.exists() and log.stat().st_size == 0:
+                log.unlink()
+        else:
+            write_tables(grid, path)
+        _write_failures(path, failures)
+        return Sweep(path, grid, tuple(failures))
 
 
 def make_jobs(grid: Grid, missing: Mapping[int, Sequence[int]], together: bool) -> list[Job]:

@@ -17,7 +17,7 @@ from perfeds2.deployment.serve import serve
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Reply
 from perfeds2.deployment.validate import Rules
-from perfeds2.experiments.folder import load_arrays
+from perfeds2.experiments.folder import alone, load_arrays
 from perfeds2.experiments.spec import InputError
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
@@ -256,8 +256,5 @@ def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path):
-    from perfeds2.deployment.serve import _alone
-    from perfeds2.experiments.folder import Folder
-
-    with _alone(Folder(tmp_path)), pytest.raises(InputError, match="another process"), _alone(Folder(tmp_path)):
-        pass
+    with alone(tmp_path), pytest.raises(InputError, match="another process"):
+        serve(SETTINGS, InProcess(honest, lambda job: 1.0 + job.ue, 4), tmp_path)

@@ -9,6 +9,8 @@ import pytest
 from killable_commands import Commands, files_of
 from tiny_data import write_mnist
 
+from perfeds2.experiments.folder import alone
+
 KILLS = 20
 TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.1 --batch 4 --quiet"
 WHOLE_OR_ABSENT = ("spec.toml", "timeline.npz", "model.safetensors", "ue_metrics.csv", "summary.json", "report.html")
@@ -74,6 +76,21 @@ def test_a_command_killed_at_twenty_random_moments_ends_with_the_same_bytes(comm
             assert_nothing_is_half_written(cwd, whole)
         assert ended.status == 0, ended.err
         assert files_of(cwd) == whole
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_folder_that_somebody_else_writes_is_left_to_them(commands: Commands, tmp_path, name):
+    write_mnist(tmp_path / "mnist" / "mnist")
+    here, out = tmp_path / "here", tmp_path / "here" / "out"
+    out.mkdir(parents=True)
+    with alone(out):
+        refused = commands(*CASES[name].start.split(), cwd=here, setting=CASES[name].setting)
+    assert refused.status == 2, refused.err
+    assert (
+        refused.err
+        == f"perfeds2 {name}: another process is writing into out; wait until it has ended, or choose another folder.\n"
+    )
+    assert set(files_of(here)) <= {f"out/{begins}" for begins in ("spec.toml", "sweep.toml", "reproduce.toml")}
 
 
 def begun(out: Path) -> bool:
