@@ -763,7 +763,9 @@ def main() -> None:
         sentence = getattr(error, "format_message", None)  # what the parser itself has to say
         if sentence is None:
             raise
-        typer.echo(f"perfeds2: {sentence()} (see --help)", err=True)
+        told = sentence()
+        see = "a spec goes behind --spec" if "unexpected extra argument" in told and ".toml" in told else "see --help"
+        typer.echo(f"perfeds2: {told} ({see})", err=True)
         status = 2
     sys.exit(status if isinstance(status, int) else 0)
 

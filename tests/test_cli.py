@@ -90,6 +90,7 @@ def test_run_and_simulate_write_single_timelines(tmp_path):
         (["--algorithms", "PerFed2"], "did you mean PerFedS2?"),
         (["--beta", "nan"], "--beta must be a finite number"),
         (["--nonsense"], "No such option"),
+        (["cell.toml"], "a spec goes behind --spec"),
         (["--resume", "nowhere"], "holds no run"),
         (["--out", "/proc/nowhere"], "cannot be written"),
         (["--schedule", "deficit", "--stale", "wait", "--max-staleness", "1"], "--schedule deficit"),
