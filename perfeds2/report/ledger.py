@@ -30,11 +30,15 @@ def print_ledger(entries: Sequence[Entry]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=150)
-    shown = [entry for entry in entries if entry.verdict != "not run"]
-    if shown:
+    if shown := judged(entries):
         console.print((_wide_table if console.width >= WIDE else _narrow_table)(shown))
     console.print(f"\n[bold]{counts(entries)}[/bold]")
     console.print(f"[dim]{meaning()}[/dim]")
+
+
+def judged(entries: Sequence[Entry]) -> list[Entry]:
+    """What people are shown: of claims that were not run there is nothing to say but how many they are."""
+    return [entry for entry in entries if entry.verdict != "not run"]
 
 
 def _wide_table(entries: Sequence[Entry]) -> Table:
@@ -121,7 +125,7 @@ def seconds(finding: Finding) -> str:
 
 
 def ledger_markdown(entries: Sequence[Entry]) -> str:
-    """The ledger as a markdown table, with the counts before it."""
+    """The ledger as a markdown table of what can be judged, with the counts before it."""
     heads = ["#", "claim", "where", "compared", "difference (points)", "seconds to target", "verdict"]
     lines = [
         counts(entries),
@@ -129,7 +133,7 @@ def ledger_markdown(entries: Sequence[Entry]) -> str:
         f"| {' | '.join(heads)} |",
         "|--:|---|---|---|--:|--:|---|",
     ]
-    for entry in entries:
+    for entry in judged(entries):
         claim = entry.claim
         cells = [
             str(claim.number),

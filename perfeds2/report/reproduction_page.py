@@ -15,7 +15,7 @@ from perfeds2.report.answer import listed
 from perfeds2.report.charts import Chart
 from perfeds2.report.charts import Figure as Plot
 from perfeds2.report.document import document, drawing
-from perfeds2.report.ledger import counts, meaning, points, rule, seconds, versus
+from perfeds2.report.ledger import counts, judged, meaning, points, rule, seconds, versus
 from perfeds2.report.reproduction import Drawn, Look, load_panels
 from perfeds2.report.series import Curve, loss_ceiling
 from perfeds2.report.style import METRICS, NEUTRAL
@@ -24,7 +24,7 @@ STYLE = """
 .ledger th, .ledger td { text-align: left; } .ledger .number { text-align: right; }
 .ledger th:first-child { max-width: 22rem; font-weight: 500; }
 .ledger .verdict { font-weight: 650; }
-.holds { color: #00734f; } .fails { color: #b3261e; } .undecided { color: #8a5a00; } .not-run { color: var(--soft); }
+.holds { color: #00734f; } .fails { color: #b3261e; } .undecided { color: #8a5a00; }
 @media (prefers-color-scheme: dark) { .holds { color: #4fd1a1; } .fails { color: #ff8a80; } .undecided { color: #f2b84b; } }
 @media (max-width: 40rem) { .ledger th:first-child { min-width: 9rem; max-width: 11rem; } }
 """
@@ -87,12 +87,12 @@ def _emphasised(text: str) -> str:
 def _ledger_section(entries: Sequence[Entry]) -> str:
     texts, numbers = ["Claim", "Verdict", "Figure", "Compared"], ["Difference (points)", "Seconds to target"]
     rows = []
-    for entry in entries:
-        claim, kind = entry.claim, entry.verdict.replace(" ", "-")
+    for entry in judged(entries):
+        claim = entry.claim
         compared = "<br>".join(escape(versus(finding.comparison)) for finding in entry.findings)
         difference, times = ("<br>".join(map(say, entry.findings)) for say in (points, seconds))
         rows.append(
-            f'<tr><th scope="row">{claim.number}. {escape(claim.sentence)}</th><td class="verdict {kind}">{entry.verdict}</td>'
+            f'<tr><th scope="row">{claim.number}. {escape(claim.sentence)}</th><td class="verdict {entry.verdict}">{entry.verdict}</td>'
             f"<td>{escape(claim.where)}</td><td>{compared}</td>"
             f'<td class="number">{difference}</td><td class="number">{times}</td></tr>'
         )
