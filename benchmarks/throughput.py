@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Shards
+from perfeds2.learning.datasets.real_tasks import REAL_MODELS
+from perfeds2.learning.datasets.text import Windows
 from perfeds2.learning.objectives import PerFed
-from perfeds2.learning.real_tasks import REAL_MODELS
 from perfeds2.learning.replay import Learner, job_key, local_update
-from perfeds2.learning.tasks import Task, parameters
-from perfeds2.learning.text import Windows
+from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.together import Trial, train_together
 from perfeds2.learning.train import Point
 from perfeds2.network.cell import Cell

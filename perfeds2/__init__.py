@@ -10,13 +10,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from perfeds2.allocation.bandwidth import Uplink, equal_share
-    from perfeds2.experiments.algorithms import Algorithm
-    from perfeds2.experiments.compare import Comparison, compare
     from perfeds2.learning.evaluate import evaluate
     from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
     from perfeds2.learning.replay import Learner, replay
-    from perfeds2.learning.tasks import digits, synthetic
+    from perfeds2.learning.task import digits, synthetic
     from perfeds2.network.cell import Cell
+    from perfeds2.runs.execute import Comparison, compare
+    from perfeds2.spec.build import Algorithm
     from perfeds2.timeline.rounds import Protocol
     from perfeds2.timeline.simulate import simulate
     from perfeds2.timeline.timeline import Timeline
@@ -28,17 +28,17 @@ _HOME = {
     "Protocol": "timeline.rounds",
     "Timeline": "timeline.timeline",
     "simulate": "timeline.simulate",
-    "digits": "learning.tasks",
-    "synthetic": "learning.tasks",
+    "digits": "learning.task",
+    "synthetic": "learning.task",
     "FedAvg": "learning.objectives",
     "FedProx": "learning.objectives",
     "PerFed": "learning.objectives",
     "Learner": "learning.replay",
     "replay": "learning.replay",
     "evaluate": "learning.evaluate",
-    "Algorithm": "experiments.algorithms",
-    "compare": "experiments.compare",
-    "Comparison": "experiments.compare",
+    "Algorithm": "spec.build",
+    "compare": "runs.execute",
+    "Comparison": "runs.execute",
 }
 
 __all__ = [

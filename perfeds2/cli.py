@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from perfeds2.commands.federate import federate_app, replay
 from perfeds2.console import guarded, hear_interrupts, heed, say
-from perfeds2.deployment.commands import federate_app, replay
 
 if TYPE_CHECKING:
-    from perfeds2.experiments.compare import Watch
-    from perfeds2.experiments.spec import Spec
-    from perfeds2.learning.sources import Watch as FetchWatch
+    from perfeds2.learning.datasets.sources import Watch as FetchWatch
+    from perfeds2.runs.execute import Watch
+    from perfeds2.spec.fields import Spec
 
 app = typer.Typer(
     name="perfeds2",
@@ -96,14 +96,14 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
     quiet: bool = given.pop("quiet")
     place: list[Path] = []
     with guarded(command, place):
-        from perfeds2.experiments.folder import Folder, alone, free_folder, open_folder
+        from perfeds2.runs.folder import Folder, alone, free_folder, open_folder
 
         resume: Path | None = given.pop("resume")
         out: Path | None = given.pop("out")
         spec = _spec(given, defaults or {}, resume)
         path = resume or out or free_folder(Path("runs"), f"{command}-{spec.task.name}")
         if not Folder(path).finished:
-            from perfeds2.experiments.compare import check, execute, execute_timelines
+            from perfeds2.runs.execute import check, execute, execute_timelines
 
             if command != "simulate":
                 _prepare_to_train()
@@ -138,7 +138,7 @@ def plan(**given: Any) -> None:
     """
     quiet, as_json = given.pop("quiet"), given.pop("json")
     with guarded("plan", []):
-        from perfeds2.experiments.folder import free_folder, open_folder
+        from perfeds2.runs.folder import free_folder, open_folder
 
         out: Path | None = given.pop("out")
         with_check: bool = given.pop("check")
@@ -146,9 +146,9 @@ def plan(**given: Any) -> None:
         asked["quorums"] = _whole_numbers("--quorums", given.pop("quorums"))
         asked["stalenesses"] = _whole_numbers("--stalenesses", given.pop("stalenesses"), or_unbounded=True)
         spec = _spec(given, {"algorithms": ["PerFedS2"], "seeds": [0]}, None)
-        from perfeds2.experiments.compare import check
-        from perfeds2.experiments.plan import check_request, make_plan
+        from perfeds2.planning.plan import check_request, make_plan
         from perfeds2.report.plan import print_plan, write_plan
+        from perfeds2.runs.execute import check
 
         _prepare_to_train()
         check_request(spec, **asked)
@@ -178,10 +178,10 @@ def sweep(**given: Any) -> None:
     place: list[Path] = []
     failures = 0
     with guarded("sweep", place):
-        from perfeds2.experiments.folder import free_folder
-        from perfeds2.experiments.spec import InputError
-        from perfeds2.experiments.sweep import grid_from_flags, read_sweep, run_sweep
         from perfeds2.report.sweep import print_failures, print_sweep, progress, write_chart
+        from perfeds2.runs.folder import free_folder
+        from perfeds2.runs.sweep import grid_from_flags, read_sweep, run_sweep
+        from perfeds2.spec.fields import InputError
 
         resume, out = given.pop("resume"), given.pop("out")
         how = {name: given.pop(name) for name in ("on", "workers", "retries")}
@@ -234,7 +234,7 @@ def report(
 ) -> None:
     """Draw a folder again: its page, and with --paper the figures for a paper."""
     with guarded("report", []):
-        from perfeds2.experiments.spec import InputError
+        from perfeds2.spec.fields import InputError
 
         is_set = (folder / "reproduce.toml").exists()
         if not (is_set or (folder / "summary.json").exists()):
@@ -262,7 +262,7 @@ def _draw_run(folder: Path, paper: bool, out: Path | None) -> list[Path]:
 
 
 def _draw_set(folder: Path, paper: bool, out: Path | None) -> list[Path]:
-    from perfeds2.experiments.reproduce import command_of, load_figures
+    from perfeds2.paper.reproduce import command_of, load_figures
     from perfeds2.report.reproduction import write_figure
     from perfeds2.report.reproduction_page import write_page
 
@@ -292,7 +292,7 @@ def errata(
     Algorithm 2 as printed and shows that 11 of 20 UEs are never scheduled.
     """
     with guarded("errata", []):
-        from perfeds2.experiments.errata import errata_markdown, errata_table, errata_text
+        from perfeds2.paper.errata import errata_markdown, errata_table, errata_text
 
         if markdown:
             typer.echo(errata_markdown(), nl=False)
@@ -321,10 +321,10 @@ def bench(
     asks whether planning the rounds and sharing the band for them pays in seconds to an accuracy.
     """
     with guarded("bench", []):
-        from perfeds2.experiments.bench import bench as measure
-        from perfeds2.experiments.bench import print_results, to_json
-        from perfeds2.experiments.folder import free_folder
+        from perfeds2.bench.bench import bench as measure
+        from perfeds2.bench.bench import print_results, to_json
         from perfeds2.files import write_text
+        from perfeds2.runs.folder import free_folder
 
         tell = None if quiet else lambda line: typer.echo(line, err=True)
         results = measure(only, seed=seed, tell=tell)
@@ -390,11 +390,11 @@ def reproduce(
     """
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
-        from perfeds2.experiments.claims import ledger
-        from perfeds2.experiments.reproduce import command_of, load_figures, open_set, plan_runs
-        from perfeds2.experiments.reproduce import reproduce as run_figures
-        from perfeds2.experiments.spec import InputError, put_text, resolve
+        from perfeds2.paper.claims import ledger
+        from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs
+        from perfeds2.paper.reproduce import reproduce as run_figures
         from perfeds2.report.ledger import ledger_markdown, print_ledger, write_ledger
+        from perfeds2.spec.fields import InputError, put_text, resolve
 
         if not names and not (claims or markdown):
             raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
@@ -452,7 +452,7 @@ def data_fetch(
 ) -> None:
     """Download official files over HTTPS and check them. What is already there and right stays as it is."""
     with guarded("data fetch", []), _data_errors():
-        from perfeds2.learning.sources import SOURCES, fetch, source
+        from perfeds2.learning.datasets.sources import SOURCES, fetch, source
 
         wanted = [source(name) for name in (SOURCES if names == ["all"] else dict.fromkeys(names))]
         for each in wanted:
@@ -465,7 +465,7 @@ def data_fetch(
 def data_status(data_dir: DataDir = None) -> None:
     """What is there of each data set, where, and whether it is complete."""
     with guarded("data status", []), _data_errors():
-        from perfeds2.learning.sources import status
+        from perfeds2.learning.datasets.sources import status
 
         every = status(data_dir)
         for each in every:
@@ -488,7 +488,7 @@ def data_path(
 ) -> None:
     """Where a data set is; without a name, where data sets are looked for first."""
     with guarded("data path", []), _data_errors():
-        from perfeds2.learning.sources import find, folders
+        from perfeds2.learning.datasets.sources import find, folders
 
         typer.echo(folders(data_dir)[0] if name is None else find(name, data_dir).folder)
 
@@ -496,8 +496,8 @@ def data_path(
 @contextmanager
 def _data_errors() -> Iterator[None]:
     """What is wrong with the data is for the user to put right."""
-    from perfeds2.experiments.spec import InputError
-    from perfeds2.learning.sources import DataMissing, FetchFailed
+    from perfeds2.learning.datasets.sources import DataMissing, FetchFailed
+    from perfeds2.spec.fields import InputError
 
     try:
         yield
@@ -569,7 +569,7 @@ def _with_settings(
 
 def _spec(given: dict[str, Any], defaults: dict[str, Any], resume: Path | None) -> "Spec":
     """From a spec file, then flags, then --set; or from the folder to be resumed."""
-    from perfeds2.experiments.spec import InputError, read_toml, resolve
+    from perfeds2.spec.fields import InputError, read_toml, resolve
 
     spec_file, assignments = given.pop("spec"), given.pop("set_") or []
     flags = {name: value for name, value in given.items() if value is not None}
@@ -588,7 +588,7 @@ def _values(
     spec_file: Path | None, flags: dict[str, Any], assignments: list[str], defaults: dict[str, Any]
 ) -> dict[str, Any]:
     """A spec's nested values: from its file, then flags, then --set."""
-    from perfeds2.experiments.spec import put, put_text, read_toml
+    from perfeds2.spec.fields import put, put_text, read_toml
 
     values: dict[str, Any] = {} if spec_file is None else read_toml(spec_file)
     for key, value in defaults.items():
@@ -619,7 +619,7 @@ def _parse(name: str, text: str) -> Any:
 
 def _whole_numbers(flag: str, text: str | None, *, or_unbounded: bool = False) -> list[int | None] | None:
     """``1,2,5`` as numbers; ``unbounded`` is none, where that may be."""
-    from perfeds2.experiments.spec import InputError
+    from perfeds2.spec.fields import InputError
 
     if text is None:
         return None

@@ -13,9 +13,9 @@ from perfeds2.deployment.transport import Arrays
 from perfeds2.learning.data import Data
 from perfeds2.learning.evaluate import look_at_ue
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models import Model, Params
+from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.replay import Learner, as_int32, job_key, local_update
-from perfeds2.learning.tasks import Task
+from perfeds2.learning.task import Task
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from perfeds2.learning.data import Batch, Data, Part, Shards
-from perfeds2.learning.models import Params
+from perfeds2.learning.models.model import Params
 from perfeds2.learning.partition import Partition
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.deployment.transport import Arrays
-from perfeds2.experiments.algorithms import Algorithm, make_learner
-from perfeds2.experiments.spec import ALGORITHMS, OWN_FLAGS, InputError, Spec, put, resolve
-from perfeds2.learning.models import Model
-from perfeds2.learning.tasks import MODELS, Task, make_task
+from perfeds2.learning.models.model import Model
+from perfeds2.learning.task import MODELS, Task, make_task
+from perfeds2.spec.build import Algorithm, make_learner
+from perfeds2.spec.fields import ALGORITHMS, OWN_FLAGS, InputError, Spec, put, resolve
 
 SPEC_KEYS: dict[str, tuple[str, str]] = {
     "devices": ("cell", "ues"),

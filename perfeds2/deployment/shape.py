@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.flower.local import Place, Watch, run_locally
 from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.local import Place, Watch, run_locally
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Arrays, Job, Reply
-from perfeds2.experiments.compare import make_cell
 from perfeds2.files import write_text
-from perfeds2.learning.tasks import payload_bits
+from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
+from perfeds2.runs.execute import make_cell
 from perfeds2.timeline.timeline import Timeline
 
 SERVER_HOST = "10.231.255.1"

@@ -42,7 +42,7 @@ def deterministic() -> dict[str, str]:
 
 
 def _default_folder() -> Path:
-    from perfeds2.learning.sources import cache_folder
+    from perfeds2.learning.datasets.sources import cache_folder
 
     return cache_folder() / "xla"
 

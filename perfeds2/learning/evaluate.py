@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.data import Data
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models import Model, Params, accuracy, cross_entropy
-from perfeds2.learning.tasks import Task
+from perfeds2.learning.models.model import Model, Params, accuracy, cross_entropy
+from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
 UES_AT_ONCE = 32  # on a GPU, of one model

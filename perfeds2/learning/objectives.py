@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from perfeds2.learning.models import Params
+from perfeds2.learning.models.model import Params
 
 Loss = Callable[[Params, Any], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]

@@ -19,9 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.data import Data
-from perfeds2.learning.models import Model, Params, cross_entropy
+from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.objectives import Objective
-from perfeds2.learning.tasks import Task
+from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
 

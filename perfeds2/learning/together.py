@@ -18,11 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from perfeds2.learning.data import Batch, Data, Part, Shards
+from perfeds2.learning.datasets.text import Windows
 from perfeds2.learning.evaluate import look_at_ues, ues_at_once
-from perfeds2.learning.models import Model, Params
+from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.replay import Learner, Program, Script, State, job_key, play_round, split, start
-from perfeds2.learning.tasks import Task, parameters
-from perfeds2.learning.text import Windows
+from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import Point, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 

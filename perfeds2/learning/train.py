@@ -13,7 +13,7 @@ from jaxtyping import Float
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner, Script, State, advance, everywhere, on_one, shared_by, start
-from perfeds2.learning.tasks import Task
+from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
 Values = dict[str, float]  # the mean over UEs of every metric

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from perfeds2.learning.models import Params
+from perfeds2.learning.models.model import Params
 from perfeds2.learning.replay import Learner, job_key, local_update
-from perfeds2.learning.tasks import Task
+from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
 

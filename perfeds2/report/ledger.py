@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from perfeds2.experiments import claims
-from perfeds2.experiments.claims import LEAST_SEEDS, Comparison, Entry, Finding, Verdict
-from perfeds2.experiments.figures.figure import TARGET
 from perfeds2.files import write_text
+from perfeds2.paper import claims
+from perfeds2.paper.claims import LEAST_SEEDS, Comparison, Entry, Finding, Verdict
+from perfeds2.paper.figures.figure import TARGET
 
 WIDE = 120  # columns a terminal needs for everything side by side
 VERDICTS: dict[Verdict, str] = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}  # in order

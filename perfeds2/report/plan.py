@@ -12,8 +12,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 from rich.console import Console
 from rich.table import Table
 
-from perfeds2.experiments.plan_data import BoundRounds, Candidate, Chosen, Closing, Plan
 from perfeds2.files import write_atomically, write_text
+from perfeds2.planning.data import BoundRounds, Candidate, Chosen, Closing, Plan
 from perfeds2.report.paper import STYLE, WIDTH_IN
 
 SHOWN_UES = 30

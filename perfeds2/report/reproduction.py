@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from perfeds2.experiments.figures.figure import TARGET, Figure, Panel
-from perfeds2.experiments.spec import ALGORITHMS, InputError
 from perfeds2.files import write_atomically
+from perfeds2.paper.figures.figure import TARGET, Figure, Panel
 from perfeds2.report.paper import STYLE
 from perfeds2.report.series import Curve, carry_forward, loss_ceiling, losses_in_view, mean_and_interval
 from perfeds2.report.style import COLOURS, DASHES_PX, METRICS
+from perfeds2.spec.fields import ALGORITHMS, InputError
 
 WIDTH_IN = 7.16  # both columns
 HEIGHT_IN = 1.95

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2 import __version__
-from perfeds2.experiments.claims import Entry, ledger
-from perfeds2.experiments.figures.figure import TARGET, Figure
-from perfeds2.experiments.spec import read_toml
 from perfeds2.files import write_text
+from perfeds2.paper.claims import Entry, ledger
+from perfeds2.paper.figures.figure import TARGET, Figure
 from perfeds2.report.answer import listed
 from perfeds2.report.charts import Chart
 from perfeds2.report.charts import Figure as Plot
@@ -19,6 +18,7 @@ from perfeds2.report.ledger import counts, judged, meaning, points, rule, second
 from perfeds2.report.reproduction import Drawn, Look, load_panels
 from perfeds2.report.series import Curve, loss_ceiling
 from perfeds2.report.style import METRICS, NEUTRAL
+from perfeds2.spec.fields import read_toml
 
 STYLE = """
 .ledger th, .ledger td { text-align: left; } .ledger .number { text-align: right; }

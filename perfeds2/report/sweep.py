@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from perfeds2.experiments.engines import Failed
-from perfeds2.experiments.spec import ALGORITHMS
-from perfeds2.experiments.sweep import Failure, Standing, Sweep
+from perfeds2.runs.crew import Failed
+from perfeds2.runs.sweep import Failure, Standing, Sweep
+from perfeds2.spec.fields import ALGORITHMS
 
 if TYPE_CHECKING:
     import pandas as pd

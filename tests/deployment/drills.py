@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.engine import app_folder
-from perfeds2.deployment.processes import marked
+from perfeds2.deployment.flower.engine import app_folder
+from perfeds2.deployment.flower.processes import marked
 from perfeds2.timeline.timeline import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
@@ -176,7 +176,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from perfeds2.deployment.flower import client_app
+from perfeds2.deployment.flower.apps import client_app
 
 honest = client_app()
 app = ClientApp()
@@ -345,7 +345,7 @@ def fedavg(folder):
 def locally(folder, app, settings):
     return (
         "from pathlib import Path; from perfeds2.deployment.settings import Settings; "
-        "from perfeds2.deployment.local import run_locally; "
+        "from perfeds2.deployment.flower.local import run_locally; "
         f"run_locally(Settings.from_run_config({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
     )
 

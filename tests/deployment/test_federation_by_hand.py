@@ -10,19 +10,19 @@ import pytest
 
 from perfeds2.deployment.device import look, work
 from perfeds2.deployment.federation import Federation, merged
+from perfeds2.deployment.flower.local import write_settings
 from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.local import write_settings
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Reply
 from perfeds2.deployment.validate import Rules
-from perfeds2.experiments.folder import alone, load_arrays
-from perfeds2.experiments.spec import InputError
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
+from perfeds2.runs.folder import alone, load_arrays
+from perfeds2.spec.fields import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.timeline import Timeline
 
@@ -244,7 +244,7 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
 
 
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
-    from perfeds2.experiments.folder import save_arrays
+    from perfeds2.runs.folder import save_arrays
 
     out = tmp_path / "run"
     serve(SETTINGS, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)

@@ -12,9 +12,9 @@ from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.transport import Job, Reply
 from perfeds2.deployment.validate import Rules
-from perfeds2.experiments.folder import Folder
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
+from perfeds2.runs.folder import Folder
 from perfeds2.timeline.rounds import IDLE, Protocol
 
 LEARNER = Learner(FedAvg(), beta=0.5)

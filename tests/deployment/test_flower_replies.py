@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    from perfeds2.deployment.flower import FlowerTransport, _read
+    from perfeds2.deployment.flower.apps import FlowerTransport, _read
 
 from perfeds2.deployment.transport import Job
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from perfeds2.deployment.device import look, work
+from perfeds2.deployment.flower.local import write_settings
 from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.local import write_settings
 from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Reply
-from perfeds2.experiments.spec import InputError
+from perfeds2.spec.fields import InputError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 

@@ -8,7 +8,7 @@ import pytest
 
 from perfeds2.deployment import shape
 from perfeds2.deployment.settings import Settings
-from perfeds2.learning.tasks import payload_bits
+from perfeds2.learning.task import payload_bits
 
 SETTINGS = Settings.from_run_config({"devices": 3, "quorum": 2, "rounds": 5, "bandwidth-hz": 2e4})
 

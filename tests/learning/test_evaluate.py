@@ -6,8 +6,8 @@ import numpy as np
 
 from perfeds2.learning.data import Shards
 from perfeds2.learning.evaluate import evaluate
-from perfeds2.learning.models import accuracy, cross_entropy
-from perfeds2.learning.tasks import digits
+from perfeds2.learning.models.model import accuracy, cross_entropy
+from perfeds2.learning.task import digits
 
 
 def test_metrics_equal_a_plain_loop_over_ues():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfeds2.learning.lenet import LeNet, patches, pool
+from perfeds2.learning.models.lenet import LeNet, patches, pool
 
 
 def pixels(*shape):

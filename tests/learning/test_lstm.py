@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfeds2.learning.lstm import LSTM
+from perfeds2.learning.models.lstm import LSTM
 
 
 def letters(*shape, of=80):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from perfeds2.learning.models import MLP, cross_entropy
+from perfeds2.learning.models.model import MLP, cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 
 MODEL = MLP((3, 4, 3))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from perfeds2.learning.data import Generated, Shards
 from perfeds2.learning.partition import partition_by_label
-from perfeds2.learning.tasks import digits, synthetic
+from perfeds2.learning.task import digits, synthetic
 
 LABELS = np.repeat(np.arange(10), 60)
 

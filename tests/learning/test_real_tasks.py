@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.learning import sources
-from perfeds2.learning.real_tasks import (
+from perfeds2.learning.datasets import sources
+from perfeds2.learning.datasets.real_tasks import (
     REAL_MODELS,
     STEP_SIZES,
     cifar100_data,
     mnist_data,
     shakespeare_data,
 )
-from perfeds2.learning.sources import DataMissing, find
-from perfeds2.learning.text import ALPHABET, WHOLE, WINDOW, Role, Windows, counts, letters, read_roles
+from perfeds2.learning.datasets.sources import DataMissing, find
+from perfeds2.learning.datasets.text import ALPHABET, WHOLE, WINDOW, Role, Windows, counts, letters, read_roles
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

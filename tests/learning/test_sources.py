@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfeds2.learning import sources
-from perfeds2.learning.formats import (
+from perfeds2.learning.datasets import sources
+from perfeds2.learning.datasets.formats import (
     DataBroken,
     read_cifar100_archive,
     read_cifar100_parts,
@@ -29,8 +29,8 @@ from perfeds2.learning.formats import (
     read_mnist,
     read_plain_pickle,
 )
-from perfeds2.learning.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, status
-from perfeds2.learning.text import Role, read_roles, roles_of_text
+from perfeds2.learning.datasets.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, status
+from perfeds2.learning.datasets.text import Role, read_roles, roles_of_text
 
 MNIST_FILES = tuple(names[0] for names in sources.MNIST.forms[0].files)
 RANDOM = np.random.default_rng(0)
@@ -522,7 +522,7 @@ def test_other_json_is_one_sentence(written, content):
 
 
 def test_a_few_packed_bytes_do_not_become_gigabytes(written, monkeypatch):
-    monkeypatch.setattr("perfeds2.learning.formats.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("perfeds2.learning.datasets.formats.MOST_BYTES", 1 << 20)
     bomb = gzip.compress(bytes(8 << 20))
     with pytest.raises(DataBroken, match="unpacks to more than"):
         read_cifar100_archive(written(gzip.compress(archive({"meta": bytes(8 << 20)}, packed=False)), "a.tar.gz"))

@@ -114,18 +114,6 @@ def import_everything() -> None:
     import sklearn.datasets  # noqa: F401
     from jax._src import xla_bridge
 
-    import perfeds2.cli
-    import perfeds2.experiments.claims
-    import perfeds2.experiments.compare
-    import perfeds2.experiments.reproduce
-    import perfeds2.experiments.sweep
-    import perfeds2.report.ledger
-    import perfeds2.report.page
-    import perfeds2.report.reproduction
-    import perfeds2.report.reproduction_page
-    import perfeds2.report.sweep
-    import perfeds2.report.terminal  # noqa: F401
-
     assert not xla_bridge.backends_are_initialized(), "a fork would inherit a computer without its threads"
 
 
@@ -174,8 +162,9 @@ def apply(setting: dict[str, Any]) -> None:
     """What a test wants smaller, fewer or sooner than a user gets it."""
     import resource
 
-    from perfeds2.experiments import compare, sweep
-    from perfeds2.experiments.figures import exp_4, figure
+    from perfeds2.paper.figures import exp_4, figure
+    from perfeds2.runs import execute as compare
+    from perfeds2.runs import sweep
 
     if "checkpoint_every_s" in setting:
         compare.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
@@ -199,8 +188,8 @@ def apply(setting: dict[str, Any]) -> None:
 
 def one_worker(on: str, workers: int | None, log: Path) -> Any:
     """Does a sweep's jobs in the process that writes its files: the one whose death matters."""
-    from perfeds2.experiments.engines import Done, Line, Started, open_engine
-    from perfeds2.experiments.worker import work
+    from perfeds2.runs.crew import Done, Line, Started, open_engine
+    from perfeds2.runs.worker import work
 
     def events(line: Line) -> Any:
         while line:

@@ -19,12 +19,18 @@ from hypothesis import strategies as st
 from jaxtyping import config
 from tiny_data import idx
 
-from perfeds2.experiments.folder import load_arrays, save_arrays
-from perfeds2.experiments.spec import InputError
-from perfeds2.learning.formats import DataBroken, read_cifar100_archive, read_cifar100_parts, read_idx, read_mnist
-from perfeds2.learning.text import WINDOW, read_roles
+from perfeds2.learning.datasets.formats import (
+    DataBroken,
+    read_cifar100_archive,
+    read_cifar100_parts,
+    read_idx,
+    read_mnist,
+)
+from perfeds2.learning.datasets.text import WINDOW, read_roles
 from perfeds2.network.cell import Cell
 from perfeds2.report import page  # noqa: F401 (now, so that the first input is not charged with it)
+from perfeds2.runs.folder import load_arrays, save_arrays
+from perfeds2.spec.fields import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.timeline import Timeline

@@ -13,8 +13,8 @@ from hostile_bytes import hostile, number, plain, refused_or_read, spoiled, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.experiments import compare
-from perfeds2.experiments.spec import (
+from perfeds2.runs import execute as compare
+from perfeds2.spec.fields import (
     ALGORITHMS,
     POLICIES,
     SCHEDULES,

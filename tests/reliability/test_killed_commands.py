@@ -9,7 +9,7 @@ import pytest
 from killable_commands import Commands, files_of
 from tiny_data import write_mnist
 
-from perfeds2.experiments.folder import alone
+from perfeds2.runs.folder import alone
 
 KILLS = 20
 TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.1 --batch 4 --quiet"

@@ -14,8 +14,8 @@ from plotly.offline import get_plotlyjs
 from tiny_data import write_mnist
 
 import perfeds2
-from perfeds2.learning import sources
-from perfeds2.learning.formats import DataBroken, read_cifar100_archive, read_text
+from perfeds2.learning.datasets import sources
+from perfeds2.learning.datasets.formats import DataBroken, read_cifar100_archive, read_text
 
 PACKAGE = Path(perfeds2.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

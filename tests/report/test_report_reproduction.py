@@ -18,15 +18,15 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from perfeds2.experiments.claims import CLAIMS, Claim, Comparison, Curve, Entry, Finding, Verdict, ledger
-from perfeds2.experiments.figures.figure import Figure, Line, Panel
-from perfeds2.experiments.reproduce import command_of, load_figures, open_set
-from perfeds2.experiments.spec import ALGORITHMS, InputError
-from perfeds2.experiments.summary import statistic
+from perfeds2.paper.claims import CLAIMS, Claim, Comparison, Curve, Entry, Finding, Verdict, ledger
+from perfeds2.paper.figures.figure import Figure, Line, Panel
+from perfeds2.paper.reproduce import command_of, load_figures, open_set
 from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
 from perfeds2.report.reproduction import SEQUENCE, load_panels, looks, ordered_colours, write_figure
 from perfeds2.report.reproduction_page import write_page
 from perfeds2.report.style import COLOURS
+from perfeds2.runs.summary import statistic
+from perfeds2.spec.fields import ALGORITHMS, InputError
 
 browser = in_browser.browser
 EVIL = in_browser.EVIL

@@ -1,5 +1,0 @@
-"""Runs beside each SuperNode."""
-
-from perfeds2.deployment.flower import client_app
-
-app = client_app()

@@ -1,5 +1,0 @@
-"""Runs beside the SuperLink."""
-
-from perfeds2.deployment.flower import server_app
-
-app = server_app()

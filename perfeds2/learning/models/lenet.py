@@ -1,0 +1,72 @@
+"""What does LeNet-5 make of a small colour image?"""
+
+import math
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Shaped
+
+from perfeds2.learning.models.model import MLP, Params
+
+KERNEL = 5
+
+
+@dataclass(frozen=True)
+class LeNet:
+    """Two 5×5 convolutions, each with 2×2 max-pooling, then three dense layers; ReLU between them.
+
+    Takes pixels of 8 bit as they stand in the data, channel after channel, and normalises them here: the data then need
+    a quarter of the memory. A convolution is written as a matrix times patches: with weights that differ from UE to UE,
+    side by side on a GPU, a convolution would fall apart into slow groups, and on a processor it is slower too. Samples
+    stand last in all arrays, so that shifting an image copies long runs.
+    """
+
+    side: int = 32
+    channels: tuple[int, int, int] = (3, 6, 16)  # of the image, and after each convolution
+    dense: tuple[int, ...] = (120, 84, 100)  # two hidden layers, and the classes
+    mean: tuple[float, ...] = (0.5071, 0.4865, 0.4409)  # of CIFAR-100's training pixels, between 0 and 1
+    deviation: tuple[float, ...] = (0.2673, 0.2564, 0.2762)
+    head: MLP = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        side = ((self.side - KERNEL + 1) // 2 - KERNEL + 1) // 2
+        object.__setattr__(self, "head", MLP((side * side * self.channels[-1], *self.dense)))
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Uniform in ±1/√inputs, weights and biases."""
+        params = {}
+        for number in (1, 2):
+            inputs, outputs = KERNEL * KERNEL * self.channels[number - 1], self.channels[number]
+            limit = 1 / math.sqrt(inputs)
+            layer = jax.random.uniform(
+                jax.random.fold_in(key, number), (inputs + 1, outputs), minval=-limit, maxval=limit
+            )
+            params[f"conv{number}.weight"], params[f"conv{number}.bias"] = layer[:-1], layer[-1]
+        return params | self.head.init(jax.random.fold_in(key, 3))
+
+    def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "*s c"]:
+        kind = params["conv1.weight"].dtype
+        mean, deviation = (jnp.asarray(a, kind)[:, None, None, None] for a in (self.mean, self.deviation))
+        images = x.reshape(-1, x.shape[-1]).T.reshape(self.channels[0], self.side, self.side, -1)
+        maps = (images.astype(kind) / 255 - mean) / deviation
+        for number in (1, 2):
+            around = patches(maps)
+            maps = params[f"conv{number}.weight"].T @ around.reshape(around.shape[0], -1)
+            maps = (maps + params[f"conv{number}.bias"][:, None]).reshape(-1, *around.shape[1:])
+            maps = jax.nn.relu(pool(maps))  # pooling first: fewer numbers, and no ties between zeros
+        logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
+        return logits.reshape(*x.shape[:-1], logits.shape[-1])
+
+
+def patches(maps: Float[Array, "c h w b"]) -> Float[Array, "p i j b"]:
+    """The 5×5 surroundings of every point that has them, as columns of (row, column, channel)."""
+    rows, columns = maps.shape[1] - KERNEL + 1, maps.shape[2] - KERNEL + 1
+    sideways = jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])
+    return jnp.concatenate([sideways[:, i : i + rows] for i in range(KERNEL)])
+
+
+def pool(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:
+    """The largest of every 2×2 square."""
+    c, h, w, b = maps.shape
+    return maps.reshape(c, h // 2, 2, w // 2, 2, b).max(axis=(2, 4))

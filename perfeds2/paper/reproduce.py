@@ -1,0 +1,199 @@
+"""What do the paper's figures look like when they are run again, with seeds?
+
+A figure is a few runs, one for each curve. Curves that two figures share are run once: a run's folder is named after
+its spec. Where the data lie is not part of it.
+"""
+
+import hashlib
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tomli_w
+
+from perfeds2.files import clear_unfinished, write_text
+from perfeds2.paper.figures.figure import TASK, Figure, Line, Panel, Scale, Values, spec_of
+from perfeds2.runs.execute import Progress, Watch, check, execute
+from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.spec.fields import InputError, Spec, read_toml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIGURES = tuple(f"exp_{number}" for number in range(1, 9))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One algorithm in one setting, with all seeds, and the curves it gives."""
+
+    spec: Spec
+    curves: tuple[tuple[str, Panel, Line], ...]  # (figure, panel, line)
+
+    @property
+    def name(self) -> str:
+        digest = hashlib.sha256(self.spec.to_toml().encode()).hexdigest()[:10]
+        return f"{self.spec.task.name}-{digest}"
+
+
+def load_figures(names: Sequence[str]) -> list[Figure]:
+    """The figures by name; all of them for ``all``."""
+    chosen = FIGURES if "all" in names else tuple(dict.fromkeys(names))
+    for name in chosen:
+        if name not in FIGURES:
+            raise InputError(f"{name!r} is not a figure; expected {', '.join(FIGURES)} or all.")
+    return [import_module(f"perfeds2.paper.figures.{name}").FIGURE for name in chosen]
+
+
+def plan_runs(
+    figures: Sequence[Figure],
+    seeds: tuple[int, ...],
+    scale: Scale,
+    tasks: Sequence[str] | None = None,
+    changes: Values | None = None,
+) -> list[Run]:
+    """The runs behind figures, each once. ``changes`` are settings to try instead of the paper's."""
+    unknown = [task for task in tasks or () if task not in TASK]
+    if unknown:
+        raise InputError(f"--task {unknown[0]} is in no figure; expected one of {', '.join(TASK)}.")
+    together: dict[str, tuple[Spec, list[tuple[str, Panel, Line]]]] = {}
+    for figure in figures:
+        for panel, line in _lines(figure):
+            if tasks is None or panel.task in tasks:
+                spec = spec_of(panel, line, seeds, scale, changes)
+                together.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
+    if not together and tasks is not None:
+        raise InputError(f"no panel of {', '.join(figure.name for figure in figures)} is on {', '.join(tasks)}.")
+    return [Run(spec, tuple(curves)) for spec, curves in together.values()]
+
+
+def open_set(out: Path, scale: Scale, changes: Values) -> None:
+    """Say in a folder what its figures are made with, once. Refuses to mix them with figures made otherwise."""
+    path, text = out / "reproduce.toml", tomli_w.dumps({"scale": scale, "changes": changes})
+    if path.exists():
+        if path.read_text(encoding="utf-8") != text:
+            raise InputError(
+                f"--out {out} holds figures of another scale or other settings (see {path}); choose another."
+            )
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+
+
+def reproduce(
+    figures: Sequence[Figure],
+    runs: Sequence[Run],
+    out: Path,
+    watch: Watch | None = None,
+    data_dir: Path | str | None = None,
+) -> Iterator[tuple[Figure, Path]]:
+    """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
+    _check(runs, out, data_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    with alone(out):
+        clear_unfinished(out)
+        rows: dict[str, list[dict[str, object]]] = defaultdict(list)
+        last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
+        for number, run in enumerate(runs):
+            folder = open_folder(out / "runs" / run.name, run.spec)
+            if not folder.finished:
+                execute(_with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs)))
+            for row in _curve_rows(run, out):
+                rows[str(row["figure"])].append(row)
+            for figure in figures:
+                if last.get(figure.name) == number:
+                    yield figure, _write_curves(figure, rows[figure.name], out)
+
+
+def _check(runs: Sequence[Run], out: Path, data_dir: Path | str | None) -> None:
+    """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
+    seen: set[str] = set()
+    for run in runs:
+        if not Folder(out / "runs" / run.name).finished:
+            data = f"{run.spec.task} {run.spec.cell.ues}"
+            check(_with_data(run.spec, data_dir), "simulate" if data in seen else "reproduce")
+            seen.add(data)
+
+
+def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
+    if data_dir is None:
+        return spec
+    return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
+
+
+def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) -> Path:
+    """A figure's numbers in its own order. Panels that were not asked for this time stay as they are."""
+    import pandas as pd
+
+    path, table = out / f"{figure.name}.csv", pd.DataFrame(rows)
+    if path.exists():
+        known = pd.read_csv(path)
+        table = pd.concat([table, known[~known.panel.isin(table.panel)]], ignore_index=True)
+    order = {(panel.title, line.label): place for place, (panel, line) in enumerate(_lines(figure))}
+    places = [order.get(key, len(order)) for key in zip(table.panel, table.line, strict=True)]
+    table = table.iloc[np.argsort(places, kind="stable")]
+    write_text(path, table.to_csv(index=False, lineterminator="\n"))
+    return path
+
+
+def _lines(figure: Figure) -> Iterator[tuple[Panel, Line]]:
+    for panel in figure.panels:
+        for line in panel.lines:
+            yield panel, line
+
+
+def load_curves(folder: Path | str) -> "pd.DataFrame":
+    """Every curve that was reproduced into a folder, tidy: figure, panel, line, algorithm, seed, round, time_s, metrics."""
+    import pandas as pd
+
+    paths = [path for name in FIGURES if (path := Path(folder) / f"{name}.csv").exists()]
+    if not paths:
+        raise InputError(f"{folder} holds no reproduced figures; run perfeds2 reproduce all --out {folder} first.")
+    return pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+
+
+def command_of(folder: Path) -> str:
+    """The command that makes the figures of a folder."""
+    made, curves = read_toml(folder / "reproduce.toml"), load_curves(folder)
+    names = [name for name in FIGURES if name in set(curves["figure"])]
+    tasks = [task for task in TASK if task in set(curves["task"])]
+    some = {panel.task for figure in load_figures(names) for panel in figure.panels} != set(tasks)
+    seeds = sorted(set(curves["seed"].tolist()))
+    changes = made["changes"].items()
+    words = [
+        *("perfeds2", "reproduce", *(["all"] if len(names) == len(FIGURES) else names), "--scale", made["scale"]),
+        *("--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))),
+        *(word for task in tasks if some for word in ("--task", task)),
+        *(word for section, values in changes for key in values for word in ("--set", _assignment(section, key, values[key]))),
+        *("--out", str(folder)),
+    ]  # fmt: skip
+    return shlex.join(words)
+
+
+def _assignment(section: str, key: str, value: object) -> str:
+    return f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _part_of(watch: Watch | None, number: int, total: int) -> Watch | None:
+    if watch is None:
+        return None
+
+    def tell(progress: Progress, watch: Callable[[Progress], None] = watch) -> None:
+        watch(replace(progress, share=(number + progress.share) / total))
+
+    return tell
+
+
+def _curve_rows(run: Run, out: Path) -> Iterator[dict[str, object]]:
+    import pandas as pd
+
+    metrics = pd.read_csv(out / "runs" / run.name / "metrics.csv")
+    for figure, panel, line in run.curves:
+        for record in metrics.to_dict("records"):
+            yield {"figure": figure, "panel": panel.title, "task": panel.task, "line": line.label, **record}

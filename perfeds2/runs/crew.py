@@ -1,0 +1,293 @@
+"""Who does the jobs of a sweep: processes of this machine, or a Ray cluster?
+
+An engine takes jobs from a line, and tells what happens to them. It knows nothing of grids, folders or retries: a job
+that is to be tried again is simply put into the line again.
+"""
+
+import importlib.util
+import json
+import logging
+import os
+import queue
+import signal
+import subprocess  # only ever starts this very Python
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfeds2.spec.fields import InputError
+from perfeds2.runs.worker import Reply, Result, work_for_cluster
+from perfeds2.learning.compiled import deterministic
+
+# Workers stand side by side, so each keeps to one core. Then a result does not depend on how many there are, either.
+ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a worker."""
+
+    number: int
+    points: tuple[int, ...]  # whose it is
+    runs: int  # points times seeds
+    label: str  # for people
+    shape: str  # jobs of equal shape share compiled programs
+    specs: list[dict[str, Any]]  # one per point, as nested values
+
+
+@dataclass(frozen=True)
+class Started:
+    job: Job
+    worker: int
+    pid: int | None = None  # where it is a process of this machine
+
+
+@dataclass(frozen=True)
+class Moved:
+    job: Job
+    worker: int
+    share: float  # of the job
+
+
+@dataclass(frozen=True)
+class Done:
+    job: Job
+    worker: int
+    results: list[list[Result]]  # for each point, one per seed
+
+
+@dataclass(frozen=True)
+class Failed:
+    job: Job
+    worker: int
+    error: str
+    again: bool  # whether trying again could help
+
+
+Event = Started | Moved | Done | Failed
+
+
+class Line:
+    """The jobs that wait."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._waiting: dict[str, deque[Job]] = {}
+        for job in jobs:
+            self.put(job)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def put(self, job: Job) -> None:
+        self._waiting.setdefault(job.shape, deque()).append(job)
+
+    def take(self, last_shape: str | None = None, busy: Iterable[str] = ()) -> Job:
+        """The next job: of the shape this worker has compiled, else of the one fewest others are at."""
+        at = Counter(busy)
+        shape = last_shape if last_shape in self._waiting else min(self._waiting, key=lambda shape: at[shape])
+        assert shape is not None
+        job = self._waiting[shape].popleft()
+        if not self._waiting[shape]:
+            del self._waiting[shape]
+        return job
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where jobs are done."""
+
+    workers: int
+    together: bool  # many points and seeds in a job: a GPU trains them at once
+    events: Callable[[Line], Iterator[Event]]
+
+
+def open_engine(on: str, workers: int | None, log: Path) -> Engine:
+    """``processes``, ``ray`` or ``ray://address``. What workers have to say besides results goes to the log."""
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}.")
+    if on == "processes":
+        return local_engine(workers, log)
+    if on == "ray" or on.startswith("ray://"):
+        return ray_engine(None if on == "ray" else on, workers)
+    raise InputError(f"--on takes processes, ray or ray://HOST:PORT, got {on!r}.")
+
+
+def local_engine(workers: int | None, log: Path) -> Engine:
+    """A process per core; where there are GPUs, one per GPU."""
+    gpus = _count_gpus()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = workers or gpus or cores
+
+    def environment(place: int) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": _visible(place % gpus), **deterministic()} if gpus else ONE_CORE
+
+    return Engine(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
+
+
+def _count_gpus() -> int:
+    """Asked in a process of its own: whoever asks JAX holds the GPU from then on."""
+    if importlib.util.find_spec("jax_plugins") is None or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
+        return 0
+    code = "import jax; print(jax.local_device_count() if jax.default_backend() == 'gpu' else 0)"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    return int(asked.stdout) if asked.returncode == 0 else 0
+
+
+def _visible(gpu: int) -> str:
+    """The name of one GPU among those this process may use."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",")[gpu] if given else str(gpu)
+
+
+class _Worker:
+    """A process that does one job after the other. What it says arrives in an inbox; None when it has ended."""
+
+    def __init__(self, inbox: "queue.SimpleQueue[tuple[_Worker, Reply | None]]", env: dict[str, str], log: Path):
+        code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from perfeds2.runs.worker import main; main()"
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", code, json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=os.environ | env,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # an interrupt from the keyboard is for the one who asked
+            )
+        self.job: Job | None = None
+        self.shape: str | None = None  # of the last job
+        self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
+        self._reader.start()
+
+    def give(self, job: Job) -> None:
+        self.job, self.shape = job, job.shape
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # if it has died, its reader says so
+            self.process.stdin.write(json.dumps(job.specs) + "\n")
+            self.process.stdin.flush()
+
+    def _read(self, inbox: "queue.SimpleQueue[tuple[_Worker, Reply | None]]") -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.endswith("\n"):  # else it died in the middle of a word
+                inbox.put((self, json.loads(line)))
+        self.process.wait()
+        inbox.put((self, None))
+
+    def end(self) -> None:
+        self.process.kill()
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # what it had not read yet
+                pipe.close()
+
+    @property
+    def last_words(self) -> str:
+        status = self.process.returncode
+        if status < 0:
+            name = signal.Signals(-status).name
+            return f"its process was killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
+        return f"its process ended with status {status}"
+
+
+def _on_processes(line: Line, count: int, environment: Callable[[int], dict[str, str]], log: Path) -> Iterator[Event]:
+    inbox: queue.SimpleQueue[tuple[_Worker, Reply | None]] = queue.SimpleQueue()
+    crew: dict[int, _Worker] = {}
+    try:
+        while True:
+            for place in range(count):
+                if not line:
+                    break
+                if place not in crew:
+                    crew[place] = _Worker(inbox, environment(place), log)
+                worker = crew[place]
+                if worker.job is None:
+                    busy = [other.shape for other in crew.values() if other.job is not None and other.shape is not None]
+                    worker.give(line.take(worker.shape, busy))
+                    assert worker.job is not None
+                    yield Started(worker.job, place, worker.process.pid)
+            if all(worker.job is None for worker in crew.values()):
+                return
+            worker, reply = inbox.get()
+            place = next((place for place, other in crew.items() if other is worker), None)
+            if place is None:
+                continue
+            job = worker.job
+            if reply is None:  # another takes its place when there is work
+                del crew[place]
+                worker.end()
+                if job is not None:
+                    yield Failed(job, place, worker.last_words, again=True)
+            elif job is not None and "share" in reply:
+                yield Moved(job, place, reply["share"])
+            elif job is not None:
+                worker.job = None
+                yield _outcome(job, place, reply)
+    finally:
+        for worker in crew.values():
+            worker.process.kill()
+        for worker in crew.values():
+            worker.end()
+
+
+def _outcome(job: Job, worker: int, reply: Reply) -> Event:
+    if "results" in reply:
+        return Done(job, worker, reply["results"])
+    return Failed(job, worker, reply["error"], reply["again"])
+
+
+def ray_engine(address: str | None, workers: int | None) -> Engine:
+    """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, no shared disk."""
+    try:
+        import ray  # pyright: ignore[reportMissingImports]  # an extra
+    except ImportError:
+        raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
+    started = not ray.is_initialized()
+    if started:
+        try:
+            local: dict[str, Any] = {"include_dashboard": False, "num_cpus": workers} if address is None else {}
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
+        except (ConnectionError, OSError, ValueError, RuntimeError) as error:
+            raise InputError(f"--on {address or 'ray'}: Ray cannot be reached: {str(error).splitlines()[0]}") from None
+    has = ray.cluster_resources()
+    gpus = int(has.get("GPU", 0))
+    count = workers or gpus or max(1, int(has.get("CPU", 1)))
+    return Engine(count, gpus > 0, lambda line: _on_ray(line, count, gpus > 0, started))
+
+
+def _on_ray(line: Line, count: int, on_gpu: bool, shut_down: bool) -> Iterator[Event]:
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
+
+    environment = {"env_vars": deterministic() if on_gpu else ONE_CORE}
+    task: Any = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=0, runtime_env=environment)(work_for_cluster)
+    running: dict[Any, tuple[Job, int]] = {}
+    try:
+        while line or running:
+            free = sorted(set(range(count)) - {place for _, place in running.values()})
+            for place in free:
+                if line:
+                    job = line.take()
+                    running[task.remote(job.specs)] = (job, place)
+                    yield Started(job, place)
+            ended, _ = ray.wait(list(running), num_returns=1)
+            job, place = running.pop(ended[0])
+            try:
+                yield _outcome(job, place, ray.get(ended[0]))
+            except RayError as error:  # its process or its machine died
+                yield Failed(job, place, f"{type(error).__name__}: {str(error).splitlines()[0]}", again=True)
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
+        if shut_down:
+            ray.shutdown()

@@ -1,0 +1,166 @@
+"""Where does a run live, and how does it go on after a crash?
+
+A folder holds ``spec.toml`` from the first moment and the results at the end. In between, ``parts/`` has one file per
+finished (algorithm, seed) and a checkpoint of the one at work. Every file is written atomically, so a kill at any
+moment leaves a folder that can be continued.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from perfeds2.spec.fields import InputError, Spec
+from perfeds2.files import clear_unfinished, write_atomically, write_text
+
+Arrays = dict[str, np.ndarray]
+DONE = ".parts.done"  # parts that are no longer needed
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A run's folder, ready to be written to."""
+
+    path: Path
+
+    @property
+    def parts(self) -> Path:
+        return self.path / "parts"
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "summary.json").exists() and not self.parts.exists()
+
+    def log(self, event: str) -> None:
+        """Append a line to events.log."""
+        with (self.path / "events.log").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {event}\n")
+
+    def save_part(self, name: str, arrays: Arrays, facts: dict[str, Any]) -> None:
+        save_arrays(self.parts / f"{name}.safetensors", arrays, facts)
+
+    def load_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
+        """What was saved under a name, or None if nothing was."""
+        path = self.parts / f"{name}.safetensors"
+        return load_arrays(path) if path.exists() else None
+
+    def drop_part(self, name: str) -> None:
+        (self.parts / f"{name}.safetensors").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Everything is in its place: the parts are no longer needed."""
+        self.parts.rename(self.path / DONE)  # at once, so that the folder is finished or not
+        shutil.rmtree(self.path / DONE)
+
+
+def open_folder(path: Path, spec: Spec) -> Folder:
+    """Make a folder for a run, or find it again. Refuses one that holds something else."""
+    folder, text = Folder(path), spec.to_toml()
+    with _refusing(path):
+        known = path / "spec.toml"
+        if path.exists() and not path.is_dir():
+            raise InputError(f"--out {path} is a file; expected a folder.")
+        if known.exists():
+            if known.read_text(encoding="utf-8") != text:
+                raise InputError(
+                    f"--out {path} already holds a different run (see {known}); choose another folder, or delete it."
+                )
+        elif path.exists() and any(entry for entry in path.iterdir() if not entry.name.startswith(".spec.toml.")):
+            raise InputError(f"--out {path} holds other files and no spec.toml; choose an empty or new folder.")
+        path.mkdir(parents=True, exist_ok=True)
+        if not known.exists():
+            write_text(known, text)  # before anything else: a folder that has it is a run's
+        _clear(folder)
+        if not folder.finished:
+            folder.parts.mkdir(exist_ok=True)
+    return folder
+
+
+def _clear(folder: Folder) -> None:
+    """Away with what a killed process had begun."""
+    for place in (folder.path, folder.parts):
+        clear_unfinished(place)
+    shutil.rmtree(folder.path / DONE, ignore_errors=True)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another process is writing into {path}; wait until it has ended, or choose another folder."
+            ) from None
+        except OSError:  # a file system that has no locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """The first of name-1, name-2, … that does not exist yet."""
+    number = 1
+    while (parent / f"{name}-{number}").exists():
+        number += 1
+    return parent / f"{name}-{number}"
+
+
+def save_arrays(path: Path, arrays: Arrays, facts: dict[str, Any] | None = None) -> None:
+    """Named arrays, and facts as JSON, in one safetensors file."""
+    arrays = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
+    checked = {"sha256": _digest(arrays, facts or {}), "facts": facts or {}}
+    with write_atomically(path) as file:
+        file.write(save(arrays, {"facts": json.dumps(checked)}))
+
+
+def load_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Read what ``save_arrays`` wrote."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            checked = json.loads((file.metadata() or {})["facts"])
+            arrays, facts = {key: file.get_tensor(key) for key in file.keys()}, checked["facts"]  # noqa: SIM118 (not a mapping)
+        if checked["sha256"] != _digest(arrays, facts):
+            raise ValueError("its checksum is another")
+        return arrays, facts
+    except (SafetensorError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise InputError(
+            f"checkpoint {path} is corrupt ({' '.join(str(error).split())}); delete it to repeat the part of the run it "
+            f"stands for."
+        ) from None
+
+
+def _digest(arrays: Arrays, facts: dict[str, Any]) -> str:
+    """A flipped bit would else be a wrong number that nobody notices."""
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for key in sorted(arrays):
+        values = arrays[key]
+        digest.update(f"{key} {values.dtype} {values.shape} ".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written: {os.strerror(error.errno or 0)}.") from None

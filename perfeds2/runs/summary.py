@@ -1,0 +1,117 @@
+"""What came out, in one row per algorithm?"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from perfeds2 import __version__
+from perfeds2.spec.fields import Spec
+from perfeds2.learning.metrics import METRICS
+from perfeds2.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from perfeds2.spec.build import Algorithm
+
+Row = dict[str, Any]  # one line of metrics.csv
+
+
+def statistic(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and 95 % Student-t interval over seeds. One seed has no interval; a seed without a value leaves no mean."""
+    clean = [value if value is not None and np.isfinite(value) else None for value in values]
+    known = np.array([value for value in clean if value is not None], float)
+    if known.size < len(clean) or known.size == 0:
+        return {"mean": None, "low": None, "high": None, "values": clean}
+    mean = float(known.mean())
+    if known.size == 1:
+        return {"mean": mean, "low": None, "high": None, "values": clean}
+    half = float(student.ppf(0.975, known.size - 1) * known.std(ddof=1) / np.sqrt(known.size))
+    return {"mean": mean, "low": mean - half, "high": mean + half, "values": clean}
+
+
+def time_to_target(rows: Sequence[Row], target: float) -> float | None:
+    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
+    return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
+
+
+def summarise(
+    spec: Spec,
+    command: str,
+    algorithms: "Sequence[Algorithm]",
+    timelines: dict[tuple[str, int], Timeline],
+    rows: dict[tuple[str, int], list[Row]] | None,
+) -> dict[str, Any]:
+    """Everything the table and the report's table show. ``rows`` is None where nothing was trained."""
+    trained = rows is not None
+    return {
+        "perfeds2": __version__,
+        "command": command,
+        "task": spec.task.name,
+        "ues": spec.cell.ues,
+        "horizon_s": spec.run.horizon_s,
+        "rounds": spec.run.rounds,
+        "seeds": list(spec.run.seeds),
+        "target_accuracy": spec.run.target_accuracy if trained else None,
+        "notes": _notes(spec, algorithms, timelines, trained),
+        "algorithms": [
+            _timeline_part(algorithm, [timelines[algorithm.name, seed] for seed in spec.run.seeds])
+            | (
+                _learning_part(spec, [rows[algorithm.name, seed] for seed in spec.run.seeds])
+                if rows is not None
+                else {}
+            )
+            for algorithm in algorithms
+        ],
+    }
+
+
+def _timeline_part(algorithm: "Algorithm", timelines: list[Timeline]) -> dict[str, Any]:
+    protocol = algorithm.protocol
+    return {
+        "algorithm": algorithm.name,
+        "objective": algorithm.objective,
+        "mode": algorithm.mode,
+        "quorum": protocol.quorum,
+        "max_staleness": protocol.max_staleness,
+        "stale": protocol.stale,
+        "rounds": statistic([timeline.rounds for timeline in timelines]),
+        "merges": statistic([timeline.ues.size for timeline in timelines]),
+        "staleness_mean": statistic([float(t.staleness.mean()) if t.rounds else 0.0 for t in timelines]),
+        "staleness_max": statistic([int(t.staleness.max(initial=0)) for t in timelines]),
+        "seconds_per_round": statistic([t.end_s / t.rounds if t.rounds else None for t in timelines]),
+        "waiting_share": statistic([timeline.waiting_share for timeline in timelines]),
+        "wasted_share": statistic([timeline.wasted_share for timeline in timelines]),
+        "starved": statistic([timeline.starved.size for timeline in timelines]),
+    }
+
+
+def _learning_part(spec: Spec, rows: list[list[Row]]) -> dict[str, Any]:
+    times = [time_to_target(seed_rows, spec.run.target_accuracy) for seed_rows in rows]
+    reached = sorted(time for time in times if time is not None)
+    censored = [*reached, *[None] * (len(times) - len(reached))]  # who never got there comes last, not left out
+    diverged = sum(not np.isfinite(seed_rows[-1]["train_loss"]) for seed_rows in rows)
+    return {
+        "time_to_target_s": {"values": times, "reached": len(reached), "median": censored[(len(times) - 1) // 2]},
+        **{name: statistic([seed_rows[-1][name] for seed_rows in rows]) for name in METRICS},
+        "diverged": diverged,
+    }
+
+
+def _notes(
+    spec: Spec, algorithms: "Sequence[Algorithm]", timelines: dict[tuple[str, int], Timeline], trained: bool
+) -> list[str]:
+    notes = []
+    if trained and spec.learning.local_steps == 1 and any(a.objective == "FedProx" for a in algorithms):
+        notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    for name in (algorithm.name for algorithm in algorithms):
+        if any(timelines[name, seed].rounds == 0 for seed in spec.run.seeds):
+            notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
+            continue
+        starved = {int(ue) for seed in spec.run.seeds for ue in timelines[name, seed].starved}
+        if starved:
+            notes.append(
+                f"{name}: UE {', '.join(map(str, sorted(starved)[:5]))}{' …' if len(starved) > 5 else ''} never got an "
+                f"update in (in at least one seed); try --stale wait, a larger --max-staleness or a longer horizon."
+            )
+    return notes

@@ -1,0 +1,181 @@
+"""Does the benchmark measure what it says, against rivals that do the same work?"""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.bench import bench as module
+from perfeds2.bench.bench import (
+    BATCH,
+    BETA,
+    PLANS,
+    Result,
+    allocation_group,
+    bench,
+    bench_timeline,
+    clock_group,
+    initial_weights,
+    jax_replay,
+    joint_group,
+    numpy_replay,
+    opening,
+    random_tasks,
+    replay_group,
+    solver_finish_s,
+    start_up_group,
+    take_turns,
+    to_json,
+)
+from perfeds2.learning.data import Shards
+from perfeds2.learning.models.model import MLP
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.replay import Learner, job_key, replay
+from perfeds2.spec.fields import InputError
+
+SMALL = MLP((12, 8, 10))
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def assert_measured(results: list[Result], names: set[str]) -> None:
+    assert {result.name for result in results} == names
+    for result in results:
+        assert result.value is not None, result
+        assert math.isfinite(result.value)
+        assert result.value > 0 or result.name == "start-up/jax"
+        assert result.low is not None
+        assert result.high is not None
+        assert result.low <= result.value <= result.high
+    assert json.loads(to_json(results))["results"][0]["name"] == results[0].name
+
+
+def replays_draws(data: Shards, seed: int):
+    """Which samples replay draws for a job: it is made to draw from samples that are their own numbers."""
+    numbers = Shards(jnp.arange(len(data.y))[:, None], data.y, *(getattr(data, n) for n in ("start", "train", "test")))
+
+    def draw(ue, version):
+        key = jax.random.fold_in(jax.random.fold_in(job_key(seed), ue), version)
+        return numbers.batches(key, jnp.asarray(ue, jnp.int32), (1, 1, BATCH))[0][0, 0, :, 0]
+
+    return draw
+
+
+def test_the_bare_loops_do_the_same_work_as_replay():
+    """Fed the samples that replay draws, they end with replay's weights."""
+    (task,) = random_tasks(SMALL, 600, [6], 0)
+    line = bench_timeline(SMALL, 6, 30, 0)
+    assert line.depth > 1  # stale models are used
+    assert isinstance(task.data, Shards)
+    draw, first = replays_draws(task.data, 3), initial_weights(task, 3)
+    ours = replay(task, line, Learner(FedAvg(), BETA, BATCH), seed=3)
+    x, y = np.asarray(task.data.x), np.asarray(task.data.y)
+    quickly = jax.jit(draw)
+    weights = tuple(np.asarray(w) for w in first)
+    plain = numpy_replay(weights, x, y, line, lambda ue, version: np.asarray(quickly(ue, version)))
+    compiled = jax_replay(task, line, draw, 3)
+    for name, start, one, other in zip(sorted(ours, key=order), first, plain, compiled, strict=True):
+        np.testing.assert_allclose(one, ours[name], atol=1e-5)
+        np.testing.assert_allclose(other, ours[name], atol=1e-5)
+        assert np.abs(np.asarray(start) - ours[name]).max() > 1e-3  # something was learned
+
+
+def order(name: str) -> tuple[str, bool]:
+    """Layer after layer, weight before bias."""
+    layer, kind = name.split(".")
+    return layer, kind == "bias"
+
+
+def test_replay_is_measured_against_both_bare_loops_and_for_every_hessian():
+    results = list(replay_group(2, 0, silent, rounds=10, samples=600, populations=(6, 12), model=SMALL))
+    assert_measured(results, {f"replay/{name}" for name in ("plain", "numpy", "jax", "exact", "fo", "hf", "n=12")})
+
+
+def test_the_clock_is_measured_against_its_twin():
+    pytest.importorskip("simpy")
+    results = list(clock_group(2, 0, silent, ues=8, rounds=50))
+    assert_measured(results, {"clock/simulate", "clock/simpy-quarter", "clock/simpy-everybody"})
+
+
+def test_start_up_loads_no_jax():
+    results = {result.name: result for result in start_up_group(1, 0, silent)}
+    assert_measured(list(results.values()), {f"start-up/{name}" for name in ("python", "import", "help", "jax")})
+    assert results["start-up/jax"].value == 0
+
+
+def test_allocation_is_measured_against_a_solver():
+    pytest.importorskip("cvxpy")
+    results = list(allocation_group(1, 0, silent, many=50, few=8, scheduled=40, rounds=5, quorum=4))
+    names = ("many", "few", "cvxpy-at-once", "cvxpy-each", "same", "deficit")
+    assert_measured(results, {f"allocation/{name}" for name in names})
+    assert next(result.ok for result in results if result.name == "allocation/same")
+
+
+def test_both_forms_of_the_solvers_problem_have_the_same_answer():
+    pytest.importorskip("cvxpy")
+    uplink = opening(6, 1)
+    assert solver_finish_s(uplink) == pytest.approx(solver_finish_s(uplink, one_by_one=True), rel=1e-6)
+
+
+def test_joint_shows_every_plan_and_what_it_saves():
+    results = list(joint_group(2, 0, silent, ues=6, horizon_s=2.0, every_s=1.0, target=0.05))
+    kinds = [plan.name for plan in PLANS] + ["saved-equal", "saved-distance"]
+    assert [result.name for result in results] == [
+        f"joint/{what}-{kind}" for what in ("a-round", "to-5") for kind in kinds
+    ]
+    for result in results[:3]:
+        assert result.value is not None
+        assert result.low is not None
+        assert result.high is not None
+        assert result.low < result.value < result.high
+
+
+def test_a_target_no_seed_reaches_is_said_to_be_missed_not_averaged():
+    results = list(joint_group(1, 0, silent, ues=6, horizon_s=0.5, every_s=0.5, target=1.1))
+    late = [result for result in results if result.name.startswith("joint/to-")]
+    assert all(result.value is None and "0 of 1 seeds" in result.what for result in late)
+
+
+def test_what_is_not_installed_leaves_a_note(monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    results = list(clock_group(1, 0, silent, ues=4, rounds=3))
+    assert [result.value is None for result in results] == [False, True, True]
+    assert "simpy is not installed" in results[1].what
+    json.loads(to_json(results))
+
+
+def test_a_missed_target_is_shown_as_missed(capsys):
+    missed = module._result("a/b", "slow", np.array([2.0, 3.0, 9.0]), "s", at_most=1)
+    met = module._result("a/c", "fast", np.array([2.0, 3.0, 9.0]), "×", at_least=3)
+    assert (missed.value, missed.ok, missed.low, missed.high) == (3.0, False, 2.0, 9.0)
+    assert met.ok is True
+    module.print_results([missed, met])
+    lines = capsys.readouterr().out.splitlines()
+    assert "missed" in next(line for line in lines if "slow" in line)
+    assert "missed" not in next(line for line in lines if "fast" in line)
+
+
+def test_rivals_take_turns_and_warm_up_once():
+    calls: list[str] = []
+    seconds = take_turns({name: (lambda name=name: calls.append(name)) for name in "ab"}, 2)
+    assert calls == list("ababab")
+    assert all(values.size == 2 and (values >= 0).all() for values in seconds.values())
+
+
+def test_an_unknown_group_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"--only speed .* replay, clock, start-up, allocation, joint"):
+        bench(["clock", "speed"])
+
+
+def test_only_the_groups_asked_for_are_run(monkeypatch):
+    told: list[str] = []
+    result = Result("x/y", "", 1.0, "s")
+    groups = {name: (lambda *given, name=name: (given[-1](name), [result])[1]) for name in ("one", "two")}
+    monkeypatch.setattr(module, "GROUPS", groups)
+    assert bench(["two"], tell=told.append) == [result]
+    assert told == ["two"]

@@ -1,0 +1,160 @@
+"""Is a comparison fair, complete, reproducible, and not lost when it is killed?"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
+from perfeds2.runs import execute as module
+from perfeds2.runs.folder import load_arrays, open_folder
+from perfeds2.spec.fields import InputError, resolve
+from perfeds2.runs.summary import statistic, time_to_target
+from perfeds2.timeline.timeline import load_timelines
+
+SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
+
+
+@pytest.fixture(scope="module")
+def nine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "nine"
+    return compare(**SMALL, out=folder), folder
+
+
+def test_all_nine_meet_the_same_horizon_and_initial_weights(nine):
+    comparison, _ = nine
+    metrics = comparison.metrics
+    assert metrics.algorithm.nunique() == 9
+    first = metrics[metrics["round"] == 0].drop_duplicates(["algorithm", "seed"])
+    for _, group in first.groupby("seed"):
+        assert group.train_loss.nunique() == 1
+    assert (metrics.groupby(["algorithm", "seed"]).time_s.max() == 1.5).all()
+    assert all(timeline.end_s <= 1.5 for timeline in comparison.timelines.values())
+
+
+def test_the_modes_are_what_they_say(nine):
+    comparison, _ = nine
+    for (name, _), timeline in comparison.timelines.items():
+        if name.endswith("SYN"):
+            assert timeline.quorum == 6
+            assert timeline.staleness.max() == 0
+        elif name.endswith("ASY"):
+            assert timeline.quorum == 1
+        else:
+            assert timeline.quorum == 2
+            assert timeline.staleness.max() <= 5
+
+
+def test_the_folder_has_the_contracts_files(nine):
+    comparison, folder = nine
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"spec.toml", "timeline.npz", "metrics.csv", "summary.json", "model.safetensors", "events.log"}
+    assert not (folder / "parts").exists()
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert set(rows[0]) >= {
+        *("algorithm", "seed", "round", "time_s"),
+        *("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal"),
+    }
+    assert [float(row["train_loss"]) for row in rows] == [row["train_loss"] for row in comparison.rows]
+    timelines = load_timelines(folder)
+    assert set(timelines) == {f"{name}/{seed}" for name, seed in comparison.timelines}
+    arrays, _ = load_arrays(folder / "model.safetensors")
+    np.testing.assert_array_equal(arrays["PerFedS2/1/dense1.weight"], comparison.models["PerFedS2", 1]["dense1.weight"])
+    assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(comparison.summary))
+
+
+def test_the_same_spec_gives_the_same_bytes(nine, tmp_path):
+    _, folder = nine
+    compare(**SMALL, out=tmp_path / "again")
+    for name in ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_per_ue_rows_average_to_the_final_metrics(nine):
+    comparison, _ = nine
+    per_ue = [row for row in comparison.ue_rows if (row["algorithm"], row["seed"]) == ("PerFedS2", 0)]
+    final = [row for row in comparison.rows if (row["algorithm"], row["seed"]) == ("PerFedS2", 0)][-1]
+    for name in ("train_loss", "test_accuracy_personal"):
+        assert np.mean([row[name] for row in per_ue]) == pytest.approx(final[name], rel=1e-6)
+    assert sum(row["merges"] for row in per_ue) == comparison.timelines["PerFedS2", 0].ues.size
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
+    settings = {**SMALL, "seeds": (0,), "algorithms": ("FedAvgS2", "PerFed-ASY")}
+    compare(**settings, out=tmp_path / "whole")
+    calls = 14  # 7 evaluations of each of the two
+
+    def killed_after(count):
+        def watch(_):
+            nonlocal count
+            count -= 1
+            if count == 0:
+                raise KilledError
+
+        return watch
+
+    for stop in range(1, calls + 1, 2):
+        folder = tmp_path / f"stopped-{stop}"
+        with pytest.raises(KilledError):
+            compare(**settings, out=folder, watch=killed_after(stop))
+        compare(**settings, out=folder)
+        assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
+        assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
+def test_corrupt_checkpoints_are_refused_in_one_sentence(tmp_path):
+    spec = resolve({"run": {"horizon_s": 1.0}})
+    folder = open_folder(tmp_path / "run", spec)
+    (folder.parts / "x.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense")
+    with pytest.raises(InputError, match="corrupt"):
+        folder.load_part("x")
+
+
+def test_a_folder_with_a_different_run_is_refused(tmp_path):
+    open_folder(tmp_path / "run", resolve({"run": {"horizon_s": 1.0}}))
+    with pytest.raises(InputError, match="already holds a different run"):
+        open_folder(tmp_path / "run", resolve({"run": {"horizon_s": 2.0}}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="holds other files"):
+        open_folder(tmp_path / "other", resolve({}))
+
+
+def test_an_own_algorithm_is_compared_with_the_papers():
+    def nearest_first(uplink):
+        """All band to the UE with the best signal, a little to everybody else."""
+        bandwidth = (uplink.bits > 0) * 0.1 * uplink.bandwidth_hz / uplink.bits.size
+        bandwidth[np.argmax(np.where(uplink.bits > 0, uplink.signal_hz, 0))] += 0.9 * uplink.bandwidth_hz
+        return bandwidth
+
+    mine = Algorithm("Mine", Learner(FedAvg(), batch=8), Protocol(3, 2), nearest_first)
+    comparison = compare(**{**SMALL, "seeds": (0,)}, algorithms=("FedAvgS2",), extra=[mine])
+    assert [row["algorithm"] for row in comparison.summary["algorithms"]] == ["FedAvgS2", "Mine"]
+    assert comparison.timelines["Mine", 0].quorum == 3
+
+
+def test_unknown_settings_of_compare_are_errors():
+    with pytest.raises(InputError, match="quorums is not a setting"):
+        compare(quorums=3)
+
+
+def test_intervals_are_students():
+    """Three values 1, 2, 3: mean 2, standard error 1/√3, t(0.975; 2) = 4.303."""
+    result = statistic([1.0, 2.0, 3.0])
+    assert result["mean"] == 2
+    assert result["high"] - 2 == pytest.approx(4.302652729911275 / 3**0.5)
+    assert statistic([1.0])["low"] is None
+    assert statistic([1.0, float("nan")])["mean"] is None
+
+
+def test_a_seed_that_never_gets_there_is_not_dropped():
+    rows = [{"time_s": 0.0, "test_accuracy_personal": 0.1}, {"time_s": 1.0, "test_accuracy_personal": 0.5}]
+    assert time_to_target(rows, 0.5) == 1.0
+    assert time_to_target(rows, 0.6) is None

@@ -1,0 +1,62 @@
+"""Is a comparison the same when its seeds are trained together, as a GPU does it?"""
+
+import pytest
+
+from perfeds2 import compare
+from perfeds2.runs import execute as module
+
+SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
+
+
+def assert_close(ours, theirs):
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["algorithm"] == other["algorithm"]
+        numbers = ({key: value for key, value in row.items() if key != "algorithm"} for row in (mine, other))
+        assert next(numbers) == pytest.approx(next(numbers), rel=1e-4, abs=1e-6)
+
+
+def test_seeds_together_give_the_tables_of_seeds_apart():
+    apart, both = (compare(**SETTINGS, seeds=(0, 1), together=together) for together in (False, True))
+    assert_close(both.rows, apart.rows)
+    assert_close(both.ue_rows, apart.ue_rows)
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_seeds_together_go_on_after_a_kill(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
+    whole = compare(**SETTINGS, seeds=(0, 1), together=True)
+    count = 0
+
+    def watch(now):
+        nonlocal count
+        count += now.rounds > 0  # not while the clock is played
+        if count == 5:  # in the middle of a point: one seed has been told, the other not
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        compare(**SETTINGS, seeds=(0, 1), together=True, watch=watch, out=tmp_path / "run")
+    assert len(list((tmp_path / "run" / "parts").glob("*.checkpoint.safetensors"))) == 2
+    after = []
+    again = compare(**SETTINGS, seeds=(0, 1), together=True, watch=after.append, out=tmp_path / "run")
+    assert len([now for now in after if now.rounds]) < 12
+    assert_close(again.rows, whole.rows)
+
+
+def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypatch):
+    import jax
+
+    asked = []
+
+    def short_of_memory(_spec, jobs, _folder, _teller):
+        asked.append(len(jobs))
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    whole = compare(**SETTINGS, seeds=(0, 1, 2), together=False)
+    monkeypatch.setattr(module, "_train_all", short_of_memory)
+    again = compare(**SETTINGS, seeds=(0, 1, 2), together=True)
+    assert asked == [3, 2]
+    assert again.rows == whole.rows

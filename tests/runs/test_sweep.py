@@ -1,0 +1,473 @@
+"""Does a sweep run every point of its grid once, whoever dies on the way, and always end with the same tables?"""
+
+import importlib.util
+import io
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from perfeds2 import compare
+from perfeds2.runs import sweep as module
+from perfeds2.runs.crew import Done, Engine, Failed, Job, Line, Moved, Started, open_engine
+from perfeds2.spec.fields import InputError
+from perfeds2.runs.sweep import (
+    FACTS,
+    Standing,
+    grid_from_flags,
+    load_sweep,
+    make_grid,
+    make_jobs,
+    nested,
+    parse_grid,
+    read_sweep,
+    run_sweep,
+    sweep,
+)
+from perfeds2.runs.worker import work
+from perfeds2.learning.metrics import METRICS
+from perfeds2.report.sweep import _Board, _draw, _lines, print_failures, print_sweep, write_chart
+
+TABLES = ("sweep.csv", "sweep_summary.csv")
+SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}
+GRID = {"quorum": [1, 2], "seed": [0, 1]}
+
+
+def tables(path):
+    return [(path / name).read_bytes() for name in TABLES]
+
+
+# Grids
+
+
+def test_points_are_all_combinations_and_the_first_axis_varies_slowest():
+    grid = grid_from_flags(nested(SMALL), ["quorum=1,2", "max-staleness=3,unbounded", "seed=0..2"], [])
+    assert [point.values for point in grid.points] == [(1, 3), (1, "unbounded"), (2, 3), (2, "unbounded")]
+    assert grid.seeds == (0, 1, 2)
+    assert grid.runs == 12
+    assert [axis.name for axis in grid.axes] == ["quorum", "max_staleness"]
+    assert grid.points[2].label == "quorum=2, max_staleness=3"
+
+
+def test_what_follows_from_a_setting_follows_in_each_point():
+    grid = make_grid({}, {"ues": [4, 40], "cell.radius_m": [100]})
+    assert [point.spec.protocol.quorum for point in grid.points] == [1, 10]  # a quarter of the UEs
+    assert grid.points[0].spec.cell.radius_m == 100.0
+
+
+def test_the_grid_goes_over_the_base_and_survives_its_file(tmp_path):
+    grid = make_grid(nested({**SMALL, "quorum": 3, "alpha": "0.050"}), {"quorum": ("1", "2"), "seeds": range(2)})
+    assert "quorum" not in grid.base.get("protocol", {})
+    assert grid.base["learning"]["alpha"] == 0.05
+    (tmp_path / "sweep.toml").write_text(grid.to_toml())
+    assert read_sweep(tmp_path) == grid
+
+
+@pytest.mark.parametrize(
+    ("texts", "flags", "sentence"),
+    [
+        (["quorun=1,2"], [], "quorun is not something a grid can vary; did you mean quorum"),
+        (["cell.radius=1,2"], [], "did you mean cell.radius_m"),
+        (["quorum"], [], "takes NAME=VALUES"),
+        (["quorum="], [], "empty value"),
+        (["quorum=1,,2"], [], "empty value"),
+        (["seed=5..1"], [], "smaller number first"),
+        (["seed=0..99999999999"], [], "at most 100,000"),
+        (["quorum=1..4", "seed=0..30000"], [], "120,004 runs"),
+        (["quorum=1", "quorum=2"], [], "quorum is given twice"),
+        (["alpha=0.03,0.030"], [], "alpha has a value twice"),
+        (["quorum=1,5"], [], "--quorum must be from 1 to the number of UEs, 4"),
+        (["quorum=1,two"], [], "--quorum must be a whole number"),
+        (["algorithms=PerFedS2"], [], "--algorithms instead"),
+        (["quorum=1,2"], ["quorum"], "--quorum and --grid quorum were both given"),
+        (["seed=0,1"], ["seeds"], "--seeds and --grid seed were both given"),
+        ([], [], "at least one --grid"),
+    ],
+)
+def test_a_bad_grid_is_one_sentence(texts, flags, sentence):
+    with pytest.raises(InputError, match=sentence) as refused:
+        grid_from_flags(nested(SMALL), texts, flags)
+    assert "\n" not in str(refused.value)
+
+
+def test_names_given_twice_in_two_spellings_are_refused():
+    with pytest.raises(InputError, match="twice"):
+        make_grid({}, {"max-staleness": [1], "max_staleness": [2]})
+    with pytest.raises(InputError, match="same setting"):
+        make_grid({}, {"seed": [1], "seeds": [2]})
+    assert parse_grid(["seed=0..2,7"]) == {"seed": [0, 1, 2, "7"]}
+
+
+# Engines, played by hand
+
+
+def results_of(job: Job):
+    """What a worker would say: numbers that tell runs apart."""
+
+    def metrics(point, seed):
+        loss = point + seed / 7
+        return [{"round": k, "time_s": k / 3, **dict.fromkeys(METRICS, loss / (k + 1))} for k in range(3)]
+
+    def algorithms(point, seed, names):
+        late = {"time_to_target_s": None if seed == 1 else 0.25, "metrics": metrics(point, seed)}
+        return [{"algorithm": name, **dict.fromkeys(FACTS, 0.5), **late} for name in names]
+
+    return [
+        [{"seed": seed, "algorithms": algorithms(point, seed, run["algorithms"])} for seed in run["seeds"]]
+        for point, run in zip(job.points, (spec["run"] for spec in job.specs), strict=True)
+    ]
+
+
+def played(fails=lambda _, __: None, *, together=False, shuffle=lambda _: None):
+    """An engine of one hand: ``fails`` gives a job's error in an attempt, or none."""
+    tried = {}
+
+    def events(line):
+        while line:
+            waiting = [line.take() for _ in range(len(line))]
+            shuffle(waiting)
+            job, *others = waiting
+            for other in others:
+                line.put(other)
+            tried[job.label] = attempt = tried.get(job.label, 0) + 1
+            yield Started(job, 0)
+            error = fails(job, attempt)
+            if isinstance(error, BaseException):
+                raise error
+            yield Done(job, 0, results_of(job)) if error is None else Failed(job, 0, error, again="input" not in error)
+
+    return lambda _: Engine(1, together, events)
+
+
+HAND = make_grid(nested({"algorithms": ["PerFedS2", "FedAvgS2"]}), {"quorum": [1, 2, 3], "alpha": [0, 0.1], "seed": [0, 1, 5]})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sweep") / "whole"
+    assert run_sweep(HAND, path, on=played()).failures == ()
+    return path
+
+
+def test_the_tidy_table_has_every_run_in_grid_order(whole):
+    table = load_sweep(whole)
+    assert list(table.columns) == ["quorum", "alpha", "algorithm", "seed", "round", "time_s", *METRICS]
+    assert len(table) == 3 * 2 * 2 * 3 * 3  # points, algorithms, seeds, evaluations
+    runs = list(table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"]).itertuples(index=False, name=None))
+    assert [run[:4] for run in runs[:4]] == [(1, 0.0, "PerFedS2", 0), (1, 0.0, "PerFedS2", 1), (1, 0.0, "PerFedS2", 5), (1, 0.0, "FedAvgS2", 0)]  # fmt: skip
+    assert table[(table.quorum == 3) & (table.alpha == 0.1) & (table.seed == 5)].train_loss.iloc[0] == pytest.approx(
+        5 + 5 / 7
+    )
+
+
+def test_the_summary_has_intervals_and_marks_who_never_arrives(whole):
+    """Seeds 0, 1, 5 of point 0 end at 0, 1/21, 5/21; seed 1 never meets the target."""
+    row = run_sweep(HAND, whole).summary.iloc[0]
+    assert row.seeds == 3
+    assert row.train_loss_mean == pytest.approx(2 / 21)
+    assert row.train_loss_high - row.train_loss_mean == pytest.approx(4.302652729911275 * (7 / 441) ** 0.5 / 3**0.5)
+    assert row.censored == 1
+    assert row.time_to_target_s_median == 0.25
+    assert row.isna().time_to_target_s_mean
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), together=st.booleans(), stops=st.lists(st.integers(1, 12), max_size=2))
+def test_tables_do_not_depend_on_order_failures_or_interruptions(whole, tmp_path_factory, seed, together, stops):
+    path, chance = tmp_path_factory.mktemp("sweep") / "again", random.Random(seed)
+    for stop in stops:
+        left = [stop]
+
+        def fails(_, __, left=left):
+            left[0] -= 1
+            return KeyboardInterrupt() if left[0] == 0 else None
+
+        try:
+            run_sweep(HAND, path, on=played(fails, shuffle=chance.shuffle))
+        except KeyboardInterrupt:
+            assert all((path / name).exists() for name in TABLES)  # what is done can be looked at
+    flaky = played(lambda _, attempt: "out of luck" if attempt < 3 and chance.random() < 0.3 else None,
+                   together=together, shuffle=chance.shuffle)  # fmt: skip
+    assert run_sweep(HAND, path, on=flaky).failures == ()
+    assert tables(path) == tables(whole)
+
+
+def test_finished_runs_are_not_done_again(tmp_path):
+    done = []
+    run_sweep(HAND, tmp_path / "a", on=played(lambda job, _: done.append(job.label)))
+    assert len(done) == len(set(done)) == 18
+    damaged = tmp_path / "a/points/00001-quorum=1_alpha=0.1/seed-5.json"
+    damaged.write_text(damaged.read_text()[:50])
+    before = tables(tmp_path / "a")
+    run_sweep(HAND, tmp_path / "a", on=played(lambda job, _: done.append(job.label)))
+    assert done[18:] == ["quorum=1, alpha=0.1, seed=5"]
+    assert tables(tmp_path / "a") == before
+
+
+def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_path, capsys):
+    def fails(job, _):
+        return "ValueError: no luck" if job.label == "quorum=2, alpha=0.0, seed=1" else None
+
+    path, said = tmp_path / "a", []
+    swept = run_sweep(HAND, path, on=played(fails), retries=2, watch=_lines(said.append))
+    (failure,) = swept.failures
+    assert (failure.label, failure.attempts) == ("quorum=2, alpha=0.0, seed=1", 3)
+    assert said.count("quorum=2, alpha=0.0, seed=1: ValueError: no luck") == 3
+    assert said[-1].startswith("17 of 18 runs done, 0 running, 1 failed, 2 tried again")
+    assert len(swept.table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"])) == 2 * 17
+    assert "no luck" in (path / "failed.csv").read_text()
+    print_sweep(swept)
+    shown = capsys.readouterr()
+    assert "no luck" in shown.err
+    assert "PerFedS2" in shown.out
+    assert run_sweep(HAND, path, on=played()).failures == ()
+    assert not (path / "failed.csv").exists()
+    assert tables(path) == tables(whole)
+
+
+def test_the_live_table_says_what_every_worker_is_at():
+    board = _Board()
+    board.take(Standing(100, 37, 10, 1, 2, 54.0, {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}, None))
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(board.draw())
+    shown = console.export_text()
+    assert "37 of 100 runs done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
+    assert "quorum=5, seed=3   31%" in shown
+
+
+def test_bad_input_is_not_tried_again(tmp_path):
+    calls = []
+
+    def fails(job, _):
+        calls.append(job)
+        return "bad input" if job.points == (0,) else None
+
+    swept = run_sweep(HAND, tmp_path / "some", on=played(fails))
+    assert {failure.attempts for failure in swept.failures} == {1}
+    assert len(swept.failures) == 3
+    print_failures(swept.failures)
+    with pytest.raises(InputError, match="bad input: no data"):
+        run_sweep(HAND, tmp_path / "all", on=played(lambda *_: "bad input: no data"))
+
+
+def test_a_folder_with_something_else_is_refused(whole, tmp_path):
+    with pytest.raises(InputError, match="different sweep"):
+        run_sweep(make_grid({}, {"quorum": [1]}), whole, on=played())
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="holds other files"):
+        run_sweep(HAND, tmp_path, on=played())
+    with pytest.raises(InputError, match="holds no sweep"):
+        read_sweep(tmp_path)
+    with pytest.raises(InputError, match=r"holds no sweep\.csv"):
+        load_sweep(tmp_path)
+    for flag, wrong in (("on", "slurm"), ("workers", 0), ("retries", -1)):
+        given: dict[str, Any] = {flag: wrong}
+        with pytest.raises(InputError, match=f"--{flag}"):
+            run_sweep(HAND, tmp_path / "new", **given)
+
+
+def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"perfeds2\[ray\]"):
+        open_engine("ray", None, tmp_path / "log")
+
+
+def test_on_a_gpu_points_of_equal_shape_are_one_job(monkeypatch):
+    """Quorum and α part them; what is together does not depend on what is missing."""
+    grid = make_grid({}, {"quorum": [1, 2], "alpha": [0, 0.1], "beta": [0.1, 0.2, 0.3], "seed": [0, 5]})
+    missing = {point.number: [5] if point.number == 4 else [] for point in grid.points}
+    (job,) = make_jobs(grid, missing, together=True)
+    assert (job.points, job.runs) == ((3, 4, 5), 6)
+    assert [spec["run"]["seeds"] for spec in job.specs] == [[0, 5]] * 3
+    (job,) = make_jobs(grid, missing, together=False)
+    assert (job.points, job.specs[0]["run"]["seeds"]) == ((4,), [5])
+    monkeypatch.setattr(module, "MOST_TOGETHER", 4)
+    everything = make_jobs(grid, {point.number: [0, 5] for point in grid.points}, together=True)
+    assert [job.points for job in everything[:2]] == [(0, 1), (2,)]
+    assert sorted(number for job in everything for number in job.points) == list(range(12))
+
+
+def test_points_trained_together_get_what_they_get_alone():
+    grid = make_grid(nested(SMALL), {"beta": [0.05, 0.5], "seed": [0, 1]})
+    both, alone = (make_jobs(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
+    shares = []
+    ours = [result for point in work(both[0].specs, shares.append)["results"] for result in point]
+    theirs = [work(job.specs)["results"][0][0] for job in alone]
+    assert [result["seed"] for result in ours] == [result["seed"] for result in theirs] == [0, 1, 0, 1]
+    for mine, other in zip(ours, theirs, strict=True):
+        (mine,), (other,) = mine["algorithms"], other["algorithms"]
+        assert mine.keys() == other.keys()
+        for row, same in zip(mine.pop("metrics"), other.pop("metrics"), strict=True):
+            assert row == pytest.approx(same, rel=1e-4)
+        assert mine == other
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    mixed = [spec for number, spec in enumerate(both[0].specs) if not spec["learning"].update(alpha=number)]
+    assert "differ in learning.alpha" in work(mixed)["error"]
+
+
+def test_a_worker_keeps_to_the_shape_it_has_compiled():
+    line = Line(Job(number, (0,), 1, "", shape, []) for number, shape in enumerate("aabbc"))
+    assert line.take().number == 0
+    assert line.take("b", busy=["a"]).number == 2
+    assert line.take(None, busy=["a", "b"]).number == 4  # nobody is at c
+    assert [line.take("b").number, line.take("b").number] == [3, 1]
+    assert not line
+
+
+def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
+    swept = run_sweep(HAND, whole)
+    first = [path.read_bytes() for path in write_chart(swept)]
+    assert [path.read_bytes() for path in write_chart(swept)] == first
+    assert len(first) == 2
+    named = make_grid(nested({"algorithms": ["PerFedS2"]}), {"bandwidth": ["equal_share", "equal_finish"], "seed": [0]})
+    assert write_chart(run_sweep(named, tmp_path / "named", on=played()))
+
+
+def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
+    swept = run_sweep(HAND, whole)
+    drawing = Figure()
+    _draw(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
+    assert [axes.get_xlabel() for axes in drawing.axes] == ["quorum"]
+    drawing = Figure()
+    _draw(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
+    assert len(drawing.axes) == 2
+
+
+# Real workers
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Where workers of these tests keep compiled programs, so that each is compiled once."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory, compiled):
+    """A sweep one of whose workers is killed at work, and what it told."""
+    path, told = tmp_path_factory.mktemp("sweep") / "real", []
+
+    def watch(now):
+        told.append(now)
+        if len(told) == 1:
+            assert isinstance(now.event, Started)
+            assert now.event.pid is not None
+            os.kill(now.event.pid, signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in compiled.items():
+            patch.setenv(name, value)
+        return sweep(SMALL, GRID, out=path, workers=1, watch=watch), told
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(real):
+    swept, told = real
+    failed = [now.event for now in told if isinstance(now.event, Failed)]
+    assert [event.error for event in failed] == ["its process was killed by SIGKILL (out of memory?)"]
+    assert swept.failures == ()
+    assert (told[-1].done, told[-1].retried, told[-1].workers) == (4, 1, {})
+    assert any(isinstance(now.event, Moved) for now in told)
+    assert len({now.event.pid for now in told if isinstance(now.event, Started)}) == 2
+
+
+def test_a_sweep_trains_what_compare_trains(real):
+    swept, _ = real
+    single = compare(**SMALL, quorum=2, seeds=(1,)).metrics
+    table = swept.table
+    mine = table[(table.quorum == 2) & (table.seed == 1)]
+    assert list(mine.time_s) == list(single.time_s)
+    assert list(mine["round"]) == list(single["round"])
+    for name in METRICS:
+        assert mine[name].to_numpy() == pytest.approx(single[name].to_numpy(), rel=1e-4)
+
+
+def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compiled, tmp_path):
+    swept, _ = real
+    (tmp_path / "base.toml").write_text('[cell]\nues = 4\n[learning]\nbatch = 4\n[run]\nalgorithms = ["FedAvgS2"]\n')
+    begin = ["base.toml", "--horizon-s", "0.3", "--eval-every-s", "0.1", "--grid", "quorum=1,2", "--grid", "seed=0..1"]
+    path = tmp_path / "out"
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments, "--workers", "1"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=tmp_path, env=os.environ | compiled, text=True, stdout=pipe, stderr=pipe)
+
+    def stop_after(process, runs, how):
+        until = time.monotonic() + 120
+        while len(list(path.glob("points/*/*.json"))) < runs and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(how)
+        said = process.communicate(timeout=60)
+        deadline = time.monotonic() + 20
+        while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers)
+        return said
+
+    interrupted = start(*begin, "--out", "out")
+    _, said = stop_after(interrupted, 1, signal.SIGINT)
+    if interrupted.returncode != 0:  # it may just have been over
+        assert interrupted.returncode == 130
+        assert "perfeds2 sweep --resume out" in said
+        assert (path / "sweep.csv").exists()
+        shutil.rmtree(path / "points", ignore_errors=True)  # so that the next has something to be killed at
+    stop_after(start("--resume", "out"), 1, signal.SIGKILL)
+    last = start("--resume", "out", "--quiet")
+    out, err = last.communicate(timeout=120)
+    assert (last.returncode, out, err) == (0, "", "")
+    assert tables(path) == tables(swept.path)
+    assert not list(path.rglob(".*"))  # nothing half-written is left
+
+
+def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path):
+    def refused(*arguments):
+        command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    assert "did you mean quorum" in refused("--grid", "quorom=1,2")
+    assert "--resume takes everything" in refused("--resume", "x", "--grid", "quorum=1,2")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra [ray]")
+def test_ray_gives_the_same_bytes(real, compiled, tmp_path):
+    """In a process of its own, which Ray leaves nothing behind in."""
+    swept, _ = real
+    arguments = [
+        "--ues",
+        "4",
+        "--batch",
+        "4",
+        "--horizon-s",
+        "0.3",
+        "--eval-every-s",
+        "0.1",
+        "--algorithms",
+        "FedAvgS2",
+    ]
+    grid = ["--grid", "quorum=1,2", "--grid", "seed=0..1", "--on", "ray", "--workers", "2", "--out", "out"]
+    command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments, *grid]
+    environment = os.environ | compiled | {"RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert tables(tmp_path / "out") == tables(swept.path)

@@ -1,0 +1,84 @@
+"""Does a spec mean the same from flags, from a file and back, and are its errors sentences?"""
+
+import pytest
+
+from perfeds2.spec.fields import ALGORITHMS, InputError, put_text, read_toml, resolve
+
+
+def test_the_nine_algorithms_have_the_papers_names():
+    assert set(ALGORITHMS) == {
+        *("FedAvg-SYN", "FedProx-SYN", "PerFed-SYN"),
+        *("FedAvgS2", "FedProxS2", "PerFedS2"),
+        *("FedAvg-ASY", "FedProx-ASY", "PerFed-ASY"),
+    }
+
+
+def test_a_resolved_spec_written_and_read_is_the_same(tmp_path):
+    spec = resolve({"cell": {"ues": 7}, "run": {"seeds": [3, 1], "horizon_s": 2.5}, "protocol": {"shares": "distance"}})
+    path = tmp_path / "spec.toml"
+    path.write_text(spec.to_toml())
+    assert resolve(read_toml(path)) == spec
+    assert resolve(read_toml(path)).to_toml() == spec.to_toml()
+
+
+def test_modes_are_one_protocol():
+    spec = resolve({"cell": {"ues": 12}, "protocol": {"quorum": 3, "max_staleness": 4, "stale": "wait"}})
+    assert spec.protocol_of("SYN").quorum == 12
+    assert spec.protocol_of("ASY").quorum == 1
+    assert spec.protocol_of("ASY").max_staleness is None
+    assert (spec.protocol_of("S2").quorum, spec.protocol_of("S2").max_staleness) == (3, 4)
+
+
+def test_the_quorum_defaults_to_a_quarter():
+    assert resolve({}).protocol.quorum == 5
+    assert resolve({"cell": {"ues": 188}}).protocol.quorum == 47
+    assert resolve({"cell": {"ues": 1}}).protocol.quorum == 1
+
+
+@pytest.mark.parametrize(
+    ("assignments", "sentence"),
+    [
+        (["protocol.quorum=21"], "--quorum must be from 1 to the number of UEs, 20 (--ues), got 21."),
+        (["protocol.quorum=0"], "--quorum must be at least 1, got 0."),
+        (["protocol.max_staleness=-1"], "--max-staleness must be at least 0, got -1."),
+        (["cell.ues=0"], "--ues must be at least 1, got 0."),
+        (["cell.bandwidth_hz=-5"], "--bandwidth-hz must be greater than 0, got -5."),
+        (["learning.alpha=nan"], "--alpha must be a finite number, got nan."),
+        (["cell.noise_dbm_per_hz=nan"], "--set cell.noise_dbm_per_hz must be a finite number, got nan."),
+        (["cell.cpu_hz=[1e9, inf]"], "--set cell.cpu_hz must be a finite number, got inf."),
+        (["run.horizon_s=nan"], "--horizon-s must be a finite number, got nan."),
+        (
+            ["task.name=digit"],
+            "--task 'digit' is not known; did you mean digits? expected one of digits, synthetic, mnist",
+        ),
+        (["run.algorithms=['PerFed2']"], "did you mean PerFedS2?"),
+        (["protocol.stale=sometimes"], "--stale must be 'restart', 'wait' or 'ignore', got 'sometimes'."),
+        (["protocol.bandwidth=equal_finsh"], "did you mean equal_finish?"),
+        (["protocol.bandwidth=between:2"], "needs a number from 0 to 1"),
+        (["cell.bandwith_hz=1"], "cell.bandwith_hz is not a setting; did you mean bandwidth_hz?"),
+        (["run.rounds=5", "run.horizon_s=5"], "give one of them"),
+        (["cell.distance_m=[1, 2]"], "has 2 distances, but there are 20 UEs"),
+        (["nonsense"], "--set takes section.key=value, got 'nonsense'."),
+    ],
+)
+def test_bad_values_get_one_sentence_with_flag_value_and_range(assignments, sentence):
+    def resolve_all():
+        values = {}
+        for assignment in assignments:
+            put_text(values, assignment)
+        resolve(values)
+
+    with pytest.raises(InputError) as raised:
+        resolve_all()
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_corrupt_spec_file_gets_one_sentence(tmp_path):
+    path = tmp_path / "spec.toml"
+    for content in (b"[cell", b"\xff\xfe\x00", b"cell = 3\n"):
+        path.write_bytes(content)
+        with pytest.raises(InputError):
+            resolve(read_toml(path))
+    with pytest.raises(InputError, match="does not exist"):
+        read_toml(tmp_path / "none.toml")
