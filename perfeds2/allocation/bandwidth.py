@@ -296,6 +296,7 @@ def _log_fairness(snr: Float[np.ndarray, " s"]) -> tuple[Float[np.ndarray, " s"]
     share = snr / (1 + snr)
     return np.log(share * gain / log), 1 + snr * log / gain - share - share / log
 
+
 POLICIES: dict[str, Callable[..., Any]] = {
     "equal_share": equal_share,
     "equal_finish": equal_finish,

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import Spec
 from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.spec.fields import Spec, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
 DONE = ".parts.done"  # parts that are no longer needed
@@ -72,7 +72,7 @@ def open_folder(path: Path, spec: Spec) -> Folder:
             f"--out {path} holds a run, and {spec.unwritten[0]} is written down nowhere, so nobody can tell whether it is "
             f"the same; choose another folder, or put it into a file."
         )
-    claim_folder(path, "spec.toml", spec.to_toml(), "run")
+    claim_folder(path, "spec.toml", spec.to_toml(), "run", lambda: resolve(read_toml(path / "spec.toml")).to_toml())
     with _refusing(path):
         _clear(folder)
         if not folder.finished:
@@ -80,14 +80,17 @@ def open_folder(path: Path, spec: Spec) -> Folder:
     return folder
 
 
-def claim_folder(path: Path, name: str, text: str, what: str) -> None:
-    """Make a folder for what the text says, written to the file of that name; or find it again with the same text."""
+def claim_folder(path: Path, name: str, text: str, what: str, read: Callable[[], str]) -> None:
+    """Make a folder for what the text says, written to the file of that name; or find it again with the same meaning.
+
+    ``read`` tells what the file that is there would say if it were written today.
+    """
     with _refusing(path):
         known = path / name
         if path.exists() and not path.is_dir():
             raise InputError(f"--out {path} is a file; expected a folder.")
         if known.exists():
-            if known.read_text(encoding="utf-8") != text:
+            if known.read_text(encoding="utf-8") != text and read() != text:
                 raise InputError(
                     f"--out {path} already holds a different {what} (see {known}); choose another folder, or delete it."
                 )

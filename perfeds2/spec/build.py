@@ -162,7 +162,13 @@ def _make_algorithm(spec: Spec, cell: Cell, seed: int, named: Named, planned: di
 
 
 def _combine(
-    spec: Spec, cell: Cell, seed: int, name: str, objective: Callable[..., Objective], mode: str, planned: dict[int, Any]
+    spec: Spec,
+    cell: Cell,
+    seed: int,
+    name: str,
+    objective: Callable[..., Objective],
+    mode: str,
+    planned: dict[int, Any],
 ) -> Algorithm:
     """An objective in a mode. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
 
@@ -213,9 +219,7 @@ def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: boo
     return nearest_feasible(shares, protocol.quorum, bound)
 
 
-def plan_rounds(
-    spec: Spec, cell: Cell, seed: int, samples: int
-) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
+def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
     """Shares, and the schedule that gives them."""
     protocol, named = protocol_of(spec, "S2"), spec.protocol.schedule
     try:
@@ -231,7 +235,9 @@ def plan_rounds(
             return shares, rows
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
-            raise ValueError(f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}.")
+            raise ValueError(
+                f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}."
+            )
         schedules.check_schedule(rows, cell.ues, protocol.max_staleness, protocol.stale)
     except InputError:
         raise

@@ -85,7 +85,9 @@ def _referred(reference: str) -> Named:
     module, digest = _load(source)
     if name not in vars(module):
         own = [known for known, value in vars(module).items() if not known.startswith("_") and callable(value)]
-        raise ValueError(f"refers to nothing: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}")
+        raise ValueError(
+            f"refers to nothing: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}"
+        )
     return Named(reference, vars(module)[name], source, digest)
 
 
