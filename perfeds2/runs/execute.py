@@ -23,8 +23,8 @@ from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.replay import Script, State, on_one, start
-from perfeds2.learning.task import MODELS, Task, cycles_per_sample, payload_bits
-from perfeds2.learning.task import make_task as task_by_name
+from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
 from perfeds2.learning.together import Trial, groups, train_together
 from perfeds2.learning.train import Point, Training, evaluation_points, train
 from perfeds2.network.cell import Cell
@@ -239,7 +239,7 @@ def check(spec: Spec, command: str) -> None:
 
 def make_task(spec: Spec, seed: int) -> Task:
     try:
-        return task_by_name(spec.task.name, spec.cell.ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
+        return TASKS[spec.task.name](spec.cell.ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
     except ValueError as error:
         raise InputError(f"--task {spec.task.name}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
 
@@ -253,7 +253,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
         layout=given.layout,
         radius_m=given.radius_m,
         cpu_hz=given.cpu_hz,
-        cycles_per_sample=given.cycles_per_sample or cycles_per_sample(MODELS[spec.task.name]),
+        cycles_per_sample=given.cycles_per_sample or cycles_per_sample(TASKS[spec.task.name].model),
         power_w=given.power_w,
         bandwidth_hz=given.bandwidth_hz,
         path_loss_exponent=given.path_loss_exponent,
@@ -265,7 +265,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
 
 
 def upload_bits(spec: Spec) -> float:
-    return spec.cell.payload_bits or payload_bits(MODELS[spec.task.name])
+    return spec.cell.payload_bits or payload_bits(TASKS[spec.task.name].model)
 
 
 def make_timelines(
@@ -448,7 +448,7 @@ def _load_checkpoint(folder: Folder, job: Job) -> Training | None:
 def _per_ue(task: Task, timeline: Timeline, name: str, seed: int, params: Params, alpha: float) -> list[Row]:
     """How the final model serves each UE."""
     metrics = {key: np.asarray(values) for key, values in evaluate(task, params, alpha).items()}
-    samples = np.asarray(getattr(task.data, "train", np.zeros(task.ues, int)))  # generated data have no end
+    samples = np.asarray(task.data.train_count)
     merges = timeline.merges
     return [
         {"algorithm": name, "seed": seed, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
