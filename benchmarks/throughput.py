@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Shards
-from perfeds2.learning.datasets.real_tasks import REAL_MODELS
-from perfeds2.learning.datasets.text import Windows
+from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Learner, job_key, local_update
 from perfeds2.learning.task import Task, parameters
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--most-seeds", type=int, default=64)
     given = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}")
-    for name in REAL_MODELS:
+    for name in (*IMAGES, "shakespeare"):
         flops, traffic = cost_of(name)
         print(
-            f"{name}: {parameters(REAL_MODELS[name]):,} parameters, {flops / 1e6:.1f} Mflop and {traffic / 1e6:.1f} MB a "
+            f"{name}: {parameters(TASKS[name].model):,} parameters, {flops / 1e6:.1f} Mflop and {traffic / 1e6:.1f} MB a "
             f"gradient: at most {given.teraflops * 1e12 / flops:,.0f}/s by arithmetic, "
             f"{given.gigabytes_per_s * 1e9 / traffic:,.0f}/s by memory"
         )
@@ -117,13 +117,13 @@ def made_up(name: str, ues: int, seed: int) -> Task:
         text = jnp.asarray(draw.integers(0, 80, 2 * ues * length), jnp.uint8)
         begin = 2 * length * np.arange(ues)
         return Task(
-            name, REAL_MODELS[name], Windows(text, whole(begin), whole(windows), whole(begin + length), whole(windows))
+            name, TASKS[name].model, Windows(text, whole(begin), whole(windows), whole(begin + length), whole(windows))
         )
     pixels, classes = IMAGES[name]
     x = jnp.asarray(draw.integers(0, 255, (120 * ues, pixels)), jnp.uint8)
     y = whole(draw.integers(0, classes, 120 * ues))
     shards = Shards(x, y, whole(120 * np.arange(ues)), whole(np.full(ues, 100)), whole(np.full(ues, 20)))
-    return Task(name, REAL_MODELS[name], shards)
+    return Task(name, TASKS[name].model, shards)
 
 
 if __name__ == "__main__":

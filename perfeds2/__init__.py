@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from perfeds2.allocation.bandwidth import Uplink, equal_share
+    from perfeds2.learning.datasets import digits, synthetic
     from perfeds2.learning.evaluate import evaluate
     from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
     from perfeds2.learning.replay import Learner, replay
-    from perfeds2.learning.task import digits, synthetic
     from perfeds2.network.cell import Cell
     from perfeds2.runs.execute import Comparison, compare
     from perfeds2.spec.build import Algorithm
@@ -28,8 +28,8 @@ _HOME = {
     "Protocol": "timeline.rounds",
     "Timeline": "timeline.timeline",
     "simulate": "timeline.simulate",
-    "digits": "learning.task",
-    "synthetic": "learning.task",
+    "digits": "learning.datasets",
+    "synthetic": "learning.datasets",
     "FedAvg": "learning.objectives",
     "FedProx": "learning.objectives",
     "PerFed": "learning.objectives",

@@ -17,8 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
-from perfeds2.learning.data import Batch, Data, Part, Shards
-from perfeds2.learning.datasets.text import Windows
+from perfeds2.learning.data import Batch, Data, Joinable, Part
 from perfeds2.learning.evaluate import look_at_ues, ues_at_once
 from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.replay import Learner, Program, Script, State, job_key, play_round, split, start
@@ -75,7 +74,7 @@ def shape_of(trial: Trial) -> Hashable:
     learner, data = trial.learner, trial.task.data
     numbers, structure = split(learner.objective)
     leaves, tree = jax.tree.flatten(data)
-    joined = isinstance(data, Shards | Windows)  # then it does not matter how many samples there are
+    joined = isinstance(data, Joinable)  # then it does not matter how many samples there are
     shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
     return (
         *(trial.task.model, trial.task.ues, tree, shapes, trial.timeline.quorum),
@@ -255,6 +254,10 @@ class Among:
     first: Int[Array, ""]  # where the trial's UE 0 stands
     ues: int
 
+    @property
+    def train_count(self) -> Int[Array, " n"]:
+        return jax.lax.dynamic_slice_in_dim(self.everybody.train_count, self.first, self.ues)
+
     def lengths(self) -> tuple[int, int]:
         return self.everybody.lengths()
 
@@ -285,11 +288,9 @@ class Pool:
         place = {id(one): number for number, one in enumerate(each)}
         ues = data[0].ues
         train, test = (max(lengths) for lengths in zip(*(one.lengths() for one in each), strict=True))
-        shared = None
-        if all(isinstance(one, Shards) for one in each):
-            shared = _join_shards(each)
-        elif all(isinstance(one, Windows) for one in each):
-            shared = _join_windows(each)
+        first = each[0]
+        alike = isinstance(first, Joinable) and all(type(one) is type(first) for one in each)
+        shared = first.join(each) if alike else None
         own = data if shared is None else [jnp.asarray(ues * place[id(one)], jnp.int32) for one in data]
         return cls(
             shared, _stack([jax.tree.leaves(one) for one in own]), jax.tree.structure(own[0]), ues, (train, test)
@@ -300,28 +301,6 @@ def own_data(shared: Data | None, own: list[Array], structure: Any, ues: int) ->
     """One trial's data, in a compiled loop."""
     mine = jax.tree.unflatten(structure, own)
     return mine if shared is None else Among(shared, mine, ues)
-
-
-def _join_shards(each: Sequence[Any]) -> Shards:
-    begin = np.cumsum([0, *(one.y.shape[0] for one in each[:-1])])
-    return Shards(
-        jnp.concatenate([one.x for one in each]),
-        jnp.concatenate([one.y for one in each]),
-        jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
-        jnp.concatenate([one.train for one in each]),
-        jnp.concatenate([one.test for one in each]),
-    )
-
-
-def _join_windows(each: Sequence[Any]) -> Windows:
-    begin = np.cumsum([0, *(one.text.size for one in each[:-1])])
-    return Windows(
-        jnp.concatenate([one.text for one in each]),
-        jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
-        jnp.concatenate([one.train for one in each]),
-        jnp.concatenate([one.test_start + int(at) for one, at in zip(each, begin, strict=True)]),
-        jnp.concatenate([one.test for one in each]),
-    )
 
 
 # ---- trials of different length as arrays of one length

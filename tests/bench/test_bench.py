@@ -31,7 +31,7 @@ from perfeds2.bench.bench import (
     to_json,
 )
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, job_key, replay
 from perfeds2.spec.fields import InputError

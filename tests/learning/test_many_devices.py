@@ -9,7 +9,7 @@ import jax, numpy as np, sys
 from dataclasses import replace
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, replay
-from perfeds2.learning.task import digits
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.together import Trial, train_together
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell

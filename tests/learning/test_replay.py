@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning import replay as module
+from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Script, advance, replay, shelve, start
-from perfeds2.learning.task import digits, synthetic
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.learning.twin import replay_slowly
 from perfeds2.network.cell import Cell

@@ -11,11 +11,14 @@ import pytest
 
 from perfeds2.learning import together as module
 from perfeds2.learning.data import Generated, Shards
-from perfeds2.learning.datasets.text import Role, Windows
-from perfeds2.learning.models.model import MLP, cross_entropy
+from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.datasets.plays import Role
+from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Task, digits, synthetic
+from perfeds2.learning.task import Task
 from perfeds2.learning.together import Among, Pool, Trial, bytes_of, groups, own_data, train_together
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
