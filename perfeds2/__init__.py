@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from perfeds2.learning.evaluate import evaluate
     from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
     from perfeds2.learning.replay import Learner, replay
+    from perfeds2.learning.task import Task
     from perfeds2.network.cell import Cell
+    from perfeds2.planning.plan import plan
     from perfeds2.runs.execute import Comparison, compare
+    from perfeds2.runs.sweep import sweep
     from perfeds2.spec.build import Algorithm
     from perfeds2.timeline.rounds import Protocol
     from perfeds2.timeline.simulate import simulate
@@ -28,6 +31,7 @@ _HOME = {
     "Protocol": "timeline.rounds",
     "Timeline": "timeline.timeline",
     "simulate": "timeline.simulate",
+    "Task": "learning.task",
     "digits": "learning.datasets",
     "synthetic": "learning.datasets",
     "FedAvg": "learning.objectives",
@@ -39,6 +43,8 @@ _HOME = {
     "Algorithm": "spec.build",
     "compare": "runs.execute",
     "Comparison": "runs.execute",
+    "sweep": "runs.sweep",
+    "plan": "planning.plan",
 }
 
 __all__ = [
@@ -50,14 +56,17 @@ __all__ = [
     "Learner",
     "PerFed",
     "Protocol",
+    "Task",
     "Timeline",
     "Uplink",
     "compare",
     "digits",
     "equal_share",
     "evaluate",
+    "plan",
     "replay",
     "simulate",
+    "sweep",
     "synthetic",
 ]
 

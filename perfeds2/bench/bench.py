@@ -37,7 +37,7 @@ from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.runs.summary import statistic, time_to_target
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline

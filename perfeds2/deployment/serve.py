@@ -17,7 +17,7 @@ from perfeds2.files import write_text
 from perfeds2.runs.execute import Comparison, write_results
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.summary import summarise
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 STATUS_EVERY_S = 0.5
 RECENT = 12  # rounds in the live table

@@ -29,7 +29,7 @@ from perfeds2.allocation.shares import equal_shares, nearest_feasible, share_bou
 from perfeds2.learning.partition import partition_by_label
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, bandwidth_for_rate, rate_bps
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants, diversity, noise, smoothness
 from perfeds2.theory.optimum import optimum

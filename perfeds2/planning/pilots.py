@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from perfeds2.planning.data import Candidate, Law, Target
 from perfeds2.planning.options import CLOSINGS, Option, Scene, longer, make_option
 from perfeds2.planning.pilot_task import Look, Measured, crossing, follow, squared_gradient, train_to_loss
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 PILOT_ROUNDS = 1000  # the reference pilot gives up after so many
 MOST_PILOTS = 9

@@ -68,8 +68,13 @@ SHARES, POLICY, ALGORITHM = (
 )
 
 
-def named(kind: Kind) -> Any:
-    return Annotated[Named, PlainValidator(kind.find), PlainSerializer(str, return_type=str)]
+AS_TEXT = PlainSerializer(str, return_type=str)
+TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
+CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
+ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
+SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
+PolicyName = Annotated[Named, PlainValidator(POLICY.find), AS_TEXT]
+AlgorithmName = Annotated[Named, PlainValidator(ALGORITHM.find), AS_TEXT]
 
 
 # ---- what values may be
@@ -158,7 +163,7 @@ class Section(pydantic.BaseModel):
 class TaskSpec(Section, title="Task"):
     """What is learned."""
 
-    name: named(TASK) = setting("digits", "NAME", "What is learned: {names} (all but the first two need perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    name: TaskName = setting("digits", "NAME", "What is learned: {names} (all but the first two need perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
     labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
 
@@ -166,7 +171,7 @@ class TaskSpec(Section, title="Task"):
 class CellSpec(Section, title="Cell"):
     """The cell: Table I of the paper where it says something."""
 
-    kind: named(CELL) | None = setting(None, "NAME", "What the cell is: {names}, or your own.", flag="cell", shown="paper", kind=CELL)  # fmt: skip
+    kind: CellName | None = setting(None, "NAME", "What the cell is: {names}, or your own.", flag="cell", shown="paper", kind=CELL)  # fmt: skip
     ues: Population = setting(20, "N", "How many UEs are in the cell.")
     layout: Literal["disc", "uniform", "equal"] = setting("disc", "RULE", "Where UEs are: over the disc, uniform in distance, or all equally far.")  # fmt: skip
     radius_m: Usual = setting(200.0, "M", "Radius of the cell.")
@@ -188,9 +193,9 @@ class ProtocolSpec(Section, title="Rounds"):
     quorum: Count | None = setting(None, "A", "A round of the S2 algorithms closes on so many updates.", shown="a quarter of the UEs")  # fmt: skip
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
     stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
-    schedule: named(SCHEDULE) = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or a planned set: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
-    shares: Annotated[named(SHARES) | tuple[NotNegative, ...], BeforeValidator(_shares_from)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
-    bandwidth: named(POLICY) = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
+    schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or a planned set: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
+    shares: Annotated[SharesName | tuple[NotNegative, ...], BeforeValidator(_shares_from)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
+    bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 
 
 class LearningSpec(Section, title="Learning"):
@@ -207,7 +212,7 @@ class LearningSpec(Section, title="Learning"):
 class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[named(ALGORITHM), ...], List, Field(min_length=1)] = setting(lambda: tuple(_algorithms()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(_algorithms()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_seeds_from), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")

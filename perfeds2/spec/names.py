@@ -35,6 +35,11 @@ class Named:
         return self.text
 
     @property
+    def label(self) -> str:
+        """For people and folders: without the file it is in."""
+        return self.text.rpartition(":")[2] if self.source else self.text
+
+    @property
     def is_written(self) -> bool:
         """Whether another process can find it by its text."""
         return not self.identity

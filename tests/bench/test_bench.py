@@ -34,7 +34,7 @@ from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, job_key, replay
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 SMALL = MLP((12, 8, 10))
 

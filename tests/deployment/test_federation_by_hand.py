@@ -22,7 +22,7 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import alone, load_arrays
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.timeline import Timeline
 

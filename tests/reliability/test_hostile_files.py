@@ -26,7 +26,7 @@ from perfeds2.learning.datasets.plays import WINDOW, read_roles
 from perfeds2.network.cell import Cell
 from perfeds2.report import page  # noqa: F401 (now, so that the first input is not charged with it)
 from perfeds2.runs.folder import load_arrays, save_arrays
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.timeline import Timeline

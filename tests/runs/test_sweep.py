@@ -21,7 +21,7 @@ from rich.console import Console
 from perfeds2 import compare
 from perfeds2.runs import sweep as module
 from perfeds2.runs.crew import Done, Engine, Failed, Job, Line, Moved, Started, open_engine
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 from perfeds2.runs.sweep import (
     FACTS,
     Standing,
