@@ -7,7 +7,7 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Script, start
-from perfeds2.learning.together import Trial
+from perfeds2.learning.train_many import Trial
 from perfeds2.learning.train import Training
 from perfeds2.runs.folder import Folder
 

@@ -20,7 +20,7 @@ from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.together import Trial, groups, train_together
+from perfeds2.learning.train_many import Trial, groups, train_together
 from perfeds2.learning.train import Point, Training, evaluation_points, train
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import Arrays, Folder, alone, open_folder, save_arrays
@@ -345,7 +345,7 @@ def _trained(entrant: Entrant, training: Training, folder: Folder | None) -> Tra
 def _per_ue(entrant: Entrant, weights: Any) -> list[Row]:
     """How the final model serves each UE."""
     (name, seed), task = entrant.which, entrant.trial.task
-    table = evaluate(task, weights, entrant.trial.learner.personal_alpha)
+    table = evaluate(task, weights, entrant.trial.learner.personal_step)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train", np.zeros(task.ues, int)))  # generated data have no end
     merges = entrant.trial.timeline.merges

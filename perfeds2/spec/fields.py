@@ -509,13 +509,13 @@ def _expected(kind: str, limits: Mapping[str, Any], location: tuple[str | int, .
         case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
             return "a whole number" + (" or 'unbounded'" if "max_staleness" in location else "")
         case "greater_than":
-            return f"greater than {limits['gt']}"
+            return f"greater than {limits['gt']:.10g}"
         case "greater_than_equal":
-            return f"at least {limits['ge']}"
+            return f"at least {limits['ge']:.10g}"
         case "less_than":
-            return f"less than {limits['lt']}"
+            return f"less than {limits['lt']:.10g}"
         case "less_than_equal":
-            return f"at most {limits['le']}"
+            return f"at most {limits['le']:.10g}"
         case "literal_error":
             return str(limits["expected"])
         case "bool_parsing" | "bool_type":

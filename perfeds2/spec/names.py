@@ -57,6 +57,8 @@ class Kind:
         if isinstance(given, Named):
             return given
         table = self.table()
+        if isinstance(given, int | float | list | tuple | dict | None):
+            raise ValueError(f"is no {self.what}; expected a name such as {next(iter(table))}")
         if not isinstance(given, str):
             ours = next((name for name, value in table.items() if value is given), None)
             return _written_down(given) if ours is None else Named(ours, given)
