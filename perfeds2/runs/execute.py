@@ -25,7 +25,7 @@ from perfeds2.learning.models.model import Params
 from perfeds2.learning.replay import Script, State, on_one, start
 from perfeds2.learning.datasets import TASKS
 from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
-from perfeds2.learning.together import Trial, groups, train_together
+from perfeds2.learning.train_many import Trial, groups, train_together
 from perfeds2.learning.train import Point, Training, evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.simulate import simulate
@@ -358,7 +358,6 @@ def _train_one(spec: Spec, job: Job, folder: Folder | None, teller: Teller) -> S
     training = resume = None if folder is None else _load_checkpoint(folder, job)
     for training in train(
         *(trial.task, trial.timeline, trial.learner, trial.points),
-        alpha=spec.learning.alpha,
         seed=trial.seed,
         resume=resume,
         stop_when_diverged=bool(spec.run.stop_when_diverged),
@@ -375,7 +374,6 @@ def _train_all(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: T
     saving, stand = Saving(), None
     for stand in train_together(
         [job.trial for job in jobs],
-        alpha=spec.learning.alpha,
         resume=None if folder is None else [_load_checkpoint(folder, job) for job in jobs],
         stop_when_diverged=bool(spec.run.stop_when_diverged),
     ):
@@ -400,7 +398,7 @@ def _part(spec: Spec, job: Job, training: Training, folder: Folder | None) -> Pa
     ]
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}
-    ue_rows = _per_ue(task, timeline, name, seed, weights, spec.learning.alpha)
+    ue_rows = _per_ue(task, timeline, name, seed, weights, job.trial.learner.personal_step)
     if folder is not None:
         folder.save_part(job.name, params, {"rows": rows, "ue_rows": ue_rows})
         folder.drop_part(f"{job.name}.checkpoint")

@@ -14,7 +14,7 @@ from perfeds2.runs.execute import make_cell, make_task, make_timelines, upload_b
 from perfeds2.spec.fields import Spec
 from perfeds2.runs.summary import Row, summarise
 from perfeds2.learning.task import Task
-from perfeds2.learning.together import Trial, groups, train_together
+from perfeds2.learning.train_many import Trial, groups, train_together
 from perfeds2.learning.train import evaluation_points
 
 Which = tuple[int, str, int]  # (number of the spec, algorithm, seed)
@@ -23,9 +23,9 @@ Which = tuple[int, str, int]  # (number of the spec, algorithm, seed)
 def train_points(
     specs: Sequence[Spec], watch: Callable[[float], None] | None = None
 ) -> Iterator[tuple[Spec, dict[str, Any], list[Row]]]:
-    """Train specs that agree in α (evaluations at once share it). Yields each one with its summary and metrics."""
-    if len({(spec.learning.alpha, spec.run.stop_when_diverged) for spec in specs}) > 1:
-        raise ValueError("the specs differ in learning.alpha or run.stop_when_diverged, so they cannot go together.")
+    """Train several specs. Yields each one with its summary and metrics."""
+    if len({spec.run.stop_when_diverged for spec in specs}) > 1:
+        raise ValueError("the specs differ in run.stop_when_diverged, so they cannot go together.")
     trials, algorithms = _trials(specs)
     names = list(trials)
     values: dict[Which, list[dict[str, float]]] = {}
@@ -75,7 +75,6 @@ def _train(
     try:
         for stand in train_together(
             list(group.values()),
-            alpha=spec.learning.alpha,
             stop_when_diverged=bool(spec.run.stop_when_diverged),
         ):
             values = stand.values

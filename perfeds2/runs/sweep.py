@@ -367,7 +367,7 @@ def make_jobs(grid: Grid, missing: Mapping[int, Sequence[int]], together: bool) 
     alike: dict[Any, list[Point]] = {}
     for point in grid.points:
         spec = point.spec
-        key = (_shape(spec), spec.protocol.quorum, spec.learning.alpha, spec.run.stop_when_diverged)
+        key = (_shape(spec), spec.protocol.quorum, spec.run.stop_when_diverged)
         alike.setdefault(key, []).append(point)
     jobs: list[Job] = []
     most = max(1, MOST_TOGETHER // len(grid.seeds))

@@ -1,6 +1,7 @@
 """Which algorithms are compared? The paper's nine are one matrix: {FedAvg, FedProx, PerFed} × {SYN, S2, ASY}."""
 
 from dataclasses import dataclass
+from inspect import signature
 
 import numpy as np
 from jaxtyping import Float
@@ -9,7 +10,7 @@ from perfeds2.allocation import bandwidth as policies
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.allocation.shares import check_shares, distance_shares, equal_shares, nearest_feasible
-from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.learning.replay import Learner
 from perfeds2.network.cell import Cell
 from perfeds2.spec.fields import ALGORITHMS, InputError, Spec
@@ -65,14 +66,9 @@ def paper_algorithms(spec: Spec, cell: Cell, payload_bits: float) -> list[Algori
 def make_learner(spec: Spec, name: str) -> Learner:
     """What the UEs of one of the nine compute."""
     learning = spec.learning
-    match ALGORITHMS[name][0]:
-        case "PerFed":
-            objective = PerFed(learning.alpha, learning.hessian)
-        case "FedProx":
-            objective = FedProx(learning.proximal)
-        case _:
-            objective = FedAvg()
-    return Learner(objective, learning.beta, learning.batch, learning.local_steps)
+    objective = OBJECTIVES[ALGORITHMS[name][0]]
+    wanted = {key: value for key, value in learning if key in signature(objective).parameters}
+    return Learner(objective(**wanted), learning.beta, learning.batch, learning.local_steps, alpha=learning.alpha)
 
 
 def bandwidth_policy(name: str) -> Policy:
