@@ -20,10 +20,10 @@ from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import TASKS
 from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.objectives import PerFed
-from perfeds2.learning.replay import Learner, job_key, local_update
+from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.together import Trial, train_together
 from perfeds2.learning.train import Point
+from perfeds2.learning.train_many import Trial, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -69,18 +69,8 @@ def cost_of(name: str) -> tuple[float, float]:
     task = made_up(name, 20, 0)
 
     def gradient(params, ue):
-        return local_update(
-            task.model,
-            task.data,
-            PerFed(0.01),
-            params,
-            job_key(0),
-            ue,
-            ue,
-            beta=jnp.float32(0.01),
-            batch=40,
-            local_steps=1,
-        )
+        learner = Learner(PerFed(0.01), 0.01)
+        return local_update(Program.of(task.model, learner), Known.of(task, learner, 0), params, ue, ue)
 
     compiled = jax.jit(gradient).lower(task.model.init(jax.random.key(0)), jnp.int32(3)).compile()
     cost = compiled.cost_analysis()
@@ -96,10 +86,10 @@ def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[float, 
     points = [Point(0, 0.0), Point(warm, 1.0), Point(warm + rounds, 2.0)]
     cell = Cell.draw(ues, 0, layout="equal")
     timeline = simulate(cell, Protocol(quorum), payload_bits=1e5, samples=120, rounds=warm + rounds)
-    learner = Learner(PerFed(0.001), 1e-4)
+    learner = Learner(PerFed(0.001), 1e-4, alpha=0.01)
     trials = [Trial(made_up(name, ues, seed), timeline, learner, points, seed) for seed in range(seeds)]
     marks = []
-    for stand in train_together(trials, alpha=0.01):
+    for stand in train_together(trials):
         jax.block_until_ready(stand.state.params)
         marks.append(time.perf_counter())
     return rounds * quorum * seeds / (marks[2] - marks[1]), marks[0] - began

@@ -528,7 +528,7 @@ def run_plan(
     )
     points = evaluation_points(line, horizon_s=horizon_s, every_s=every_s)
     reached_s = None
-    for training in train(task, line, learner, points, alpha=0.03, seed=seed):
+    for training in train(task, line, learner, points, seed=seed):
         reached_s = time_to_target([training.values[-1] | {"time_s": points[len(training.values) - 1].time_s}], target)
         if reached_s is not None:
             break

@@ -53,7 +53,6 @@ def train(
     learner: Learner,
     points: Sequence[Point],
     *,
-    alpha: float,
     seed: int = 0,
     resume: Training | None = None,
     stop_when_diverged: bool = False,
@@ -71,7 +70,7 @@ def train(
         now = points[number].round
         if number == 0 or now > before:
             state = advance(trained, script, learner, state, seed, before, now)
-            per_ue = evaluate(task, on_one(state.params), alpha)
+            per_ue = evaluate(task, on_one(state.params), learner.personal_step)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed meanwhile: the same model

@@ -83,11 +83,11 @@ class Look:
     params: Any  # good until the training goes on
 
 
-def follow(task: Task, timeline: Timeline, learner: Learner, *, alpha: float, seed: int, every: int) -> Iterator[Look]:
+def follow(task: Task, timeline: Timeline, learner: Learner, *, seed: int, every: int) -> Iterator[Look]:
     """Train along a timeline and look every so many rounds. Stops where the loss is no number."""
     rounds = [*range(0, timeline.rounds, every), timeline.rounds]
     points = [Point(k, float(timeline.start_s[k])) for k in rounds]
-    for number, training in enumerate(train(task, timeline, learner, points, alpha=alpha, seed=seed)):
+    for number, training in enumerate(train(task, timeline, learner, points, seed=seed)):
         now = training.values[-1]
         yield Look(
             points[number].round, now["train_loss_personal"], now["test_accuracy_personal"], training.state.params
@@ -111,14 +111,13 @@ def train_to_loss(
     learner: Learner,
     target: float,
     *,
-    alpha: float,
     seed: int,
     every: int,
     tell: Callable[[int], None] | None = None,
 ) -> Measured:
     """Train until the personalised loss is at the target, or the timeline ends."""
     before: Look | None = None
-    for look in follow(task, timeline, learner, alpha=alpha, seed=seed, every=every):
+    for look in follow(task, timeline, learner, seed=seed, every=every):
         if tell is not None:
             tell(look.round)
         if look.loss <= target:

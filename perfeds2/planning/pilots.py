@@ -50,7 +50,7 @@ def aim(
     squares: list[float] = []
     probes: list[Any] = []
     peak = 0.0  # of the mean of ‖∇F‖²: it starts small, rises, and falls; ε is met on the way down
-    for look in follow(scene.task, timeline, scene.learner, alpha=scene.alpha, seed=scene.seed, every=every):
+    for look in follow(scene.task, timeline, scene.learner, seed=scene.seed, every=every):
         share, time_s = 0.3 * look.round / pilot_rounds, float(timeline.start_s[look.round])
         tell(f"reference pilot A = {reference.quorum}", share, look.round, time_s)
         looks.append(replace(look, params=None))
@@ -146,9 +146,7 @@ def train_pilots(
             tell(f"pilot A = {option.quorum}", share, round_, round_ * option.seconds_per_round)
 
         timeline = longer(scene, option, limit)
-        outcome = train_to_loss(
-            scene.task, timeline, scene.learner, loss, alpha=scene.alpha, seed=scene.seed, every=every, tell=watch
-        )
+        outcome = train_to_loss(scene.task, timeline, scene.learner, loss, seed=scene.seed, every=every, tell=watch)
         trained[option.who] = option, outcome
 
     for closing in CLOSINGS:

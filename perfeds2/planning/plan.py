@@ -246,7 +246,6 @@ def _check(
             timeline,
             scene.learner,
             loss,
-            alpha=scene.alpha,
             seed=(scene.seed + 1) % 2**32,
             every=every,
             tell=watch,

@@ -313,8 +313,8 @@ def test_points_trained_together_get_what_they_get_alone():
         assert mine == other
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    mixed = [spec for number, spec in enumerate(both[0].specs) if not spec["learning"].update(alpha=number)]
-    assert "differ in learning.alpha" in work(mixed)["error"]
+    mixed = [spec for number, spec in enumerate(both[0].specs) if not spec["run"].update(stop_when_diverged=number > 0)]
+    assert "differ in run.stop_when_diverged" in work(mixed)["error"]
 
 
 def test_a_worker_keeps_to_the_shape_it_has_compiled():
