@@ -212,8 +212,8 @@ def execute_all(
                 if not together:
                     futures.append(pool.submit(_finish, [entrant], folder, teller))
             if together:
-                for numbers in groups([entrant.trial for entrant in entrants]):
-                    futures.append(pool.submit(_finish, [entrants[at] for at in numbers], folder, teller))
+                for alike in _groups(entrants):
+                    futures.append(pool.submit(_finish, alike, folder, teller))
             for future in futures:
                 trained |= {(entrant.number, entrant.which): one for entrant, one in future.result()}
                 if folder is not None and not folder.finished:
@@ -240,6 +240,14 @@ def _entrants(specs: Sequence[Spec], teller: "Teller") -> Iterator[Entrant]:
             for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
                 points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
                 yield Entrant(spec, number, algorithm, Trial(task, timeline, algorithm.learner, points, seed))
+
+
+def _groups(entrants: Sequence[Entrant]) -> Iterator[list[Entrant]]:
+    """Who is trained together: those of equal shape that stop, or do not stop, when they diverge."""
+    for stops in (False, True):
+        own = [entrant for entrant in entrants if bool(entrant.spec.run.stop_when_diverged) is stops]
+        for numbers in groups([entrant.trial for entrant in own]):
+            yield [own[number] for number in numbers]
 
 
 def _ordered(entrants: Sequence[Entrant], number: int) -> list[Entrant]:

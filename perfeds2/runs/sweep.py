@@ -24,7 +24,7 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.crew import Assignment, Crew, Done, Event, Failed, Moved, Started, WaitingLine, crew_here, open_crew
 from perfeds2.runs.execute import not_in_a_worker
 from perfeds2.runs.folder import alone, claim_folder
-from perfeds2.runs.grid import Grid, make_grid
+from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.spec.fields import Spec, nested, read_toml
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from command_line import cli, perfeds2
+from command_line import perfeds2
 from hostile_bytes import hostile, number, plain, refused_or_read, spoiled, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.runs import execute
 from perfeds2.allocation.bandwidth import POLICIES
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.errors import InputError
+from perfeds2.runs import execute
 from perfeds2.spec import build
 from perfeds2.spec.build import ALGORITHMS
 from perfeds2.spec.fields import SECTIONS, Spec, put_text, read_toml, resolve, settings
