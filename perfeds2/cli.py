@@ -138,7 +138,7 @@ def plan(**given: Any) -> None:
     """
     quiet, as_json = given.pop("quiet"), given.pop("json")
     with guarded("plan", []):
-        from perfeds2.runs.folder import free_folder, open_folder
+        from perfeds2.runs.folder import free_folder
 
         out: Path | None = given.pop("out")
         with_check: bool = given.pop("check")
@@ -146,20 +146,13 @@ def plan(**given: Any) -> None:
         asked["quorums"] = _whole_numbers("--quorums", given.pop("quorums"))
         asked["stalenesses"] = _whole_numbers("--stalenesses", given.pop("stalenesses"), or_unbounded=True)
         spec = _spec(given, {"algorithms": ["PerFedS2"], "seeds": [0]}, None)
-        from perfeds2.planning.plan import check_request, make_plan
+        from perfeds2.planning.plan import Request, plan_into
         from perfeds2.report.plan import print_plan, write_plan
-        from perfeds2.runs.execute import check
 
         _prepare_to_train()
-        check_request(spec, **asked)
-        check(spec, "plan")
         path = out or free_folder(Path("runs"), f"plan-{spec.task.name}")
-        folder = open_folder(path, spec)
         with _progress(quiet or as_json, "plan") as watch:
-            made = make_plan(spec, **asked, check=with_check, watch=watch)
-        write_plan(made, path)
-        if folder.parts.exists():
-            folder.close()
+            made = plan_into(path, spec, Request(**asked), check=with_check, watch=watch, write=write_plan)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:
