@@ -124,7 +124,7 @@ def _execute(command: str, given: dict[str, Any], defaults: dict[str, Any] | Non
 
             write_report(path)
         if not quiet:
-            from perfeds2.report.terminal import print_summary
+            from perfeds2.report.results import print_summary
 
             print_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
             typer.echo(f"Results: {path}    Report: {path / 'report.html'}")

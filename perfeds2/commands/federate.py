@@ -128,7 +128,7 @@ def _run_locally(settings: "Settings", path: Path, device_data: str | None, shap
             run_locally(settings, path, watch, folders)
             lines = []
     if not quiet:
-        from perfeds2.report.terminal import print_summary
+        from perfeds2.report.results import print_summary
 
         print_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
         for line in lines:

@@ -18,7 +18,7 @@ import numpy as np
 
 from perfeds2.paper.figures.figure import TARGET
 from perfeds2.paper.reproduce import load_curves
-from perfeds2.runs.summary import statistic
+from perfeds2.runs.statistics import censored_median, statistic, time_to_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,9 +221,5 @@ def mean_accuracy(curve: "pd.DataFrame") -> dict[int, float]:
 
 def median_time(curve: "pd.DataFrame", target: float) -> float | None:
     """The median over seeds of the time to a target; a seed that never gets there counts as later than all others."""
-    times = []
-    for _, table in curve.groupby("seed"):
-        reached = table[table.test_accuracy_personal >= target]
-        times.append(float(reached.time_s.iloc[0]) if len(reached) else np.inf)
-    median = sorted(times)[(len(times) - 1) // 2]
-    return median if np.isfinite(median) else None
+    seeds = [table.to_dict("records") for _, table in curve.groupby("seed")]
+    return censored_median([time_to_target(rows, target) for rows in seeds])

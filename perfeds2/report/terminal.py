@@ -1,83 +1,179 @@
-"""What does the terminal show at the end?"""
+"""What does a command show while it works, and where do its tables go?
 
-from typing import Any
+The only place that makes a console. On a terminal progress is a bar that keeps up. Where nobody looks (a pipe, a log) it
+is a plain line now and then, and a table is as wide as it needs to be.
+"""
 
-from rich.console import Console
-from rich.table import Table
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """A row per algorithm: means over seeds, ± half the 95 % interval. Two tables where one would be too wide."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=150)
-    limit = (
-        f"{summary['rounds']:,} rounds"
-        if summary["horizon_s"] is None
-        else f"{summary['horizon_s']:g} simulated seconds"
-    )
-    seeds = len(summary["seeds"])
-    heading = f"{summary['task']}: {summary['ues']} UEs, {limit}, {seeds} seed{'s' if seeds > 1 else ''}"
-    meaning = " (mean over seeds ± half of the 95 % interval)" if seeds > 1 else ""
-    console.print(f"\n[bold]{heading}[/bold]{meaning}")
-    columns = _columns(summary)
-    timing, learning, waiting = columns[:3], columns[3:-1], columns[-1:]
-    narrow = bool(learning) and console.width < WIDE
-    for shown in [timing + waiting, learning] if narrow else [columns]:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("algorithm", no_wrap=True)
-        for head, _ in shown:
-            table.add_column(head, justify="right", no_wrap=True)
-        for number, row in enumerate(summary["algorithms"]):
-            some = f" ({row['diverged']} of {seeds})" if row.get("diverged") and seeds > 1 else ""
-            mark = f" [red]diverged{some}[/red]" if row.get("diverged") else ""
-            table.add_row(row["algorithm"] + mark, *(cells[number] for _, cells in shown))
-        console.print(table)
-    for note in summary["notes"]:
-        console.print(f"[dim]Note: {note}[/dim]")
+from perfeds2.console import heed
+
+Told = TypeVar("Told")
+TellShare = Callable[[float, str, str], None]  # how much is done (0 to 1), what is being done, how it goes
+TellBytes = Callable[[str, int, int], None]  # which file, bytes that are there, bytes in all (0: not known)
+
+PIPED_WIDTH = 150
+FIRST_LINE_S = 2.0  # what is over sooner leaves no line in a log
+LINE_EVERY_S = 10.0
+LINE_EVERY_SHARE = 0.05  # of the time so far: a long run's lines become rarer, and a day has some hundred
+REFRESH_S = 0.05
 
 
-WIDE = 116  # what the whole table needs
+def console(stderr: bool = False) -> Console:
+    """A console on stdout or stderr."""
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
 
 
-def _columns(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Every column: its head, and a cell per algorithm. Three of timing, those of learning, then waiting."""
-    rows, seeds = summary["algorithms"], len(summary["seeds"])
-    columns = [
-        ("rounds", [_mean(row["rounds"], ",.0f") for row in rows]),
-        ("merges", [_mean(row["merges"], ",.0f") for row in rows]),
-        (
-            "staleness\nmean  max",
-            [f"{_mean(row['staleness_mean'], '.1f')} {_mean(row['staleness_max'], '.0f'):>4}" for row in rows],
-        ),
-    ]
-    if summary["target_accuracy"] is not None:
-        columns.append(
-            (f"seconds\nto {summary['target_accuracy']:.0%}", [_time(row["time_to_target_s"], seeds) for row in rows])
+def say_line(line: str) -> None:
+    """A plain line on stderr, as it is."""
+    console(stderr=True).print(line, markup=False, soft_wrap=True)
+
+
+class LinePace:
+    """When is the next line of a log due?"""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._due_s = self._started_s + FIRST_LINE_S
+        self.lines = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def is_due(self) -> bool:
+        """Whether a line is to be said now; it then counts as said."""
+        if time.monotonic() < self._due_s:
+            return False
+        self._due_s = time.monotonic() + max(LINE_EVERY_S, LINE_EVERY_SHARE * self.elapsed_s)
+        self.lines += 1
+        return True
+
+
+@contextmanager
+def progress(quiet: bool, title: str) -> Iterator[TellShare]:
+    """How far a command is, on stderr; nothing where it is quiet. A Ctrl-C is heeded at every step, shown or not."""
+    if quiet:
+        yield lambda _share, _description, _detail: heed()
+    elif console(stderr=True).is_terminal:
+        columns = (
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[detail]}", markup=False),
+            TimeRemainingColumn(),
         )
-        for name, head, form in (
-            ("train_loss", "train loss\nglobal", ".3f"),
-            ("train_loss_personal", "train loss\npersonal", ".3f"),
-            ("test_accuracy", "test accuracy\nglobal", ".1%"),
-            ("test_accuracy_personal", "test accuracy\npersonal", ".1%"),
-        ):
-            columns.append((head, [_with_interval(row[name], form) for row in rows]))
-    columns.append(("UEs\nwait", [_mean(row["waiting_share"], ".0%") for row in rows]))
-    return columns
+        with _bar(title, *columns, total=1.0, detail="starting …") as update:
+            yield lambda share, description, detail: update(completed=share, description=description, detail=detail)
+    else:
+        pace = LinePace()
+        first: list[tuple[float, float]] = []  # what was done at first, and when: a resumed run does not start at none
+
+        def tell(share: float, description: str, detail: str) -> None:
+            heed()
+            first[:] = first or [(share, pace.elapsed_s)]
+            if pace.is_due():
+                done, spent_s = share - first[0][0], pace.elapsed_s - first[0][1]
+                left = [f"about {clock(spent_s * (1 - share) / done)} left"] if done > 0 else []
+                said = [f"{title}: {share:.0%}", description, detail, f"{clock(pace.elapsed_s)} so far", *left]
+                say_line(", ".join(part for part in said if part))
+
+        yield tell
+        if pace.lines:
+            say_line(f"{title}: done in {clock(pace.elapsed_s)}")
 
 
-def _mean(statistic: dict[str, Any], form: str) -> str:
-    return "–" if statistic["mean"] is None else format(statistic["mean"], form)
+@contextmanager
+def download(quiet: bool, title: str) -> Iterator[TellBytes]:
+    """The same for files that are fetched: bytes, and how fast they come."""
+    if quiet:
+        yield lambda _file, _done, _total: heed()
+    elif console(stderr=True).is_terminal:
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with _bar(title, *columns, total=None) as update:
+            yield lambda file, done, total: update(completed=done, description=f"{title}/{file}", total=total or None)
+    else:
+        pace = LinePace()
+
+        def tell(file: str, done: int, total: int) -> None:
+            heed()
+            if pace.is_due():
+                of = f" of {total / 1e6:,.1f}" if total else ""
+                say_line(f"{title}/{file}: {done / 1e6:,.1f}{of} MB, {clock(pace.elapsed_s)} so far")
+
+        yield tell
 
 
-def _with_interval(statistic: dict[str, Any], form: str) -> str:
-    if statistic["mean"] is None or statistic["low"] is None:
-        return _mean(statistic, form)
-    half = format((statistic["high"] - statistic["low"]) / 2, form).rstrip("%")
-    return f"{format(statistic['mean'], form)} ±{half}"
+@contextmanager
+def _bar(title: str, *columns: ProgressColumn, **fields: Any) -> Iterator[Callable[..., None]]:
+    """A bar that goes when it is over, and the function that updates it."""
+    shown_s = 0.0
+    with Progress(
+        TextColumn("{task.description}", markup=False), *columns, console=console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task(title, **fields)
+
+        def update(**news: Any) -> None:
+            nonlocal shown_s
+            heed()
+            if news["completed"] == news.get("total", 1.0) or time.monotonic() - shown_s >= REFRESH_S:
+                shown_s = time.monotonic()
+                bar.update(task, **news)
+
+        yield update
 
 
-def _time(times: dict[str, Any], seeds: int) -> str:
-    """The median over seeds, counting a seed that never got there as later than all."""
-    some = "" if times["reached"] == seeds else f" ({times['reached']}/{seeds})"
-    return ("never" if times["reached"] == 0 else "–" if times["median"] is None else f"{times['median']:.1f}") + some
+@contextmanager
+def live(
+    quiet: bool,
+    draw: Callable[[Told, float], RenderableType],
+    lines: Callable[[Told], Iterable[str]],
+    stays: bool = False,
+) -> Iterator[Callable[[Told], None] | None]:
+    """A picture on stderr of what was last told, and how many seconds ago; where there is no terminal, lines about it.
+
+    Whoever is quiet gets None: there is nothing to be told. ``stays`` leaves the last picture standing.
+    """
+    shown = console(stderr=True)
+    if quiet:
+        yield None
+    elif shown.is_terminal:
+        latest: list[tuple[Told, float]] = []
+
+        def picture() -> RenderableType:
+            return draw(latest[0][0], time.monotonic() - latest[0][1]) if latest else "starting …"
+
+        def keep(told: Told) -> None:
+            latest[:] = [(told, time.monotonic())]
+
+        with Live(get_renderable=picture, console=shown, transient=not stays, refresh_per_second=4):
+            yield keep
+    else:
+
+        def tell(told: Told) -> None:
+            for line in lines(told):
+                say_line(line)
+
+        yield tell
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -4,35 +4,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from perfeds2 import __version__
-from perfeds2.spec.fields import Spec
 from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.statistics import censored_median, statistic, time_to_target
+from perfeds2.spec.fields import Spec
 from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from perfeds2.spec.build import Algorithm
 
 Row = dict[str, Any]  # one line of metrics.csv
-
-
-def statistic(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and 95 % Student-t interval over seeds. One seed has no interval; a seed without a value leaves no mean."""
-    clean = [value if value is not None and np.isfinite(value) else None for value in values]
-    known = np.array([value for value in clean if value is not None], float)
-    if known.size < len(clean) or known.size == 0:
-        return {"mean": None, "low": None, "high": None, "values": clean}
-    mean = float(known.mean())
-    if known.size == 1:
-        return {"mean": mean, "low": None, "high": None, "values": clean}
-    half = float(student.ppf(0.975, known.size - 1) * known.std(ddof=1) / np.sqrt(known.size))
-    return {"mean": mean, "low": mean - half, "high": mean + half, "values": clean}
-
-
-def time_to_target(rows: Sequence[Row], target: float) -> float | None:
-    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
-    return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
 
 
 def summarise(
@@ -88,11 +70,10 @@ def _timeline_part(algorithm: "Algorithm", timelines: list[Timeline]) -> dict[st
 
 def _learning_part(spec: Spec, rows: list[list[Row]]) -> dict[str, Any]:
     times = [time_to_target(seed_rows, spec.run.target_accuracy) for seed_rows in rows]
-    reached = sorted(time for time in times if time is not None)
-    censored = [*reached, *[None] * (len(times) - len(reached))]  # who never got there comes last, not left out
+    reached = sum(time is not None for time in times)
     diverged = sum(not np.isfinite(seed_rows[-1]["train_loss"]) for seed_rows in rows)
     return {
-        "time_to_target_s": {"values": times, "reached": len(reached), "median": censored[(len(times) - 1) // 2]},
+        "time_to_target_s": {"values": times, "reached": reached, "median": censored_median(times)},
         **{name: statistic([seed_rows[-1][name] for seed_rows in rows]) for name in METRICS},
         "diverged": diverged,
     }

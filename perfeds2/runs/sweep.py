@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from perfeds2.runs.crew import Done, Engine, Event, Failed, Job, Line, Moved, Started, open_engine
-from perfeds2.runs.folder import alone
-from perfeds2.spec.fields import OWN_FLAGS, InputError, Spec, put, read_toml, resolve
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.crew import Done, Engine, Event, Failed, Job, Line, Moved, Started, open_engine
+from perfeds2.runs.folder import alone
+from perfeds2.runs.statistics import censored_median, statistic
+from perfeds2.spec.fields import OWN_FLAGS, InputError, Spec, put, read_toml, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -504,18 +505,14 @@ def summarise(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, An
 
     A seed that never met the target counts as later than all others in the median, and leaves no mean.
     """
-    from perfeds2.runs.summary import statistic
-
     times = [found["time_to_target_s"] for found in of_seeds]
-    reached = sorted(value for value in times if value is not None)
-    later = [*reached, *[None] * (len(times) - len(reached))]
     last = [found["metrics"][-1] for found in of_seeds]
     row: dict[str, Any] = {
         "seeds": len(of_seeds),
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
         "target_accuracy": spec.run.target_accuracy,
-        "censored": len(times) - len(reached),  # seeds that never met the target
-        "time_to_target_s_median": later[(len(times) - 1) // 2],
+        "censored": times.count(None),  # seeds that never met the target
+        "time_to_target_s_median": censored_median(times),
         **_interval("time_to_target_s", statistic(times)),
     }
     for name in METRICS:

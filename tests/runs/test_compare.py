@@ -10,7 +10,6 @@ from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
 from perfeds2.runs import execute as module
 from perfeds2.runs.folder import load_arrays, open_folder
 from perfeds2.spec.fields import InputError, resolve
-from perfeds2.runs.summary import statistic, time_to_target
 from perfeds2.timeline.timeline import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
@@ -143,18 +142,3 @@ def test_an_own_algorithm_is_compared_with_the_papers():
 def test_unknown_settings_of_compare_are_errors():
     with pytest.raises(InputError, match="quorums is not a setting"):
         compare(quorums=3)
-
-
-def test_intervals_are_students():
-    """Three values 1, 2, 3: mean 2, standard error 1/√3, t(0.975; 2) = 4.303."""
-    result = statistic([1.0, 2.0, 3.0])
-    assert result["mean"] == 2
-    assert result["high"] - 2 == pytest.approx(4.302652729911275 / 3**0.5)
-    assert statistic([1.0])["low"] is None
-    assert statistic([1.0, float("nan")])["mean"] is None
-
-
-def test_a_seed_that_never_gets_there_is_not_dropped():
-    rows = [{"time_s": 0.0, "test_accuracy_personal": 0.1}, {"time_s": 1.0, "test_accuracy_personal": 0.5}]
-    assert time_to_target(rows, 0.5) == 1.0
-    assert time_to_target(rows, 0.6) is None

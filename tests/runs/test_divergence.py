@@ -8,7 +8,7 @@ import pytest
 from perfeds2 import compare
 from perfeds2.report.page import write_report
 from perfeds2.report.paper import write_paper_figures
-from perfeds2.report.terminal import print_summary
+from perfeds2.report.results import print_summary
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
 

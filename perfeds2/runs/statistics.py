@@ -1,0 +1,47 @@
+"""What do several seeds say together: mean, interval, and the median where some never got there?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import stdtrit
+
+Means = Any  # an array with one a time, or one number
+
+INTERVAL_SEEDS = 3  # at least: two seeds' would be thirteen standard errors to either side
+NO_INTERVAL = "Fewer than three seeds give no interval."
+
+
+def statistic(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and 95 % interval over seeds. One or two seeds have no interval; a seed without a value leaves no mean."""
+    clean = [value if value is not None and math.isfinite(value) else None for value in values]
+    if not clean or None in clean:
+        return {"mean": None, "low": None, "high": None, "values": clean}
+    mean, low, high = (None if end is None else float(end) for end in mean_and_interval(np.array(clean, float)))
+    return {"mean": mean, "low": low, "high": high, "values": clean}
+
+
+def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means | None, Means | None]:
+    """The mean over seeds (the first axis) and its 95 % interval by Student's t; none from fewer than three seeds."""
+    seeds, mean = len(values), values.mean(axis=0)
+    if seeds < INTERVAL_SEEDS:
+        return mean, None, None
+    half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    return mean, mean - half, mean + half
+
+
+def censored_median(times: Sequence[float | None]) -> float | None:
+    """The median, a None being later than all others: who never got there is not left out.
+
+    Of an even number of seeds the lower of the middle two, a time that was measured; None if that seed never got there.
+    """
+    reached = sorted(time for time in times if time is not None)
+    middle = (len(times) - 1) // 2
+    return reached[middle] if 0 <= middle < len(reached) else None
+
+
+def time_to_target(rows: Sequence[Mapping[str, Any]], target: float) -> float | None:
+    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
+    return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
