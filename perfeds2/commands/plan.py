@@ -42,21 +42,13 @@ def plan(**given: Any) -> None:
         asked["quorums"] = _whole_numbers("--quorums", given.pop("quorums"))
         asked["stalenesses"] = _whole_numbers("--stalenesses", given.pop("stalenesses"), or_unbounded=True)
         spec = read_spec(given, {"algorithms": ["PerFedS2"], "seeds": [0]})
-        from perfeds2.planning.plan import check_request, make_plan
+        from perfeds2.planning.plan import Request, plan_into
         from perfeds2.report.plan import print_plan, write_plan
-        from perfeds2.runs.folder import alone, open_folder
-        from perfeds2.spec.build import check
 
         prepare_to_train()
-        check_request(spec, **asked)
-        check(spec, trains=True)
         path = new_folder(out, f"plan-{spec.task.name.label}")
-        folder = open_folder(path, spec)
-        with alone(path), watching(quiet or as_json, "plan") as watch:
-            made = make_plan(spec, **asked, check=with_check, watch=watch)
-            write_plan(made, path)
-        if folder.parts.exists():
-            folder.close()
+        with watching(quiet or as_json, "plan") as watch:
+            made = plan_into(path, spec, Request(**asked), check=with_check, watch=watch, write=write_plan)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from perfeds2.files import write_atomically, write_text
-from perfeds2.planning.data import BoundRounds, Candidate, Chosen, Closing, Plan
+from perfeds2.planning.data import BoundRounds, Candidate, Chosen, ClosesOn, Plan
 from perfeds2.report.paper import STYLE, WIDTH_IN
 
 SHOWN_UES = 30
 SHOWN_ROUNDS = 12
-CLOSES: dict[Closing, str] = {"planned": "planned UEs", "first": "first arrivals"}
-COLOURS: dict[Closing, str] = {"planned": "#D55E00", "first": "#0072B2"}
+CLOSES: dict[ClosesOn, str] = {"planned": "planned UEs", "first": "first arrivals"}
+COLOURS: dict[ClosesOn, str] = {"planned": "#D55E00", "first": "#0072B2"}
 RULE_COLOUR = "#6B7785"
 
 
@@ -392,7 +392,7 @@ def _figure(plan: Plan) -> Figure:
     return figure
 
 
-def _curves(plan: Plan, closing: Closing) -> dict[str, list[Candidate]]:
+def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:
     """A curve per S, over A; an S whose curve is a piece of another's shares it."""
     by_bound: dict[int | None, list[Candidate]] = {}
     for candidate in sorted(plan.candidates, key=lambda c: c.quorum):
