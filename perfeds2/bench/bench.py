@@ -26,6 +26,7 @@ from perfeds2 import __version__
 from perfeds2.allocation.bandwidth import Policy, Uplink, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
+from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.models.mlp import MLP
@@ -37,7 +38,6 @@ from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.runs.summary import statistic, time_to_target
-from perfeds2.errors import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline

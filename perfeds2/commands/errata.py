@@ -5,6 +5,7 @@ import typer
 from perfeds2.commands.common import flag
 from perfeds2.console import guarded
 
+
 def errata(
     numbers: list[int] | None = typer.Argument(
         None, help="Which errata, by number, in full. (default: the numbers of all)", metavar="N", show_default=False

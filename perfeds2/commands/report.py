@@ -8,6 +8,7 @@ from perfeds2.commands.common import flag
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
+
 def report(
     folder: Path = typer.Argument(
         help="A run's folder, or one of figures that perfeds2 reproduce made.", metavar="DIR"

@@ -7,8 +7,8 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Script, start
-from perfeds2.learning.train_many import Trial
 from perfeds2.learning.train import Training
+from perfeds2.learning.train_many import Trial
 from perfeds2.runs.folder import Folder
 
 CHECKPOINT_EVERY_S = 2.0

@@ -20,8 +20,8 @@ from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train_many import Trial, groups, train_together
 from perfeds2.learning.train import Point, Training, evaluation_points, train
+from perfeds2.learning.train_many import Trial, groups, train_together
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import Arrays, Folder, alone, open_folder, save_arrays
 from perfeds2.runs.summary import Row, summarise

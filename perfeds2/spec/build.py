@@ -148,15 +148,14 @@ def make_algorithms(spec: Spec, cell: Cell, seed: int) -> list[Algorithm]:
 
 
 def _make_algorithm(spec: Spec, cell: Cell, seed: int, named: Named, planned: dict[int, Any]) -> Algorithm:
-    own = named.value
+    own: Any = named.value
     if isinstance(own, Algorithm):
         return own
     if isinstance(own, Combination):
         return _combine(spec, cell, seed, named.text, own.objective, own.mode, planned)
-    if isinstance(own, Objective) and not inspect.isclass(own):
-        return _combine(spec, cell, seed, f"{type(own).__name__}S2", lambda: own, "S2", planned)
-    if inspect.isclass(own) and hasattr(own, "batches"):
-        return _combine(spec, cell, seed, f"{own.__name__}S2", own, "S2", planned)
+    if hasattr(own, "batches"):  # an objective, or a class of such
+        make, name = (own, own.__name__) if inspect.isclass(own) else (lambda: own, type(own).__name__)
+        return _combine(spec, cell, seed, f"{name}S2", make, "S2", planned)
     made = call(own, f"--algorithms {named}", {"cell": cell, "seed": seed, "spec": spec})
     return _expect(made, Algorithm, "--algorithms", named)
 
@@ -230,8 +229,8 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
             return shares, named.value
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
-        rows = call(named.value, f"--schedule {named}", known | more)
-        if callable(rows):
+        rows: Any = call(named.value, f"--schedule {named}", known | more)
+        if not isinstance(rows, np.ndarray | list | tuple):
             return shares, rows
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
