@@ -29,9 +29,9 @@ def measured_constants(scene: Scene, probes: list[Any]) -> tuple[MeasuredConstan
     return tuple(MeasuredConstant(name, SYMBOLS[name], e.value, e.low, e.high) for name, e in seen.items())
 
 
-def _setting(scene: Scene, constants: Constants, staleness: int) -> bounds.Setting:
+def _setting(scene: Scene, constants: Constants, staleness: int) -> bounds.Premises:
     batch = scene.learner.batch
-    return bounds.Setting.of(
+    return bounds.Premises.of(
         constants,
         alpha=scene.alpha,
         beta=scene.learner.beta,

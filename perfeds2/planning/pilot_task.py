@@ -16,7 +16,7 @@ from perfeds2.learning.evaluate import MOST_UES
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import Point, train
+from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.theory.pilot import Pilot, measure
 from perfeds2.timeline.timeline import Timeline
 
@@ -86,7 +86,7 @@ class Look:
 def follow(task: Task, timeline: Timeline, learner: Learner, *, seed: int, every: int) -> Iterator[Look]:
     """Train along a timeline and look every so many rounds. Stops where the loss is no number."""
     rounds = [*range(0, timeline.rounds, every), timeline.rounds]
-    points = [Point(k, float(timeline.start_s[k])) for k in rounds]
+    points = [EvaluationPoint(k, float(timeline.start_s[k])) for k in rounds]
     for number, training in enumerate(train(task, timeline, learner, points, seed=seed)):
         now = training.values[-1]
         yield Look(

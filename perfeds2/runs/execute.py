@@ -25,8 +25,8 @@ from perfeds2.learning.models.model import Params
 from perfeds2.learning.replay import Script, State, on_one, start
 from perfeds2.learning.datasets import TASKS
 from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
-from perfeds2.learning.train_many import Trial, groups, train_together
-from perfeds2.learning.train import Point, Training, evaluation_points, train
+from perfeds2.learning.train_many import Trial, group_trials, train_together
+from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.timeline import Timeline, save_timelines
@@ -62,7 +62,7 @@ class Teller:
         self._stopped = False
         self._told_at = time.monotonic()
 
-    def tell(self, algorithm: str, seed: int, now: Point, last: Point) -> None:
+    def tell(self, algorithm: str, seed: int, now: EvaluationPoint, last: EvaluationPoint) -> None:
         with self._lock:
             if self._stopped:
                 raise CancelledError
@@ -173,7 +173,7 @@ def execute(
                 if not together:
                     futures.append(pool.submit(_finish, spec, [job], folder, teller))
             if together:
-                for numbers in groups([job.trial for job in jobs]):
+                for numbers in group_trials([job.trial for job in jobs]):
                     futures.append(pool.submit(_finish, spec, [jobs[number] for number in numbers], folder, teller))
             for future in futures:
                 finished |= future.result()

@@ -14,7 +14,7 @@ from perfeds2.runs.execute import make_cell, make_task, make_timelines, upload_b
 from perfeds2.spec.fields import Spec
 from perfeds2.runs.summary import Row, summarise
 from perfeds2.learning.task import Task
-from perfeds2.learning.train_many import Trial, groups, train_together
+from perfeds2.learning.train_many import Trial, group_trials, train_together
 from perfeds2.learning.train import evaluation_points
 
 Which = tuple[int, str, int]  # (number of the spec, algorithm, seed)
@@ -29,7 +29,7 @@ def train_points(
     trials, algorithms = _trials(specs)
     names = list(trials)
     values: dict[Which, list[dict[str, float]]] = {}
-    for numbers in groups(list(trials.values())):
+    for numbers in group_trials(list(trials.values())):
         group = {names[number]: trials[names[number]] for number in numbers}
         done = len(values)
         for ended in _train(group, specs[0], lambda part, done=done: watch and watch((done + part) / len(trials))):
