@@ -29,7 +29,8 @@ from perfeds2.learning.train_many import Trial, group_trials, train_together
 from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline, save_timelines
+from perfeds2.timeline.file import save_timelines
+from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd

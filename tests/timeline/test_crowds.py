@@ -15,9 +15,10 @@ from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.timeline import simulate as clock
 from perfeds2.timeline.crowd import split_crowd
+from perfeds2.timeline.file import load_timelines
 from perfeds2.timeline.rounds import Protocol, _smallest
 from perfeds2.timeline.simulate import Conditions, play, play_crowd, simulate, start_clock
-from perfeds2.timeline.timeline import LOST, Timeline, load_timelines
+from perfeds2.timeline.timeline import LOST, Timeline
 
 
 def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Conditions:
