@@ -22,7 +22,7 @@ from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import Point
+from perfeds2.learning.train import EvaluationPoint
 from perfeds2.learning.train_many import Trial, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
@@ -83,7 +83,7 @@ def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[float, 
     ues = max(20, quorum)
     rounds = max(4, gradients // (quorum * seeds))
     warm = max(2, rounds // 3)
-    points = [Point(0, 0.0), Point(warm, 1.0), Point(warm + rounds, 2.0)]
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(warm, 1.0), EvaluationPoint(warm + rounds, 2.0)]
     cell = Cell.draw(ues, 0, layout="equal")
     timeline = simulate(cell, Protocol(quorum), payload_bits=1e5, samples=120, rounds=warm + rounds)
     learner = Learner(PerFed(0.001), 1e-4, alpha=0.01)

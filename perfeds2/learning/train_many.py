@@ -23,7 +23,7 @@ from perfeds2.learning.models.model import Params
 from perfeds2.learning.pool import Layout, Pool, stack
 from perfeds2.learning.replay import Known, Learner, Program, Script, State, play_round, split, start
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import Point, Training, Values, diverged, mean_values, no_values
+from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 
 MOST_BYTES = 8 << 30  # for the weights and data of trainings that are done together
@@ -36,7 +36,7 @@ class Trial:
     task: Task
     timeline: Timeline
     learner: Learner
-    points: Sequence[Point]  # when to evaluate
+    points: Sequence[EvaluationPoint]  # when to evaluate
     seed: int = 0
 
 
@@ -56,7 +56,7 @@ class Trainings:
         return Training(list(self.values[number]), State(own.params, shelf, own.optimiser))
 
 
-def groups(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
+def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
     """Which trials, by number, go together: those of equal shape, as many as there is memory for."""
     most_bytes = most_bytes or min(MOST_BYTES, _device_bytes() // 2)
     alike: dict[Hashable, list[int]] = defaultdict(list)
@@ -109,7 +109,7 @@ def train_together(
     """
     if len({shape_of(trial) for trial in trials}) != 1:
         raise ValueError(
-            "the trials differ in shape, so they cannot be trained together; sort them with groups() first."
+            "the trials differ in shape, so they cannot be trained together; sort them with group_trials() first."
         )
     first, points = trials[0], [trial.points for trial in trials]
     resume = [None] * len(trials) if resume is None else resume

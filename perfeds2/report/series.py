@@ -16,7 +16,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
-from perfeds2.timeline.timeline import LOST, MERGED, State, Timeline, load_timelines
+from perfeds2.timeline.file import load_timelines
+from perfeds2.timeline.timeline import LOST, MERGED, State, Timeline
 
 
 @dataclass(frozen=True)

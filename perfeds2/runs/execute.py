@@ -20,8 +20,8 @@ from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import Point, Training, evaluation_points, train
-from perfeds2.learning.train_many import Trial, groups, train_together
+from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points, train
+from perfeds2.learning.train_many import Trial, group_trials, train_together
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import Arrays, Folder, alone, open_folder, save_arrays
 from perfeds2.runs.summary import Row, summarise
@@ -34,7 +34,8 @@ from perfeds2.spec.build import (
     model_of,
 )
 from perfeds2.spec.fields import Spec, spec_from
-from perfeds2.timeline.timeline import Timeline, save_timelines
+from perfeds2.timeline.file import save_timelines
+from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -246,7 +247,7 @@ def _groups(entrants: Sequence[Entrant]) -> Iterator[list[Entrant]]:
     """Who is trained together: those of equal shape that stop, or do not stop, when they diverge."""
     for stops in (False, True):
         own = [entrant for entrant in entrants if bool(entrant.spec.run.stop_when_diverged) is stops]
-        for numbers in groups([entrant.trial for entrant in own]):
+        for numbers in group_trials([entrant.trial for entrant in own]):
             yield [own[number] for number in numbers]
 
 
@@ -355,7 +356,7 @@ def _per_ue(entrant: Entrant, weights: Any) -> list[Row]:
     (name, seed), task = entrant.which, entrant.trial.task
     table = evaluate(task, weights, entrant.trial.learner.personal_step)
     metrics = {key: np.asarray(values) for key, values in table.items()}
-    samples = np.asarray(getattr(task.data, "train", np.zeros(task.ues, int)))  # generated data have no end
+    samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
     merges = entrant.trial.timeline.merges
     return [
         {"algorithm": name, "seed": seed, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
@@ -376,7 +377,7 @@ class Teller:
 
     def tell(self, entrant: Entrant, evaluated: int) -> None:
         """An entrant has been evaluated so many times."""
-        points: Sequence[Point] = entrant.trial.points
+        points: Sequence[EvaluationPoint] = entrant.trial.points
         now, last = points[evaluated - 1], points[-1]
         with self._lock:
             if self._stopped:

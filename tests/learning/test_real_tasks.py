@@ -12,7 +12,7 @@ import pytest
 from perfeds2.learning.datasets import TASKS, sources
 from perfeds2.learning.datasets.cifar100 import cifar100_data
 from perfeds2.learning.datasets.mnist import mnist_data
-from perfeds2.learning.datasets.plays import WHOLE, WINDOW, Role, counts, read_roles
+from perfeds2.learning.datasets.plays import WHOLE, WINDOW, Role, count_roles, read_roles
 from perfeds2.learning.datasets.shakespeare import ALPHABET, Windows, letters, shakespeare_data
 from perfeds2.learning.datasets.sources import DataMissing, find
 from perfeds2.learning.models.mlp import MLP
@@ -186,7 +186,7 @@ def test_the_real_plays_give_leafs_counts():
     found = real("shakespeare")
     texts = [path for path in found.folder.iterdir() if path.name.startswith(("leaf_roles", "raw_data", "1994"))]
     every = [read_roles(path) for path in texts]
-    assert counts(every[0]) == WHOLE
+    assert count_roles(every[0]) == WHOLE
     assert all(roles == every[0] for roles in every)
 
 

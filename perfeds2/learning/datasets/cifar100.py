@@ -64,7 +64,7 @@ def _records(path: Path, name: str, raw: bytes) -> Labelled:
     if len(raw) % RECORD_BYTES:
         raise DataBroken(f"{path} has {len(raw)} bytes in {name}; expected records of {RECORD_BYTES}.")
     records = np.frombuffer(raw, np.uint8).reshape(-1, RECORD_BYTES)
-    return _checked(path, records[:, 2:], records[:, 1])
+    return _checked_images(path, records[:, 2:], records[:, 1])
 
 
 def read_cifar100_parts(files: Sequence[Path]) -> Images:
@@ -78,10 +78,10 @@ def read_cifar100_parts(files: Sequence[Path]) -> Images:
 def _read_npz_part(path: Path) -> Labelled:
     with in_one_sentence(path), zipfile.ZipFile(path) as archive:
         x, y = (read_npy_of_bytes(path, archive, name) for name in ("data", "fine_labels"))
-    return _checked(path, x, y)
+    return _checked_images(path, x, y)
 
 
-def _checked(path: Path, x: UInt8[np.ndarray, "..."], y: UInt8[np.ndarray, "..."]) -> Labelled:
+def _checked_images(path: Path, x: UInt8[np.ndarray, "..."], y: UInt8[np.ndarray, "..."]) -> Labelled:
     if x.ndim != 2 or x.shape[1] != 3072:
         raise DataBroken(f"{path} holds images of {times(x.shape[1:])} values; CIFAR-100's have 3072.")
     check_labels(x, y, 100, path)

@@ -74,7 +74,7 @@ def read_npy_of_bytes(path: Path, archive: zipfile.ZipFile, name: str) -> UInt8[
 # ---- texts
 
 
-def read_json(path: Path) -> Any:
+def read_json_file(path: Path) -> Any:
     """A JSON file, gzipped or not."""
     with in_one_sentence(path), unpacked(path) as file:
         return json.loads(everything(file))

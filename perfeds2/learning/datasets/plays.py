@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from perfeds2.learning.datasets.formats import DataBroken, read_json, read_text
+from perfeds2.learning.datasets.formats import DataBroken, read_json_file, read_text
 
 WINDOW = 80  # characters of a sample, before the one that follows
 MARKER = "by William Shakespeare"
@@ -30,14 +30,16 @@ class Role:
 
 def read_roles(path: Path) -> list[Role]:
     """Roles with at least one sample, by name: from LEAF's JSON (``all_data`` or roles only) or from the plays' text."""
-    everyone = _roles_of_json(path, read_json(path)) if ".json" in path.suffixes else roles_of_text(read_text(path))
+    everyone = (
+        _roles_of_json(path, read_json_file(path)) if ".json" in path.suffixes else roles_of_text(read_text(path))
+    )
     roles = sorted((role for role in everyone if role.samples), key=lambda role: role.name)
     if not roles:
         raise DataBroken(f"{path} holds no role with more than {WINDOW} characters.")
     return roles
 
 
-def counts(roles: Sequence[Role]) -> tuple[int, int, int]:
+def count_roles(roles: Sequence[Role]) -> tuple[int, int, int]:
     """How many plays, roles and samples there are."""
     return len({role.play for role in roles}), len(roles), sum(role.samples for role in roles)
 

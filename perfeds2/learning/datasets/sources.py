@@ -276,10 +276,10 @@ def _fetch_one(download: Download, folder: Path, watch: Watch | None, downloader
 def check_roles(path: Path) -> None:
     """See that a text is LEAF's edition of the plays; throw it away if not."""
     from perfeds2.learning.datasets.formats import DataBroken
-    from perfeds2.learning.datasets.plays import WHOLE, counts, read_roles
+    from perfeds2.learning.datasets.plays import WHOLE, count_roles, read_roles
 
     try:
-        found = counts(read_roles(path))
+        found = count_roles(read_roles(path))
     except DataBroken:
         path.unlink(missing_ok=True)
         raise
