@@ -173,7 +173,7 @@ def draw(found: dict[Case, Cost], path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from perfeds2.report.paper import STYLE
+    from perfeds2.report.drawing import STYLE
     from perfeds2.report.style import COLOURS, NEUTRAL
 
     with mpl.rc_context():

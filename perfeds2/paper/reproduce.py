@@ -19,12 +19,13 @@ import tomli_w
 
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.paper.figures.figure import TASK, Figure, Line, Panel, Scale, Values, spec_of
-from perfeds2.runs.execute import Progress, Watch, check, execute
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.spec.fields import InputError, Spec, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from perfeds2.runs.execute import Progress, Watch
 
 FIGURES = tuple(f"exp_{number}" for number in range(1, 9))
 
@@ -90,10 +91,12 @@ def reproduce(
     figures: Sequence[Figure],
     runs: Sequence[Run],
     out: Path,
-    watch: Watch | None = None,
+    watch: "Watch | None" = None,
     data_dir: Path | str | None = None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
+    from perfeds2.runs.execute import execute
+
     _check(runs, out, data_dir)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out):
@@ -113,6 +116,8 @@ def reproduce(
 
 def _check(runs: Sequence[Run], out: Path, data_dir: Path | str | None) -> None:
     """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
+    from perfeds2.runs.execute import check
+
     seen: set[str] = set()
     for run in runs:
         if not Folder(out / "runs" / run.name).finished:
@@ -180,11 +185,11 @@ def _assignment(section: str, key: str, value: object) -> str:
     return f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
-def _part_of(watch: Watch | None, number: int, total: int) -> Watch | None:
+def _part_of(watch: "Watch | None", number: int, total: int) -> "Watch | None":
     if watch is None:
         return None
 
-    def tell(progress: Progress, watch: Callable[[Progress], None] = watch) -> None:
+    def tell(progress: "Progress", watch: "Callable[[Progress], None]" = watch) -> None:
         watch(replace(progress, share=(number + progress.share) / total))
 
     return tell

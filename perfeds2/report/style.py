@@ -1,16 +1,22 @@
 """Which colour, dash and words does a thing have, on the page and on paper?
 
-Colours are Okabe and Ito's, told apart by colour-blind readers. An objective has a colour, a mode has a dash.
+Colours are Okabe and Ito's, told apart by colour-blind readers. Of the paper's algorithms an objective has a colour and a
+mode has a dash. What is one's own has colours of its own, and is dash-dotted.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from perfeds2.timeline.timeline import State
 
 COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
-SPARE_COLOURS = ("#009E73", "#E69F00", "#56B4E9")  # for objectives that came later
+SPARE_COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#8A5CC2", "#8C6D3F")  # for objectives that came later
 NEUTRAL = "#6B7785"  # for what several objectives share
+MARK = "#D55E00"  # what to compare with
 DASHES_PX = {"S2": (), "SYN": (7, 3), "ASY": (2, 2)}  # on, off; solid is empty
+OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4))
+SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered: darker is less
+MARKERS = ("o", "s", "^", "D", "v")  # beside colour, for those who print in grey
 STATE_COLOURS: dict[State, str] = {
     "computing": "#33608C",
     "sending": "#E69F00",
@@ -26,16 +32,69 @@ METRICS = {  # in the order they are shown; the words for the axis
 }
 
 
+@dataclass(frozen=True)
+class LineStyle:
+    """How a line is told from the others of its drawing."""
+
+    colour: str
+    dash_px: tuple[int, ...] = ()  # on, off, …; solid is empty
+    marker: str = ""
+
+
+def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
+    """A style for each (name, objective, mode), no two alike: the paper's as everywhere, others among what is left."""
+    own = sorted({objective for _, objective, _ in algorithms} - COLOURS.keys())
+    tints = COLOURS | {objective: SPARE_COLOURS[number % len(SPARE_COLOURS)] for number, objective in enumerate(own)}
+    styles: dict[str, LineStyle] = {}
+    for name, objective, mode in algorithms:  # first those whose style says what they are
+        if mode in DASHES_PX and (style := LineStyle(tints[objective], DASHES_PX[mode])) not in styles.values():
+            styles[name] = style
+    free = [style for style in _own_styles() if style not in styles.values()]
+    others = [name for name, _, _ in algorithms if name not in styles]
+    styles |= {name: free[number % len(free)] for number, name in enumerate(others)}
+    return {name: styles[name] for name, _, _ in algorithms}
+
+
+def _own_styles() -> list[LineStyle]:
+    """Neighbours differ in both colour and dash."""
+    count = len(SPARE_COLOURS) * len(OWN_DASHES_PX)
+    return [
+        LineStyle(SPARE_COLOURS[at % len(SPARE_COLOURS)], OWN_DASHES_PX[at % len(OWN_DASHES_PX)]) for at in range(count)
+    ]
+
+
+def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:
+    """The same where nothing is known of an algorithm but its name: FedAvg-SYN, PerFedS2, PerFed-ASY or one's own."""
+    told = []
+    for name in names:
+        mode = next((mode for mode in DASHES_PX if name.endswith(mode)), "")
+        objective = name.removesuffix(mode).removesuffix("-")
+        told.append((name, objective, mode if objective in COLOURS else ""))
+    return algorithm_styles(told)
+
+
+def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
+    """For values of one setting: from one end of a scale to the other."""
+    stops = [[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in SEQUENCE]
+    styles = {}
+    for number, name in enumerate(names):
+        low, part = divmod(number * (len(stops) - 1) / max(len(names) - 1, 1), 1)
+        below, above = stops[int(low)], stops[min(int(low) + 1, len(stops) - 1)]
+        mixed = [round(a + part * (b - a)) for a, b in zip(below, above, strict=True)]
+        styles[name] = LineStyle("#" + "".join(f"{channel:02X}" for channel in mixed), (), MARKERS[number % 5])
+    return styles
+
+
+def many_styles(names: Sequence[str]) -> dict[str, LineStyle]:
+    """For up to a dozen lines that have nothing to say of themselves: two in a row never share colour, dash or marker."""
+    tints = (MARK, *SPARE_COLOURS[:3], "#CC79A7", "#0072B2")
+    dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
+    return {
+        name: LineStyle(tints[at % 6], dashes[(at + at // 6) % len(dashes)], MARKERS[at % 5])
+        for at, name in enumerate(names)
+    }
+
+
 def short(name: str, most: int = 24) -> str:
     """A name that fits beside an axis."""
     return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def colour(objective: str | None, objectives: Sequence[str]) -> str:
-    """The colour of an objective among those of the run; of none in particular, a neutral one."""
-    if objective is None:
-        return NEUTRAL
-    if objective in COLOURS:
-        return COLOURS[objective]
-    others = sorted(set(objectives) - COLOURS.keys())
-    return SPARE_COLOURS[others.index(objective) % len(SPARE_COLOURS)]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -39,6 +40,11 @@ def console(stderr: bool = False) -> Console:
     """A console on stdout or stderr."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
+
+
+def fits(console: Console, shown: RenderableType) -> bool:
+    """Whether something can be shown without anything of it cut off."""
+    return Measurement.get(console, console.options.update(max_width=10_000), shown).minimum <= console.width
 
 
 def say_line(line: str) -> None:

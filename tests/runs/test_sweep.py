@@ -21,7 +21,7 @@ from rich.console import Console
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.sweep import _Board, _draw, _lines, print_failures, print_sweep, write_chart
+from perfeds2.report.sweep import StandingLines, board, draw_chart, print_failures, print_sweep, write_chart
 from perfeds2.runs import sweep as module
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Started, WaitingLine, open_crew
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
@@ -209,8 +209,8 @@ def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_pat
     def fails(job, _):
         return "ValueError: no luck" if job.label == "quorum=2, alpha=0.0, seed=1" else None
 
-    path, said = tmp_path / "a", []
-    swept = run_sweep(HAND, path, on=played(fails), retries=2, watch=_lines(said.append))
+    path, said, lines = tmp_path / "a", [], StandingLines()
+    swept = run_sweep(HAND, path, on=played(fails), retries=2, watch=lambda now: said.extend(lines(now)))
     (failure,) = swept.failures
     assert (failure.label, failure.attempts) == ("quorum=2, alpha=0.0, seed=1", 3)
     assert said.count("quorum=2, alpha=0.0, seed=1: ValueError: no luck") == 3
@@ -227,10 +227,9 @@ def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_pat
 
 
 def test_the_live_table_says_what_every_worker_is_at():
-    board = _Board()
-    board.take(Standing(100, 37, 10, 1, 2, 54.0, {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}, None))
+    now = Standing(100, 37, 10, 1, 2, 50.0, {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}, None)
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(board.draw())
+    console.print(board(now, age_s=4.0))
     shown = console.export_text()
     assert "37 of 100 runs done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
     assert "quorum=5, seed=3   31%" in shown
@@ -326,10 +325,10 @@ def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
 def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
     swept = run_sweep(HAND, whole)
     drawing = Figure()
-    _draw(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
+    draw_chart(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
     assert [axes.get_xlabel() for axes in drawing.axes] == ["quorum"]
     drawing = Figure()
-    _draw(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
+    draw_chart(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
     assert len(drawing.axes) == 2
 
 
