@@ -11,7 +11,7 @@ from perfeds2.paper import reproduce as module
 from perfeds2.paper.figures import figure as tables
 from perfeds2.paper.figures.figure import EQUAL, SIX, Figure, Panel, algorithms, merged, varied
 from perfeds2.paper.reproduce import FIGURES, load_curves, load_figures, open_set, plan_runs, reproduce
-from perfeds2.runs import execute as compare_module
+from perfeds2.runs import checkpoint
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
 ALGORITHMS = Figure(
@@ -131,7 +131,7 @@ class StoppedError(Exception):
 
 
 def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare_module, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
     figures = [ALGORITHMS, QUORUMS]
     runs = runs_of(*figures, seeds=(0,))
     list(reproduce(figures, runs, tmp_path / "whole"))
