@@ -1,28 +1,71 @@
 """How does a command speak: what it has to say, and one sentence when it cannot go on?"""
 
+import _thread
+import atexit
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 _interrupted = threading.Event()
+_leaving = threading.Event()
 
 
 def hear_interrupts() -> None:
-    """From now on remember a Ctrl-C, besides raising it: Python drops what is raised in a weak reference's callback."""
+    """From now on a Ctrl-C is remembered, besides raising it, and raised again where Python dropped it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _raise_again
 
 
 def _interrupt(*_: object) -> NoReturn:
+    if _leaving.is_set():
+        _exit()  # pressed again on the way out
     _interrupted.set()
     raise KeyboardInterrupt
+
+
+def _raise_again(dropped: Any) -> None:
+    """What is raised in the callback of a weak reference or of the garbage collector (JAX has one) goes nowhere.
+
+    Python would print "Exception ignored". Instead the interrupt comes once more, when the callback is over.
+    """
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        again = threading.Timer(0.05, _press)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(dropped)
+
+
+def _press() -> None:
+    if _leaving.is_set():
+        return
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes it where it waits
+
+
+def _leave() -> None:
+    """The work has ended; what is left is to say so. A JAX that was interrupted may crash when Python takes it apart."""
+    if _interrupted.is_set() and not _leaving.is_set():
+        _leaving.set()
+        atexit.register(_exit)  # the last one registered is the first one called
+
+
+def _exit() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, RuntimeError):
+            stream.flush()
+    os._exit(130)
 
 
 def heed(_: object = None) -> None:
@@ -34,13 +77,14 @@ def heed(_: object = None) -> None:
 @contextmanager
 def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
     """Errors as one sentence, with the contract's exit status."""
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     try:
         yield
     except InputError as error:
         give_up(2, f"perfeds2 {command}: {error}")
     except KeyboardInterrupt:
+        _leave()
         again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place else "")
         saved = f" What is done is in {place[0]}; go on with: {again}" if place else ""
         give_up(130, f"\nInterrupted.{saved}")

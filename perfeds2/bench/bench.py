@@ -26,17 +26,18 @@ from perfeds2 import __version__
 from perfeds2.allocation.bandwidth import Policy, Uplink, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
+from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, Objective, PerFed
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.replay import Learner, replay
-from perfeds2.learning.task import Task, cycles_per_sample, digits, payload_bits
+from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.runs.summary import statistic, time_to_target
-from perfeds2.spec.fields import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -237,7 +238,7 @@ def _numpy_task(task: Task, seed: int) -> tuple[Weights, np.ndarray, np.ndarray]
 
 def _numpy_draw(data: object, seed: int) -> Draw:
     assert isinstance(data, Shards)
-    start, train, random = np.asarray(data.start), np.asarray(data.train), np.random.default_rng(seed)
+    start, train, random = np.asarray(data.start), np.asarray(data.train_count), np.random.default_rng(seed)
     return lambda ue, _: start[ue] + random.integers(0, train[ue], BATCH)
 
 
@@ -291,7 +292,7 @@ def _jax_gradient(weights: Weights, x: jax.Array, y: jax.Array) -> Weights:
 def jax_draw(data: object, seed: int) -> Draw:
     """Drawn inside the loop, with a key of (UE, version), as replay does."""
     assert isinstance(data, Shards)
-    start, train = data.start, data.train
+    start, train = data.start, data.train_count
 
     def draw(ue: jax.Array, version: jax.Array) -> Int[jax.Array, " b"]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), ue), version)
@@ -320,11 +321,11 @@ def clock_group(repeats: int, seed: int, tell: Tell, *, ues: int = 188, rounds: 
 
     rivals = {"quarter": ours(quarter), "everybody": ours(everybody)}
     if with_twin := find_spec("simpy") is not None:
-        from perfeds2.timeline.twin import Radio, Rules, play_with_processes
+        from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
 
         def slowly(protocol: Protocol) -> Callable[[], object]:
             radio = Radio(cell.signal_hz, cell.bandwidth_hz, equal_share)
-            rules = Rules(protocol.quorum, protocol.max_staleness, protocol.stale)
+            rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
             return lambda: play_with_processes(radio, rules, cell.compute_s(samples), payload, few)
 
         rivals |= {"slow quarter": slowly(quarter), "slow everybody": slowly(everybody)}
@@ -527,7 +528,7 @@ def run_plan(
     )
     points = evaluation_points(line, horizon_s=horizon_s, every_s=every_s)
     reached_s = None
-    for training in train(task, line, learner, points, alpha=0.03, seed=seed):
+    for training in train(task, line, learner, points, seed=seed):
         reached_s = time_to_target([training.values[-1] | {"time_s": points[len(training.values) - 1].time_s}], target)
         if reached_s is not None:
             break

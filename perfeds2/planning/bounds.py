@@ -4,13 +4,20 @@ import math
 from dataclasses import fields
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
+from perfeds2.learning.models.model import Params, cross_entropy
+from perfeds2.learning.task import Task
 from perfeds2.planning.data import BoundRounds, MeasuredConstant, Theory
 from perfeds2.planning.options import Option, Scene
-from perfeds2.planning.pilot_task import measure_constants
 from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants
 from perfeds2.theory.optimum import optimum
+from perfeds2.theory.pilot import measure
 
+SAMPLES_PER_UE = 32  # a UE's distribution, as the constants see it
+MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
 SYMBOLS = {
     "smoothness": "L",
     "gradient_bound": "C",
@@ -23,23 +30,30 @@ SYMBOLS = {
 }
 
 
-def measured_constants(scene: Scene, probes: list[Any]) -> tuple[MeasuredConstant, ...]:
-    pilot = measure_constants(scene.task, probes, alpha=scene.alpha, seed=scene.seed)
+def measured_constants(scene: Scene, models: list[Any]) -> tuple[MeasuredConstant, ...]:
+    """The paper's constants on the task, seen from a few models. The first of them is where training starts."""
+    x, y = stacked_samples(scene.task)
+
+    def loss(params: Params, batch: tuple[Any, Any]) -> Any:
+        return cross_entropy(scene.task.model, params, *batch)
+
+    effort = {"samples": 2, "directions": 1, "lanczos_steps": 8, "descent_steps": 30}
+    pilot = measure(loss, models, x, y, alpha=scene.alpha, seed=scene.seed, **effort)
     seen = {field.name: getattr(pilot, field.name) for field in fields(pilot)}
     return tuple(MeasuredConstant(name, SYMBOLS[name], e.value, e.low, e.high) for name, e in seen.items())
 
 
-def _setting(scene: Scene, constants: Constants, staleness: int) -> bounds.Setting:
-    batch = scene.learner.batch
-    return bounds.Setting.of(
-        constants,
-        alpha=scene.alpha,
-        beta=scene.learner.beta,
-        staleness=staleness,
-        batch_in=batch,
-        batch_out=batch,
-        batch_hessian=batch,
-    )
+def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = MOST_UES) -> tuple[np.ndarray, np.ndarray]:
+    """x[n, m, …] and y[n, m, …]: evenly spaced training samples of each UE; one with fewer gives some more than once."""
+    chosen = np.unique(np.linspace(0, task.ues - 1, min(ues, task.ues)).round().astype(int))
+    xs, ys = [], []
+    for ue in chosen:
+        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))
+        size = int(mask.sum())
+        at = np.arange(samples) * size // samples if size >= samples else np.arange(samples) % size
+        xs.append(x[at])
+        ys.append(y[at])
+    return np.stack(xs), np.stack(ys)
 
 
 def bound_facts(
@@ -48,23 +62,23 @@ def bound_facts(
     """The bounds' numbers at the spec's S (``stalest`` where it has none), with A* and K*; or why there are none."""
     bound = scene.max_staleness
     try:
-        setting = _setting(scene, constants, stalest if bound is None else bound)
+        known = _carried_over(scene, constants, stalest if bound is None else bound)
     except ValueError as error:
         return None, str(error)
     best, obstacle = None, None
     try:
         if bound is None:
             raise ValueError("A* needs a staleness bound, and there is none.")
-        best = optimum(setting, epsilon, scene.shares)
+        best = optimum(known, epsilon, scene.shares)
     except ValueError as error:
         obstacle = str(error)
-    smooth, stale = setting.smoothness, setting.staleness
+    smooth, stale = known.smoothness, known.staleness
     return Theory(
         smoothness=smooth,
-        noise=setting.noise,
-        diversity=setting.diversity,
-        gap=setting.gap,
-        beta=setting.beta,
+        noise=known.noise,
+        diversity=known.diversity,
+        gap=known.gap,
+        beta=known.beta,
         largest_beta_printed=bounds.largest_printed_beta(smooth, stale),
         largest_beta_sharpened=bounds.largest_corrected_beta(smooth, stale),
         largest_beta_proved=bounds.largest_proved_beta(smooth, stale),
@@ -76,33 +90,36 @@ def bound_facts(
     ), obstacle
 
 
-def _bound_rounds(
-    bound: bounds.Bound, largest_beta: float, beta: float, epsilon: float, seconds_per_round: float
-) -> BoundRounds:
-    rounds = bound.rounds_needed(epsilon)
-    if rounds is not None:
-        return BoundRounds(rounds, rounds * seconds_per_round, None)
-    if not bound.admissible:
-        return BoundRounds(None, None, f"β = {beta:.3g} is above the largest admissible, {largest_beta:.3g}")
-    return BoundRounds(None, None, f"its noise floor {bound.floor:.3g} is not below ε = {epsilon:.3g}")
-
-
 def promises(scene: Scene, option: Option, constants: Constants, epsilon: float) -> dict[str, BoundRounds]:
     """Rounds to ε by the paper's rule, and by the printed, the sharpened and the proved bound. S is the stalest merged.
 
     θ is n/A, true of any schedule.
     """
     pace = option.seconds_per_round
-    setting = _setting(scene, constants, int(option.timeline.staleness.max()))
-    error = bounds.merge_error(setting, bounds.spread_of_any_schedule(scene.cell.ues, option.quorum))
-    smooth, stale, beta = setting.smoothness, setting.staleness, setting.beta
+    known = _carried_over(scene, constants, int(option.timeline.staleness.max()))
+    error = bounds.merge_error(known, bounds.spread_of_any_schedule(scene.cell.ues, option.quorum))
+    smooth, stale = known.smoothness, known.staleness
+
+    def promise(bound: bounds.Bound, largest_beta: float) -> BoundRounds:
+        rounds = bound.rounds_needed(epsilon)
+        if rounds is not None:
+            return BoundRounds(rounds, rounds * pace, None)
+        if not bound.admissible:
+            return BoundRounds(None, None, f"β = {known.beta:.3g} is above the largest admissible, {largest_beta:.3g}")
+        return BoundRounds(None, None, f"its noise floor {bound.floor:.3g} is not below ε = {epsilon:.3g}")
+
     least = 1 / (option.quorum * max(float(scene.shares.min()), 1e-12))  # every UE is merged once
-    rule = math.ceil(max(2 * setting.gap / (beta * epsilon), least, 1))
-    found = {
-        "printed": (bounds.printed(setting, option.quorum), bounds.largest_printed_beta(smooth, stale)),
-        "sharpened": (bounds.sharpened(setting, error), bounds.largest_corrected_beta(smooth, stale)),
-        "proved": (bounds.proved(setting, error), bounds.largest_proved_beta(smooth, stale)),
+    rule = math.ceil(max(2 * known.gap / (known.beta * epsilon), least, 1))
+    return {
+        "rule": BoundRounds(rule, rule * pace, None),
+        "printed": promise(bounds.printed(known, option.quorum), bounds.largest_printed_beta(smooth, stale)),
+        "sharpened": promise(bounds.sharpened(known, error), bounds.largest_corrected_beta(smooth, stale)),
+        "proved": promise(bounds.proved(known, error), bounds.largest_proved_beta(smooth, stale)),
     }
-    return {"rule": BoundRounds(rule, rule * pace, None)} | {
-        name: _bound_rounds(bound, largest, beta, epsilon, pace) for name, (bound, largest) in found.items()
-    }
+
+
+def _carried_over(scene: Scene, constants: Constants, staleness: int) -> bounds.Premises:
+    """The constants of the meta-objective, by Lemmas 1 to 3."""
+    batch = scene.learner.batch
+    batches = {"batch_in": batch, "batch_out": batch, "batch_hessian": batch}
+    return bounds.Premises.of(constants, alpha=scene.alpha, beta=scene.learner.beta, staleness=staleness, **batches)

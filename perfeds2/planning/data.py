@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import pydantic
 
-Closing = Literal["planned", "first"]  # a round closes on its planned UEs, or on the first A arrivals
+ClosesOn = Literal["planned", "first"]  # a round closes on its planned UEs, or on the first A arrivals
 Source = Literal["pilot", "law"]
+Place = tuple[int, int | None, ClosesOn]  # A, S and what closes a round
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Candidate:
 
     quorum: int  # A
     max_staleness: int | None  # S; None is no bound
-    closing: Closing
+    closing: ClosesOn
     bandwidth: str  # the policy that goes with it: equal_finish (Theorem 2) for planned rounds, else equal_share
     obstacle: str | None = None  # why it cannot be done; then nothing below is filled in
     note: str | None = None  # what was changed to make it possible
@@ -89,6 +90,10 @@ class Candidate:
     seconds: float | None = None  # rounds × seconds a round
 
     @property
+    def place(self) -> Place:
+        return self.quorum, self.max_staleness, self.closing
+
+    @property
     def feasible(self) -> bool:
         return self.obstacle is None
 
@@ -99,7 +104,7 @@ class PilotRun:
 
     quorum: int
     max_staleness: int | None
-    closing: Closing
+    closing: ClosesOn
     rounds: float | None  # to the target loss; None if it did not get there
     trained_rounds: int
     final_loss: float | None
@@ -148,7 +153,7 @@ class Check:
 
     quorum: int
     max_staleness: int | None
-    closing: Closing
+    closing: ClosesOn
     predicted_rounds: float
     predicted_s: float
     predicted_from: Source
@@ -194,10 +199,9 @@ class Plan:
     def best_planned(self) -> Candidate | None:
         return None if self.planned_choice is None else self.candidates[self.planned_choice]
 
-    def find(self, quorum: int, max_staleness: int | None, closing: Closing) -> Candidate | None:
+    def find(self, quorum: int, max_staleness: int | None, closing: ClosesOn) -> Candidate | None:
         """One candidate by what it is."""
-        same = (quorum, max_staleness, closing)
-        return next((c for c in self.candidates if (c.quorum, c.max_staleness, c.closing) == same), None)
+        return next((c for c in self.candidates if c.place == (quorum, max_staleness, closing)), None)
 
     def to_json(self) -> str:
         return _adapter().dump_json(self, indent=1).decode()

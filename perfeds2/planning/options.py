@@ -12,20 +12,23 @@ from jaxtyping import Float, Int
 
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit, longest_gap, period
-from perfeds2.allocation.shares import check_shares, distance_shares, equal_shares, nearest_feasible
+from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
+from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
-from perfeds2.planning.data import Candidate, Chosen, Closing, UeRow
-from perfeds2.runs.execute import make_cell, make_task, upload_bits
-from perfeds2.spec.build import make_learner
-from perfeds2.spec.fields import InputError, Spec
+from perfeds2.planning.data import Chosen, ClosesOn, Place, UeRow
+from perfeds2.spec.build import make_cell, make_learner, make_shares, make_task, upload_bits
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import Named
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, simulate
 from perfeds2.timeline.timeline import Timeline
 
 LEAST_SIMULATED = 300  # rounds behind "seconds a round"
-CLOSINGS: tuple[Closing, ...] = ("planned", "first")
+BANDWIDTH: dict[ClosesOn, Policy] = {"planned": equal_finish, "first": equal_share}
+
+Shares = Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Scene:
     cell: Cell
     learner: Learner
     payload_bits: float
-    shares: Float[np.ndarray, " n"]  # η, as asked for
+    shares: Shares  # η, as asked for
 
     @property
     def max_staleness(self) -> int | None:
@@ -55,16 +58,31 @@ class Scene:
         return self.spec.learning.alpha
 
 
+def make_scene(spec: Spec) -> Scene:
+    """The cell, data and learner of the spec's first seed."""
+    seed, learner = spec.run.seeds[0], make_learner(spec, PerFed)
+    task, cell, given = make_task(spec, seed), make_cell(spec, seed), spec.protocol.shares
+    if isinstance(given, Named):
+        shares = make_shares(spec, cell, seed, learner.samples, planned=False)
+    else:
+        shares = np.asarray(given, float)
+    return Scene(spec, seed, task, cell, learner, upload_bits(spec), shares)
+
+
 @dataclass(frozen=True)
 class Option:
     """A candidate that can be done, with its simulated rounds."""
 
     quorum: int
     max_staleness: int | None
-    closing: Closing
-    shares: Float[np.ndarray, " n"] | None  # those planned
+    closing: ClosesOn
+    shares: Shares | None  # those planned
     note: str | None
     timeline: Timeline
+
+    @property
+    def place(self) -> Place:
+        return self.quorum, self.max_staleness, self.closing
 
     @property
     def seconds_per_round(self) -> float:
@@ -92,24 +110,8 @@ class Option:
         return b"".join(np.take_along_axis(column, order, axis=1).tobytes() for column in columns)
 
 
-def make_scene(spec: Spec) -> Scene:
-    """The cell, data and learner of the spec's first seed."""
-    seed, learner, bits = spec.run.seeds[0], make_learner(spec, "PerFedS2"), upload_bits(spec)
-    task, cell = make_task(spec, seed), make_cell(spec, seed)
-    match spec.protocol.shares:
-        case "equal":
-            shares = equal_shares(cell.ues)
-        case "distance":
-            shares = distance_shares(cell, bits, learner.samples)
-        case given:
-            shares = np.asarray(given, float)
-            if shares.shape != (cell.ues,):
-                raise InputError(f"--shares has {shares.size} numbers, but there are {cell.ues} UEs (--ues).")
-    return Scene(spec, seed, task, cell, learner, bits, shares)
-
-
 def make_option(
-    scene: Scene, quorum: int, max_staleness: int | None, closing: Closing, known: Sequence[Option] = ()
+    scene: Scene, quorum: int, max_staleness: int | None, closing: ClosesOn, known: Sequence[Option] = ()
 ) -> Option | str:
     """A candidate with its simulated rounds, or why it cannot be done. A plan that keeps S is the same for every S."""
     n = scene.cell.ues
@@ -121,7 +123,7 @@ def make_option(
             for other in known:
                 if other.quorum == quorum and other.shares is not None and np.array_equal(other.shares, shares):
                     return replace(other, max_staleness=max_staleness, note=note)
-        timeline = play(scene, quorum, max_staleness, shares, rounds)
+        timeline = _play(scene, quorum, max_staleness, shares, rounds)
     except ValueError as error:
         return str(error)
     if timeline.starved.size:
@@ -133,9 +135,7 @@ def make_option(
     return Option(quorum, max_staleness, closing, shares, note, timeline)
 
 
-def realisable_shares(
-    target: Float[np.ndarray, " n"], quorum: int, max_staleness: int | None, rounds: int
-) -> tuple[Float[np.ndarray, " n"], str | None]:
+def realisable_shares(target: Shares, quorum: int, max_staleness: int | None, rounds: int) -> tuple[Shares, str | None]:
     """Shares near the target whose schedule merges nobody too stale, and a note if they had to move.
 
     First the paper's range, η ≥ 1/(A·S); where its schedule still leaves somebody out too long, a narrower one; last
@@ -165,11 +165,16 @@ def realisable_shares(
     return equal_shares(n), "shares made equal: with those nearer to the target somebody sits out longer than S rounds"
 
 
-def play(
+def longer(scene: Scene, option: Option, rounds: int, watch: Callable[[RoundInfo], None] | None = None) -> Timeline:
+    """An option's clock for another number of rounds."""
+    return _play(scene, option.quorum, option.max_staleness, option.shares, rounds, watch)
+
+
+def _play(
     scene: Scene,
     quorum: int,
     max_staleness: int | None,
-    shares: Float[np.ndarray, " n"] | None,
+    shares: Shares | None,
     rounds: int,
     watch: Callable[[RoundInfo], None] | None = None,
 ) -> Timeline:
@@ -180,51 +185,36 @@ def play(
         payload_bits=scene.payload_bits,
         samples=scene.learner.samples,
         rounds=rounds,
-        bandwidth=policy("first" if shares is None else "planned"),
+        bandwidth=BANDWIDTH["first" if shares is None else "planned"],
         schedule=None if shares is None else as_schedule(deficit(shares, quorum, rounds)),
         shares=scene.shares if shares is None else shares,
         watch=watch,
     )
 
 
-def policy(closing: Closing) -> Policy:
-    return equal_finish if closing == "planned" else equal_share
-
-
-def longer(scene: Scene, option: Option, rounds: int) -> Timeline:
-    return play(scene, option.quorum, option.max_staleness, option.shares, rounds)
-
-
-def where(what: Option | Candidate) -> tuple[int, int | None, Closing]:
-    return what.quorum, what.max_staleness, what.closing
-
-
 def detail(scene: Scene, option: Option) -> Chosen:
     """The first period of an option: who is merged when, on which band."""
     n, quorum = scene.cell.ues, option.quorum
     repeats = None if option.shares is None else period(deficit(option.shares, quorum, max(2 * n, LEAST_SIMULATED)))
-    everybody = (
-        int(np.unique(option.timeline.ues, return_index=True)[1].max()) // quorum + 1
-    )  # rounds until all had a turn
+    first_merges = np.unique(option.timeline.ues, return_index=True)[1]
+    everybody = int(first_merges.max()) // quorum + 1  # rounds until all had a turn
     infos: list[RoundInfo] = []
-    timeline = play(scene, *where(option)[:2], option.shares, repeats or everybody, infos.append)
-    rows: Int[np.ndarray, "K A"] = np.sort(timeline.ues, axis=1)
+    rows: Int[np.ndarray, "K A"] = np.sort(longer(scene, option, repeats or everybody, infos.append).ues, axis=1)
     gaps = longest_gap(option.timeline.ues, n)
-    ues = []
-    for ue in range(n):
-        mine = np.flatnonzero((rows == ue).any(axis=1))
-        ues.append(
-            UeRow(
-                ue=ue,
-                distance_m=float(scene.cell.distance_m[ue]),
-                cpu_hz=float(scene.cell.cpu_hz[ue]),
-                share_target=float(scene.shares[ue]),
-                share_planned=None if option.shares is None else float(option.shares[ue]),
-                share_achieved=float(option.timeline.shares[ue]),
-                merges_per_period=mine.size,
-                longest_gap=int(gaps[ue]),
-                rounds=tuple(int(k) for k in mine),
-                bandwidth_hz=tuple(float(infos[k].bandwidth_hz[ue]) for k in mine),
-            )
+
+    def row(ue: int) -> UeRow:
+        mine = np.flatnonzero((rows == ue).any(axis=1)).tolist()
+        return UeRow(
+            ue=ue,
+            distance_m=float(scene.cell.distance_m[ue]),
+            cpu_hz=float(scene.cell.cpu_hz[ue]),
+            share_target=float(scene.shares[ue]),
+            share_planned=None if option.shares is None else float(option.shares[ue]),
+            share_achieved=float(option.timeline.shares[ue]),
+            merges_per_period=len(mine),
+            longest_gap=int(gaps[ue]),
+            rounds=tuple(mine),
+            bandwidth_hz=tuple(float(infos[k].bandwidth_hz[ue]) for k in mine),
         )
-    return Chosen(repeats, tuple(tuple(int(ue) for ue in row) for row in rows), tuple(ues))
+
+    return Chosen(repeats, tuple(map(tuple, rows.tolist())), tuple(map(row, range(n))))

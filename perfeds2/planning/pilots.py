@@ -5,25 +5,83 @@ that merges alike, and a law through the pilots says what the others would need.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from scipy.optimize import nnls
 
-from perfeds2.planning.data import Candidate, Law, Target
-from perfeds2.planning.options import CLOSINGS, Option, Scene, longer, make_option
-from perfeds2.planning.pilot_task import Look, Measured, crossing, follow, squared_gradient, train_to_loss
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
+from perfeds2.learning.data import Data
+from perfeds2.learning.evaluate import MOST_UES
+from perfeds2.learning.models.model import Model, Params, cross_entropy
+from perfeds2.learning.task import Task
+from perfeds2.learning.train import Point, train
+from perfeds2.planning.data import Candidate, Law, PilotRun, Target
+from perfeds2.planning.options import BANDWIDTH, Option, Scene, longer, make_option
+from perfeds2.timeline.timeline import Timeline
 
 PILOT_ROUNDS = 1000  # the reference pilot gives up after so many
 MOST_PILOTS = 9
 ENOUGH_PILOTS = 6  # if the soonest is among them
 PATIENCE = 5  # a pilot may take so many times the reference's rounds
 
-Tell = Callable[..., None]  # what, share of all, rounds and simulated seconds of the training at work
+Announce = Callable[..., None]  # what, share of all, rounds and simulated seconds of the training at work
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a plan."""
+
+    epsilon: float | None = None
+    target_loss: float | None = None
+    quorums: Sequence[int] | None = None
+    stalenesses: Sequence[int | None] | None = None
+    pilot_rounds: int = PILOT_ROUNDS
+
+    def check(self, ues: int) -> None:
+        """Refuse what cannot be planned, before any work."""
+        for flag, value in (("--epsilon", self.epsilon), ("--target-loss", self.target_loss)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"{flag} must be a finite number above 0, got {value}.")
+        for flag, values in (("--quorums", self.quorums), ("--stalenesses", self.stalenesses)):
+            if values is not None and len(values) == 0:
+                raise InputError(f"{flag} is empty; give at least one.")
+        for quorum in self.quorums or ():
+            if not 1 <= quorum <= ues:
+                raise InputError(f"--quorums must be from 1 to the number of UEs, {ues} (--ues), got {quorum}.")
+        for staleness in self.stalenesses or ():
+            if staleness is not None and staleness < 0:
+                raise InputError(f"--stalenesses must be at least 0, or 'unbounded', got {staleness}.")
+        if self.pilot_rounds < 1:
+            raise InputError(f"--pilot-rounds must be at least 1, got {self.pilot_rounds}.")
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where a training stands at one of its evaluations."""
+
+    round: int
+    loss: float  # F(w)
+    accuracy: float  # personalised, on test data
+    params: Any  # good until the training goes on
+
+
+def follow(scene: Scene, timeline: Timeline, *, every: int, seed: int) -> Iterator[Stand]:
+    """Train along a timeline and evaluate every so many rounds. Stops where the loss is no number."""
+    rounds = [*range(0, timeline.rounds, every), timeline.rounds]
+    points = [Point(k, float(timeline.start_s[k])) for k in rounds]
+    trainings = train(scene.task, timeline, scene.learner, points, seed=seed)
+    for round_, training in zip(rounds, trainings, strict=False):
+        now = training.values[-1]
+        yield Stand(round_, now["train_loss_personal"], now["test_accuracy_personal"], training.state.params)
+        if not math.isfinite(now["train_loss_personal"]):
+            return
 
 
 def pick_reference(scene: Scene) -> Option:
@@ -35,146 +93,188 @@ def pick_reference(scene: Scene) -> Option:
     raise InputError(f"no quorum from {scene.quorum} to {scene.cell.ues} can be planned: {option}")
 
 
-def aim(
-    scene: Scene,
-    reference: Option,
-    epsilon: float | None,
-    target_loss: float | None,
-    pilot_rounds: int,
-    tell: Tell,
-) -> tuple[Target, Measured, list[Any]]:
-    """Train the reference until the target. Returns the target in both languages, what it took, and probe points."""
-    timeline = longer(scene, reference, pilot_rounds)
-    every = max(1, min(pilot_rounds // 100, 10))
-    looks: list[Look] = []
+def aim(scene: Scene, reference: Option, request: Request, announce: Announce) -> tuple[Target, PilotRun, list[Any]]:
+    """Train the reference until the target. Returns the target in both languages, what it took, and models on the way."""
+    epsilon, target_loss, most = request.epsilon, request.target_loss, request.pilot_rounds
+    timeline = longer(scene, reference, most)
+    stands: list[Stand] = []
     squares: list[float] = []
-    probes: list[Any] = []
-    peak = 0.0  # of the mean of ‖∇F‖²: it starts small, rises, and falls; ε is met on the way down
-    for look in follow(scene.task, timeline, scene.learner, alpha=scene.alpha, seed=scene.seed, every=every):
-        share, time_s = 0.3 * look.round / pilot_rounds, float(timeline.start_s[look.round])
-        tell(f"reference pilot A = {reference.quorum}", share, look.round, time_s)
-        looks.append(replace(look, params=None))
-        squares.append(squared_gradient(scene.task, look.params, scene.alpha))
-        mean = _mean_so_far(looks, squares)
+    models: list[Any] = []
+    met, mean, peak = (
+        False,
+        0.0,
+        0.0,
+    )  # of the mean of ‖∇F‖²: it starts small, rises, and falls; ε is met on the way down
+    for number, now in enumerate(follow(scene, timeline, every=max(1, min(most // 100, 10)), seed=scene.seed)):
+        time_s = float(timeline.start_s[now.round])
+        announce(f"reference pilot A = {reference.quorum}", 0.3 * now.round / most, now.round, time_s)
+        stands.append(replace(now, params=None))
+        squares.append(squared_gradient(scene.task, now.params, scene.alpha))
+        mean = _mean_so_far(stands, squares)
         peak = max(peak, mean)
-        met = (
-            look.loss <= target_loss
-            if target_loss is not None
-            else mean <= epsilon < peak
-            if epsilon is not None
-            else look.accuracy >= scene.spec.run.target_accuracy
-        )
-        if target_loss is not None and looks[0].loss <= target_loss:
-            raise InputError(f"--target-loss {target_loss:g} is met before training (at {look.loss:.4g}); lower it.")
-        number = len(looks) - 1
-        if met or number & (number - 1) == 0 or look.round == pilot_rounds:  # 0, 1, 2, 4, 8, …, the last
-            probes.append(jax.tree.map(np.asarray, look.params))
-        if met and number > 0:
+        if target_loss is not None:
+            met = now.loss <= target_loss
+        elif epsilon is not None:
+            met = mean <= epsilon < peak
+        else:
+            met = now.accuracy >= scene.spec.run.target_accuracy
+        if target_loss is not None and stands[0].loss <= target_loss:
+            raise InputError(f"--target-loss {target_loss:g} is met before training (at {now.loss:.4g}); lower it.")
+        if met or number & (number - 1) == 0 or now.round == most:  # 0, 1, 2, 4, 8, …, the last
+            models.append(jax.tree.map(np.asarray, now.params))
+        met = met and number > 0
+        if met:
             break
-    else:
-        met = False
-    last = looks[-1]
+    last = stands[-1]
     if not math.isfinite(last.loss):
         raise InputError(f"training diverges with --beta {scene.spec.learning.beta:g}; lower it before planning.")
-    reached = f"after {last.round} rounds at A = {reference.quorum} it is at"
-    if not met and target_loss is not None:
+    if not met and (target_loss is not None or epsilon is not None):
         raise InputError(
-            f"--target-loss {target_loss:g} is not reached by the reference pilot ({reached} {last.loss:.4g}); "
-            f"raise it, or --pilot-rounds."
+            _not_reached(request, f"after {last.round} rounds at A = {reference.quorum}", last, mean, peak)
         )
-    if not met and epsilon is not None and peak <= epsilon:
-        raise InputError(
-            f"--epsilon {epsilon:g} is no target: the reference pilot's mean ‖∇F‖² never exceeds {peak:.4g}; lower it."
-        )
-    if not met and epsilon is not None:
-        raise InputError(
-            f"--epsilon {epsilon:g} is not reached by the reference pilot ({reached} {_mean_so_far(looks, squares):.4g}); "
-            f"raise it, or --pilot-rounds."
-        )
-    wanted = f"{scene.spec.run.target_accuracy:.4g} personalised test accuracy"
-    loss_from = (
-        "given"
-        if target_loss is not None
-        else f"the reference pilot's loss when its mean ‖∇F‖² met ε, after {last.round} rounds"
-        if epsilon is not None
-        else f"the reference pilot's loss when it met {wanted}, after {last.round} rounds"
-        if met
-        else f"the reference pilot's loss after {last.round} rounds ({wanted} was not met)"
-    )
     loss = last.loss if target_loss is None else target_loss
-    rounds = float(last.round) if target_loss is None else crossing(looks[-2], last, loss)
+    rounds = float(last.round) if target_loss is None else crossing(stands[-2], last, loss)
     target = Target(
         loss=loss,
-        epsilon=_mean_so_far(looks, squares) if epsilon is None else epsilon,
+        epsilon=mean if epsilon is None else epsilon,
         accuracy=last.accuracy,
-        loss_from=loss_from,
+        loss_from=_loss_from(request, last.round, scene.spec.run.target_accuracy, met),
         epsilon_from="given" if epsilon is not None else "the reference pilot's mean ‖∇F‖² on its way to that loss",
     )
-    return target, Measured(max(rounds, 1.0), last.round, last.loss), _spread(probes)
+    at = np.unique(np.linspace(0, len(models) - 1, min(4, len(models))).round().astype(int))
+    return target, PilotRun(*reference.place, max(rounds, 1.0), last.round, last.loss), [models[i] for i in at]
 
 
-def _mean_so_far(looks: Sequence[Look], squares: Sequence[float]) -> float:
-    """The mean of ‖∇F(w_k)‖² over the rounds so far, between looks on a straight line."""
-    if len(looks) == 1:
+def _mean_so_far(stands: Sequence[Stand], squares: Sequence[float]) -> float:
+    """The mean of ‖∇F(w_k)‖² over the rounds so far, between evaluations on a straight line."""
+    if len(stands) == 1:
         return squares[0]
-    return float(np.trapezoid(squares, [look.round for look in looks]) / looks[-1].round)
+    return float(np.trapezoid(squares, [stand.round for stand in stands]) / stands[-1].round)
 
 
-def _spread(probes: list[Any], most: int = 4) -> list[Any]:
-    """A few of the probe points, the first and the last among them."""
-    at = np.unique(np.linspace(0, len(probes) - 1, min(most, len(probes))).round().astype(int))
-    return [probes[i] for i in at]
+def _not_reached(request: Request, when: str, last: Stand, mean: float, peak: float) -> str:
+    if request.target_loss is not None:
+        flag, at = f"--target-loss {request.target_loss:g}", last.loss
+    else:
+        flag, at = f"--epsilon {request.epsilon:g}", mean
+        assert request.epsilon is not None
+        if peak <= request.epsilon:
+            return f"{flag} is no target: the reference pilot's mean ‖∇F‖² never exceeds {peak:.4g}; lower it."
+    return f"{flag} is not reached by the reference pilot ({when} it is at {at:.4g}); raise it, or --pilot-rounds."
 
 
-Trained = dict[bytes, tuple[Option, Measured]]  # by who is merged and how stale
+def _loss_from(request: Request, rounds: int, accuracy: float, met: bool) -> str:
+    wanted = f"{accuracy:.4g} personalised test accuracy"
+    if request.target_loss is not None:
+        return "given"
+    if request.epsilon is not None:
+        return f"the reference pilot's loss when its mean ‖∇F‖² met ε, after {rounds} rounds"
+    if met:
+        return f"the reference pilot's loss when it met {wanted}, after {rounds} rounds"
+    return f"the reference pilot's loss after {rounds} rounds ({wanted} was not met)"
+
+
+def squared_gradient(task: Task, params: Params, alpha: float) -> float:
+    """‖∇F(w)‖² over all training data, F being the mean of F_i(w) = f_i(w − α∇f_i(w))."""
+    step = jnp.asarray(alpha, jnp.float32)
+    return float(_squared_gradient(params, task.data, step, model=task.model, length=task.data.lengths()[0]))
+
+
+@partial(jax.jit, static_argnames=("model", "length"))
+def _squared_gradient(
+    params: Params, data: Data, alpha: Float[Array, ""], *, model: Model, length: int
+) -> Float[Array, ""]:
+    def adapted(params: Params, ue: Array) -> Float[Array, ""]:
+        part = data.train_part(ue, length)
+        gradient = jax.grad(lambda w: cross_entropy(model, w, *part))(params)
+        return cross_entropy(model, jax.tree.map(lambda w, g: w - alpha * g, params, gradient), *part)
+
+    ues = min(data.ues, MOST_UES)
+
+    def add(ue: Array, total: Params) -> Params:
+        return jax.tree.map(jnp.add, total, jax.grad(adapted)(params, ue))
+
+    total = jax.lax.fori_loop(0, ues, add, jax.tree.map(jnp.zeros_like, params))
+    return sum((jnp.sum((g / ues) ** 2) for g in jax.tree.leaves(total)), start=jnp.zeros(()))
+
+
+def train_to_loss(
+    scene: Scene,
+    option: Option,
+    timeline: Timeline,
+    target: float,
+    *,
+    every: int,
+    seed: int,
+    tell: Callable[[int], None],
+) -> PilotRun:
+    """Train until the personalised loss is at the target, or the timeline ends."""
+    before = now = None
+    for now in follow(scene, timeline, every=every, seed=seed):
+        tell(now.round)
+        if now.loss <= target:
+            return PilotRun(*option.place, crossing(before, now, target), now.round, now.loss)
+        before = now
+    assert now is not None
+    return PilotRun(*option.place, None, now.round, now.loss if math.isfinite(now.loss) else None)
+
+
+def crossing(before: Stand | None, after: Stand, target: float) -> float:
+    """Where between two evaluations the loss met the target, the loss falling exponentially in between."""
+    if before is None or after.loss <= 0:
+        return float(after.round)
+    part = math.log(before.loss / target) / math.log(before.loss / after.loss)
+    return before.round + part * (after.round - before.round)
+
+
+Trained = dict[bytes, tuple[Option, PilotRun]]  # by who is merged and how stale
 
 
 def train_pilots(
-    scene: Scene, options: Sequence[Option], reference: Option, first: Measured, loss: float, tell: Tell
+    scene: Scene, options: Sequence[Option], reference: Option, first: PilotRun, loss: float, announce: Announce
 ) -> Trained:
     """Train where it tells most: at the extremes of staleness, then wherever the law sees the soonest, until that is trained."""
     trained: Trained = {reference.who: (reference, first)}
     assert first.rounds is not None
-    limit = math.ceil(PATIENCE * first.rounds)
-    every = max(1, round(first.rounds / 20))
+    limit, every = math.ceil(PATIENCE * first.rounds), max(1, round(first.rounds / 20))
 
-    def measure(option: Option) -> None:
+    def send(option: Option) -> None:
         number = len(trained)
 
-        def watch(round_: int) -> None:
+        def tell(round_: int) -> None:
             share = 0.6 + 0.35 * (number + round_ / limit) / MOST_PILOTS
-            tell(f"pilot A = {option.quorum}", share, round_, round_ * option.seconds_per_round)
+            announce(f"pilot A = {option.quorum}", share, round_, round_ * option.seconds_per_round)
 
         timeline = longer(scene, option, limit)
-        outcome = train_to_loss(
-            scene.task, timeline, scene.learner, loss, alpha=scene.alpha, seed=scene.seed, every=every, tell=watch
-        )
-        trained[option.who] = option, outcome
+        run = train_to_loss(scene, option, timeline, loss, every=every, seed=scene.seed, tell=tell)
+        trained[option.who] = option, run
 
-    for closing in CLOSINGS:
+    for closing in BANDWIDTH:
         kind = [option for option in options if option.closing == closing]
         for extreme in (max, min):
             if kind:
                 option = extreme(kind, key=lambda o: (o.staleness_square, -o.quorum))
                 if option.who not in trained:
-                    measure(option)
-    while len(trained) < MOST_PILOTS:
+                    send(option)
+    while options and len(trained) < MOST_PILOTS:
         law = fit_law(points(trained))
-        best = min(options, key=lambda o: soonest_first(predicted_s(o, law, trained), o), default=None)
-        if best is None:
-            break
-        if best.who in trained:  # the answer is found; its nearest rivals deserve a look, too
+
+        def soonest(among: Sequence[Option], law: Law = law) -> Option:
+            return min(among, key=lambda o: soonest_first(predicted_s(o, law, trained), o))
+
+        best = soonest(options)
+        if best.who in trained:  # the answer is found; its nearest rivals deserve a pilot, too
             rivals = [option for option in options if option.who not in trained]
             if len(trained) >= ENOUGH_PILOTS or not rivals:
                 break
-            best = min(rivals, key=lambda o: soonest_first(predicted_s(o, law, trained), o))
-        measure(best)
+            best = soonest(rivals)
+        send(best)
     return trained
 
 
 def points(trained: Trained) -> list[tuple[Option, float]]:
     """What the law must go through: options and their rounds. One that did not get there counts with the rounds it had."""
-    return [(o, float(m.trained_rounds) if m.rounds is None else m.rounds) for o, m in trained.values()]
+    return [(o, float(run.trained_rounds) if run.rounds is None else run.rounds) for o, run in trained.values()]
 
 
 def fit_law(points: Sequence[tuple[Option, float]]) -> Law:
@@ -199,23 +299,18 @@ def _coefficients(points: Sequence[tuple[Option, float]]) -> list[float]:
     return [max(float(solution[0]), 1e-3), *map(float, solution[1:])]
 
 
-def _law_rounds(option: Option, law: Law) -> float:
-    slopes = (law.noise, law.staleness, law.late, law.inequality)
-    return max(law.base * (1 + float(np.dot(slopes, option.features[1:]))), 1.0)
-
-
 def predicted_s(option: Option, law: Law, trained: Trained) -> float | None:
     """Predicted seconds; None where a pilot did not get there."""
-    rounds = trained[option.who][1].rounds if option.who in trained else _law_rounds(option, law)
+    if option.who in trained:
+        rounds = trained[option.who][1].rounds
+    else:
+        slopes = (law.noise, law.staleness, law.late, law.inequality)
+        rounds = max(law.base * (1 + float(np.dot(slopes, option.features[1:]))), 1.0)
     return None if rounds is None else rounds * option.seconds_per_round
 
 
 def soonest_first(seconds: float | None, what: Option | Candidate) -> tuple[float, float, bool, int]:
     """Soonest first; among equals the tighter staleness bound, then planned rounds."""
     rounded = math.inf if seconds is None else float(f"{seconds:.9g}")
-    return (
-        rounded,
-        math.inf if what.max_staleness is None else what.max_staleness,
-        what.closing != "planned",
-        what.quorum,
-    )
+    bound = math.inf if what.max_staleness is None else what.max_staleness
+    return rounded, bound, what.closing != "planned", what.quorum

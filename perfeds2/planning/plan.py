@@ -7,29 +7,23 @@ sent, so that the choice rests on a training. Everything is for PerFed on the ce
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from perfeds2 import __version__
+from perfeds2.errors import InputError
+from perfeds2.files import write_text
 from perfeds2.planning.bounds import bound_facts, measured_constants, promises
-from perfeds2.planning.data import Candidate, Check, Closing, Law, PilotRun, Plan, Target, Theory
-from perfeds2.planning.options import (
-    CLOSINGS,
-    Option,
-    Scene,
-    detail,
-    longer,
-    make_option,
-    make_scene,
-    policy,
-    where,
-)
-from perfeds2.planning.pilot_task import Measured, train_to_loss
+from perfeds2.planning.data import Candidate, Check, Law, Place, Plan, Target, Theory
+from perfeds2.planning.options import BANDWIDTH, Option, Scene, detail, longer, make_option, make_scene
 from perfeds2.planning.pilots import (
     PATIENCE,
     PILOT_ROUNDS,
-    Tell,
+    Announce,
+    Request,
     Trained,
     aim,
     fit_law,
@@ -38,23 +32,72 @@ from perfeds2.planning.pilots import (
     predicted_s,
     soonest_first,
     train_pilots,
+    train_to_loss,
 )
-from perfeds2.runs.execute import Progress, Watch
-from perfeds2.spec.fields import InputError, Spec
+from perfeds2.runs.execute import Progress, ProgressWatch
+from perfeds2.runs.folder import alone, open_folder
+from perfeds2.spec.build import check as check_spec
+from perfeds2.spec.fields import Spec, nested, put, resolve
 from perfeds2.theory.constants import Constants
+
+RUN = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what a plan is for, unless told otherwise
+
+
+def plan(
+    *,
+    out: Path | str | None = None,
+    check: bool = False,
+    quorums: Sequence[int] | None = None,
+    stalenesses: Sequence[int | None] | None = None,
+    target_loss: float | None = None,
+    epsilon: float | None = None,
+    pilot_rounds: int = PILOT_ROUNDS,
+    watch: ProgressWatch | None = None,
+    **settings: Any,
+) -> Plan:
+    """The A and S that reach the target soonest: ``plan(ues=20, quorums=[1, 5, 20], check=True)``.
+
+    Settings are those of ``compare``; the rest is explained at ``make_plan``. With ``out`` the folder gets ``spec.toml``
+    and ``plan.json``.
+    """
+    values = nested(settings)
+    for key, default in RUN.items():
+        put(values, "run", key, values.get("run", {}).get(key, default))
+    spec = resolve(values)
+    request = Request(epsilon, target_loss, quorums, stalenesses, pilot_rounds)
+    if out is None:
+        return make_plan(spec, request, check=check, watch=watch)
+    return plan_into(Path(out), spec, request, check=check, watch=watch)
+
+
+def plan_into(
+    out: Path,
+    spec: Spec,
+    request: Request,
+    *,
+    check: bool = False,
+    watch: ProgressWatch | None = None,
+    write: Callable[[Plan, Path], object] = lambda made, out: write_text(out / "plan.json", made.to_json() + "\n"),
+) -> Plan:
+    """Plan, and write it into a folder that nobody else writes into meanwhile. Something else may ``write``, and draw."""
+    request.check(spec.cell.ues)
+    check_spec(spec, trains=True)
+    folder = open_folder(out, spec)
+    with alone(out):
+        made = make_plan(spec, request, check=check, watch=watch)
+        write(made, out)
+        if folder.parts.exists():
+            folder.close()
+    return made
 
 
 def make_plan(
     spec: Spec,
+    request: Request = Request(),  # noqa: B008 (frozen)
     *,
-    epsilon: float | None = None,
-    target_loss: float | None = None,
     constants: Constants | None = None,
-    quorums: Sequence[int] | None = None,
-    stalenesses: Sequence[int | None] | None = None,
-    pilot_rounds: int = PILOT_ROUNDS,
     check: bool = False,
-    watch: Watch | None = None,
+    watch: ProgressWatch | None = None,
 ) -> Plan:
     """Look at a grid of A and S, and choose.
 
@@ -63,41 +106,45 @@ def make_plan(
     translates between loss and ε. ``constants`` stand in for measured ones; ``check`` trains at a few candidates
     with other noise and puts what it took beside what was predicted.
     """
-    check_request(spec, epsilon, target_loss, quorums, stalenesses, pilot_rounds)
+    request.check(spec.cell.ues)
     scene = make_scene(spec)
-    tell = _teller(watch, scene.seed)
-    tell("reference pilot", 0.0)
+    announce = _announcer(watch, scene.seed)
+    announce("reference pilot", 0.0)
     reference = pick_reference(scene)
-    target, first_rounds, probes = aim(scene, reference, epsilon, target_loss, pilot_rounds, tell)
-    tell("constants", 0.3)
-    measured = () if constants is not None else measured_constants(scene, probes)
+    target, first, models = aim(scene, reference, request, announce)
+    announce("constants", 0.3)
+    measured = () if constants is not None else measured_constants(scene, models)
     known = constants or Constants(**{constant.name: constant.value for constant in measured})
     theory, obstacle = bound_facts(scene, known, target.epsilon, int(reference.timeline.staleness.max()))
-    grid = _grid(scene, quorums, stalenesses, theory)
-    found: list[Option | str] = []
+    grid = _grid(scene, request, theory)
+    found: dict[Place, Option | str] = {}
     options: list[Option] = []
-    for number, (quorum, staleness, closing) in enumerate(grid):
-        tell(f"clock A = {quorum}", 0.45 + 0.15 * number / len(grid))
-        found.append(make_option(scene, quorum, staleness, closing, options))
-        options = [option for option in found if isinstance(option, Option)]
-    trained = train_pilots(scene, options, reference, first_rounds, target.loss, tell)
+    for number, place in enumerate(grid):
+        announce(f"clock A = {place[0]}", 0.45 + 0.15 * number / len(grid))
+        found[place] = option = make_option(scene, *place, options)
+        if isinstance(option, Option):
+            options.append(option)
+    trained = train_pilots(scene, options, reference, first, target.loss, announce)
     law = fit_law(points(trained))
     candidates = tuple(
-        _candidate(scene, option, known, theory, target, law, trained)
+        _candidate(scene, option, known if theory else None, target, law, trained)
         if isinstance(option, Option)
-        else Candidate(*place, policy(place[2]).__name__, obstacle=option)
-        for place, option in zip(grid, found, strict=True)
+        else Candidate(*place, BANDWIDTH[place[2]].__name__, obstacle=option)
+        for place, option in found.items()
     )
-    choice, planned_choice = _choose(candidates), _choose_planned(candidates)
-    checks = _check(scene, candidates, options, choice, target.loss, tell) if check else ()
-    by_place = {where(option): option for option in options}
+    choice, planned_choice = _choose(candidates), _soonest(candidates, planned=True)
+    by_place = {option.place: option for option in options}
+
+    def chosen(at: int) -> Option:
+        return by_place[candidates[at].place]
+
     return Plan(
         perfeds2=__version__,
-        task=spec.task.name,
+        task=spec.task.name.label,
         population=scene.cell.ues,
         seed=scene.seed,
         stale=spec.protocol.stale,
-        shares=spec.protocol.shares if isinstance(spec.protocol.shares, str) else "given",
+        shares="given" if isinstance(spec.protocol.shares, tuple) else str(spec.protocol.shares),
         spec_quorum=scene.quorum,
         spec_max_staleness=scene.max_staleness,
         target=target,
@@ -107,72 +154,39 @@ def make_plan(
         choice=choice,
         planned_choice=planned_choice,
         law=law,
-        pilots=tuple(_pilot_run(option, outcome) for option, outcome in trained.values()),
-        chosen=detail(scene, by_place[where(candidates[choice])]),
-        planned=None
-        if planned_choice in (None, choice)
-        else detail(scene, by_place[where(candidates[planned_choice])]),
-        checks=checks,
+        pilots=tuple(run for _, run in trained.values()),
+        chosen=detail(scene, chosen(choice)),
+        planned=None if planned_choice in (None, choice) else detail(scene, chosen(planned_choice)),
+        checks=_check(scene, candidates, by_place, choice, target.loss, announce) if check else (),
         notes=tuple(_notes(scene, candidates, choice, trained, obstacle)),
     )
 
 
-def check_request(
-    spec: Spec,
-    epsilon: float | None = None,
-    target_loss: float | None = None,
-    quorums: Sequence[int] | None = None,
-    stalenesses: Sequence[int | None] | None = None,
-    pilot_rounds: int = PILOT_ROUNDS,
-) -> None:
-    """Refuse what cannot be planned, before any work."""
-    for flag, value in (("--epsilon", epsilon), ("--target-loss", target_loss)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"{flag} must be a finite number above 0, got {value}.")
-    for quorum in quorums if quorums is not None else ():
-        if not 1 <= quorum <= spec.cell.ues:
-            raise InputError(f"--quorums must be from 1 to the number of UEs, {spec.cell.ues} (--ues), got {quorum}.")
-    for staleness in stalenesses if stalenesses is not None else ():
-        if staleness is not None and staleness < 0:
-            raise InputError(f"--stalenesses must be at least 0, or 'unbounded', got {staleness}.")
-    for flag, values in (("--quorums", quorums), ("--stalenesses", stalenesses)):
-        if values is not None and len(values) == 0:
-            raise InputError(f"{flag} is empty; give at least one.")
-    if pilot_rounds < 1:
-        raise InputError(f"--pilot-rounds must be at least 1, got {pilot_rounds}.")
-
-
-def _grid(
-    scene: Scene, quorums: Sequence[int] | None, stalenesses: Sequence[int | None] | None, theory: Theory | None
-) -> list[tuple[int, int | None, Closing]]:
+def _grid(scene: Scene, request: Request, theory: Theory | None) -> list[Place]:
     """Every (A, S, how a round closes): about 8 A, spaced by a factor, with the spec's and A*; the spec's S and looser ones."""
-    n, bound = scene.cell.ues, scene.max_staleness
+    n, bound, quorums, stalenesses = scene.cell.ues, scene.max_staleness, request.quorums, request.stalenesses
     if quorums is None:
         spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
         star = None if theory is None else theory.corrected_quorum
         quorums = sorted(spaced | {scene.quorum, n} | ({star} if star is not None else set()))
     if stalenesses is None:
         stalenesses = [n, None] if bound is None else sorted({bound, 2 * bound, max(n, bound)})
-    return [(a, s, closing) for a in dict.fromkeys(quorums) for s in dict.fromkeys(stalenesses) for closing in CLOSINGS]
+    return [
+        (a, s, closing) for a in dict.fromkeys(quorums) for s in dict.fromkeys(stalenesses) for closing in BANDWIDTH
+    ]
 
 
 def _candidate(
-    scene: Scene,
-    option: Option,
-    constants: Constants,
-    theory: Theory | None,
-    target: Target,
-    law: Law,
-    trained: Trained,
+    scene: Scene, option: Option, constants: Constants | None, target: Target, law: Law, trained: Trained
 ) -> Candidate:
-    """Everything known of an option."""
+    """Everything known of an option. Without constants no bound promises anything."""
     timeline, pace = option.timeline, option.seconds_per_round
     wanted = np.maximum(scene.shares, 1e-12)
     seconds = predicted_s(option, law, trained)
-    promised = {} if theory is None else promises(scene, option, constants, target.epsilon)
+    promised: dict[str, Any] = {} if constants is None else promises(scene, option, constants, target.epsilon)
     return Candidate(
-        *where(option),
-        policy(option.closing).__name__,
+        *option.place,
+        BANDWIDTH[option.closing].__name__,
         note=option.note,
         seconds_per_round=pace,
         staleness_mean=float(timeline.staleness.mean()),
@@ -181,10 +195,7 @@ def _candidate(
         inequality=option.inequality,
         share_error=float((np.abs(timeline.shares - scene.shares) / wanted).max()),
         waiting_share=timeline.waiting_share,
-        rule=promised.get("rule"),
-        printed=promised.get("printed"),
-        sharpened=promised.get("sharpened"),
-        proved=promised.get("proved"),
+        **promised,
         rounds=None if seconds is None else seconds / pace,
         rounds_from="pilot" if option.who in trained else "law",
         seconds=seconds,
@@ -193,67 +204,57 @@ def _candidate(
 
 def _choose(candidates: Sequence[Candidate]) -> int:
     """The place of the soonest candidate."""
-    possible = [at for at, candidate in enumerate(candidates) if candidate.seconds is not None]
-    if not possible:
+    best = _soonest(candidates)
+    if best is None:
         some = next((c.obstacle for c in candidates if c.obstacle), None)
         why = some or f"no pilot reached the target in {PATIENCE} times the reference's rounds; give other --quorums."
         raise InputError(f"none of the {len(candidates)} candidates can reach the target: {why}")
-    return min(possible, key=lambda at: soonest_first(candidates[at].seconds, candidates[at]))
+    return best
 
 
-def _choose_planned(candidates: Sequence[Candidate]) -> int | None:
-    possible = [at for at, c in enumerate(candidates) if c.seconds is not None and c.closing == "planned"]
+def _soonest(candidates: Sequence[Candidate], *, planned: bool = False) -> int | None:
+    possible = [
+        at for at, c in enumerate(candidates) if c.seconds is not None and (c.closing == "planned" or not planned)
+    ]
     return min(possible, key=lambda at: soonest_first(candidates[at].seconds, candidates[at]), default=None)
 
 
-def _pilot_run(option: Option, outcome: Measured) -> PilotRun:
-    final = outcome.final_loss if math.isfinite(outcome.final_loss) else None
-    return PilotRun(*where(option), outcome.rounds, outcome.trained_rounds, final)
-
-
 def _check(
-    scene: Scene, candidates: Sequence[Candidate], options: Sequence[Option], choice: int, loss: float, tell: Tell
+    scene: Scene,
+    candidates: Sequence[Candidate],
+    options: dict[Place, Option],
+    choice: int,
+    loss: float,
+    announce: Announce,
 ) -> tuple[Check, ...]:
     """Train the choice and a few others from other weights with other noise, and see when they really get there.
 
     The others are those the law spoke for, spread over A: there a prediction can be most wrong.
     """
-    known = [c for c in candidates if c.seconds is not None and c is not candidates[choice]]
     best = candidates[choice]
-    chosen = [best]
     others = sorted(
-        (c for c in known if c.quorum != best.quorum),
+        (c for c in candidates if c.seconds is not None and c.quorum != best.quorum),
         key=lambda c: (c.rounds_from != "law", soonest_first(c.seconds, c)),
     )
     by_quorum = {candidate.quorum: candidate for candidate in reversed(others)}
     spread = [by_quorum[a] for a in sorted(by_quorum)]
-    chosen += [spread[i] for i in np.unique(np.linspace(0, len(spread) - 1, min(3, len(spread))).round().astype(int))]
+    some = np.unique(np.linspace(0, len(spread) - 1, min(3, len(spread))).round().astype(int))
+    chosen = [best, *(spread[i] for i in some)]
     checks = []
     for number, candidate in enumerate(chosen):
-        predicted, source = candidate.rounds, candidate.rounds_from
+        predicted, option = candidate.rounds, options[candidate.place]
         assert predicted is not None
         assert candidate.seconds is not None
-        assert source is not None
-        option = next(o for o in options if where(o) == where(candidate))
-        timeline = longer(scene, option, math.ceil(3 * predicted))
+        assert candidate.rounds_from is not None
 
-        def watch(round_: int, share: float = 0.95 + 0.05 * number / len(chosen), option: Option = option) -> None:
-            tell(f"check A = {option.quorum}", share, round_, round_ * option.seconds_per_round)
+        def tell(round_: int, share: float = 0.95 + 0.05 * number / len(chosen), option: Option = option) -> None:
+            announce(f"check A = {option.quorum}", share, round_, round_ * option.seconds_per_round)
 
-        every = max(1, round(predicted / 20))
-        outcome = train_to_loss(
-            scene.task,
-            timeline,
-            scene.learner,
-            loss,
-            alpha=scene.alpha,
-            seed=(scene.seed + 1) % 2**32,
-            every=every,
-            tell=watch,
-        )
-        rounds = outcome.rounds
+        timeline, every = longer(scene, option, math.ceil(3 * predicted)), max(1, round(predicted / 20))
+        run = train_to_loss(scene, option, timeline, loss, every=every, seed=(scene.seed + 1) % 2**32, tell=tell)
+        rounds = run.rounds
         seconds = None if rounds is None else float(np.interp(rounds, np.arange(timeline.rounds + 1), timeline.start_s))
-        checks.append(Check(*where(candidate), predicted, candidate.seconds, source, rounds, seconds))
+        checks.append(Check(*option.place, predicted, candidate.seconds, candidate.rounds_from, rounds, seconds))
     return tuple(checks)
 
 
@@ -267,8 +268,7 @@ def _notes(
     close = {c.quorum for c in candidates if c.seconds is not None and c.seconds <= 1.1 * best.seconds} - {best.quorum}
     if close:
         notes.append(f"A = {', '.join(map(str, sorted(close)))} comes within 10 % of the choice: too close to call.")
-    feasible = [c for c in candidates if c.feasible]
-    promised = [b for c in feasible for b in (c.printed, c.sharpened, c.proved) if b is not None]
+    promised = [b for c in candidates for b in (c.printed, c.sharpened, c.proved) if b is not None]
     if promised and all(b.rounds is None for b in promised):
         notes.append(
             "No bound promises the target for any candidate (see the obstacles): as usual for neural networks, the rounds "
@@ -276,7 +276,7 @@ def _notes(
         )
     if obstacle is not None:
         notes.append(f"No A* from the paper's rule: {obstacle}")
-    lost = [option for option, outcome in trained.values() if outcome.rounds is None]
+    lost = [option for option, run in trained.values() if run.rounds is None]
     if lost:
         which = "; ".join(f"A = {o.quorum}, {o.closing}" for o in lost)
         notes.append(f"Pilots that did not reach the target in {PATIENCE} times the reference's rounds: {which}.")
@@ -288,14 +288,14 @@ def _notes(
     return notes
 
 
-def _teller(watch: Watch | None, seed: int) -> Tell:
+def _announcer(watch: ProgressWatch | None, seed: int) -> Announce:
     """Passes progress on, counting the rounds of all trainings."""
     trained = last = 0
 
-    def tell(what: str, share: float, rounds: int = 0, time_s: float = 0.0) -> None:
+    def announce(what: str, share: float, rounds: int = 0, time_s: float = 0.0) -> None:
         nonlocal trained, last
         trained, last = trained + max(rounds - last, 0), rounds
         if watch is not None:
             watch(Progress(what, seed, share, time_s, trained))
 
-    return tell
+    return announce

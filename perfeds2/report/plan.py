@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from perfeds2.files import write_text
-from perfeds2.planning.data import BoundRounds, Candidate, Chosen, Closing, Plan
+from perfeds2.planning.data import BoundRounds, Candidate, Chosen, ClosesOn, Plan
 from perfeds2.report.drawing import INK, labelled, legend_above, new_figure, write_figures
 from perfeds2.report.style import NEUTRAL
 from perfeds2.report.tables import Column, Span, Table, for_terminal
@@ -18,8 +18,8 @@ from perfeds2.report.terminal import console as open_console
 
 SHOWN_UES = 30
 SHOWN_ROUNDS = 12
-CLOSES: dict[Closing, str] = {"planned": "planned UEs", "first": "first arrivals"}
-COLOURS: dict[Closing, str] = {"planned": "#D55E00", "first": "#0072B2"}
+CLOSES: dict[ClosesOn, str] = {"planned": "planned UEs", "first": "first arrivals"}
+COLOURS: dict[ClosesOn, str] = {"planned": "#D55E00", "first": "#0072B2"}
 
 
 def print_plan(plan: Plan) -> None:
@@ -325,7 +325,7 @@ def _mark_the_rule(plan: Plan, seconds: Axes, rounds: Axes) -> None:
     )  # fmt: skip
 
 
-def _curves(plan: Plan, closing: Closing) -> dict[str, list[Candidate]]:
+def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:
     """A curve per S, over A; an S whose curve is a piece of another's shares it."""
     by_bound: dict[int | None, list[Candidate]] = {}
     for candidate in sorted(plan.candidates, key=lambda c: c.quorum):

@@ -12,7 +12,8 @@ import pandas as pd
 
 from perfeds2.report.style import LineStyle, algorithm_styles
 from perfeds2.runs.statistics import INTERVAL_SEEDS
-from perfeds2.timeline.timeline import Timeline, load_timelines
+from perfeds2.timeline.file import load_timelines
+from perfeds2.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True)

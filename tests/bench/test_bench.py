@@ -31,9 +31,9 @@ from perfeds2.bench.bench import (
     to_json,
 )
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner, job_key, replay
+from perfeds2.learning.replay import Learner, replay
 from perfeds2.spec.fields import InputError
 
 SMALL = MLP((12, 8, 10))
@@ -60,7 +60,7 @@ def replays_draws(data: Shards, seed: int):
     numbers = Shards(jnp.arange(len(data.y))[:, None], data.y, *(getattr(data, n) for n in ("start", "train", "test")))
 
     def draw(ue, version):
-        key = jax.random.fold_in(jax.random.fold_in(job_key(seed), ue), version)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), ue), version)
         return numbers.batches(key, jnp.asarray(ue, jnp.int32), (1, 1, BATCH))[0][0, 0, :, 0]
 
     return draw

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Shards
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.models.model import accuracy, cross_entropy
-from perfeds2.learning.task import digits
 
 
 def test_metrics_equal_a_plain_loop_over_ues():
@@ -16,7 +16,7 @@ def test_metrics_equal_a_plain_loop_over_ues():
     params = task.model.init(jax.random.key(0))
     ours = evaluate(task, params, 0.5)
     for ue in (0, 3):
-        first, train, test = (int(a[ue]) for a in (task.data.start, task.data.train, task.data.test))
+        first, train, test = (int(a[ue]) for a in (task.data.start, task.data.train_count, task.data.test_count))
         x, y = task.data.x[first : first + train], task.data.y[first : first + train]
         tx, ty = task.data.x[first + train : first + train + test], task.data.y[first + train : first + train + test]
         all_of_them = jnp.ones(test, bool)

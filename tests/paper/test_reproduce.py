@@ -6,12 +6,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from perfeds2.errors import InputError
 from perfeds2.paper import reproduce as module
 from perfeds2.paper.figures import figure as tables
 from perfeds2.paper.figures.figure import EQUAL, SIX, Figure, Panel, algorithms, merged, varied
 from perfeds2.paper.reproduce import FIGURES, load_curves, load_figures, open_set, plan_runs, reproduce
 from perfeds2.runs import execute as compare_module
-from perfeds2.spec.fields import InputError
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
 ALGORITHMS = Figure(

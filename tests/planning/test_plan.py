@@ -2,35 +2,64 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from perfeds2.allocation.schedule import deficit, longest_gap
 from perfeds2.allocation.shares import equal_shares
-from perfeds2.planning.bounds import bound_facts, promises
-from perfeds2.planning.data import Plan
-from perfeds2.planning.options import Option, make_option, make_scene, realisable_shares
-from perfeds2.planning.pilot_task import Look, crossing, stacked_samples
-from perfeds2.planning.pilots import fit_law, predicted_s
-from perfeds2.planning.plan import make_plan
+from perfeds2.planning import options as options_module
+from perfeds2.planning import plan as module
+from perfeds2.planning.bounds import bound_facts, promises, stacked_samples
+from perfeds2.planning.data import ClosesOn, Plan
+from perfeds2.planning.options import Option, Scene, make_option, make_scene, realisable_shares
+from perfeds2.planning.pilots import Request, Stand, crossing, fit_law, predicted_s
+from perfeds2.planning.plan import make_plan, plan_into
+from perfeds2.planning.plan import plan as plan_from_python
 from perfeds2.report.plan import print_plan, write_plan
+from perfeds2.runs.folder import alone
 from perfeds2.spec.fields import InputError, Spec, resolve
 from perfeds2.theory.constants import Constants
 
+SMALL: dict[str, Any] = {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 10}}
+
 
 def small_spec(**protocol: object) -> Spec:
-    return resolve(
-        {"cell": {"ues": 6}, "protocol": {"quorum": 2, **protocol}, "learning": {"batch": 10}, "run": {"seeds": [0]}}
-    )
+    return resolve(SMALL | {"protocol": {"quorum": 2, **protocol}, "run": {"seeds": [0]}})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_clock() -> Iterator[None]:
+    """With every array checked, the clock is what takes time here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options_module, "LEAST_SIMULATED", 60)
+        yield
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
-    return make_plan(
-        small_spec(), target_loss=1.8, quorums=[1, 2, 6], stalenesses=[1, 2, 6], pilot_rounds=200, check=True
-    )
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("planned") / "new"
+
+
+@pytest.fixture(scope="module")
+def plan(out: Path) -> Plan:
+    """The one plan that is trained here, by the Python door."""
+    asked: dict[str, Any] = {"target_loss": 2.0, "quorums": [1, 2, 6], "stalenesses": [1, 2, 6], "pilot_rounds": 100}
+    return plan_from_python(out=out, check=True, **asked, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return make_scene(small_spec())
+
+
+def possible(scene: Scene, quorum: int, max_staleness: int | None, closing: ClosesOn = "planned") -> Option:
+    option = make_option(scene, quorum, max_staleness, closing)
+    assert isinstance(option, Option), option
+    return option
 
 
 # The plan as a whole.
@@ -38,7 +67,7 @@ def plan() -> Plan:
 
 def test_every_combination_of_the_grid_is_listed_possible_or_not(plan: Plan):
     assert len(plan.candidates) == 3 * 3 * 2
-    assert len({(c.quorum, c.max_staleness, c.closing) for c in plan.candidates}) == 3 * 3 * 2
+    assert len({candidate.place for candidate in plan.candidates}) == 3 * 3 * 2
     for candidate in plan.candidates:
         if not candidate.feasible:
             assert candidate.obstacle
@@ -116,9 +145,11 @@ def test_a_schedule_repeats_and_serves_everybody(plan: Plan):
         assert given == pytest.approx(1e6)  # the planned UEs share all of the band
 
 
-def test_a_plan_goes_to_json_and_back(plan: Plan):
+def test_a_plan_goes_to_json_and_back(plan: Plan, out: Path):
     assert Plan.from_json(plan.to_json()) == plan
     assert json.loads(plan.to_json())["choice"] == plan.choice
+    assert {path.name for path in out.iterdir()} == {"spec.toml", "plan.json"}
+    assert Plan.from_json((out / "plan.json").read_text(encoding="utf-8")) == plan
 
 
 def test_a_plan_can_be_printed_and_drawn(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -132,6 +163,37 @@ def test_a_plan_can_be_printed_and_drawn(plan: Plan, tmp_path: Path, capsys: pyt
     assert {path.name for path in written} == {"plan.json", "plan.png", "plan.pdf"}
     assert all(path.stat().st_size > 1000 for path in written)
     assert Plan.from_json((tmp_path / "new" / "plan.json").read_text(encoding="utf-8")) == plan
+
+
+# The folder.
+
+
+def test_a_second_planner_in_the_same_folder_is_refused_in_one_sentence(tmp_path: Path):
+    tmp_path /= "out"
+    tmp_path.mkdir()
+    with (
+        alone(tmp_path),
+        pytest.raises(InputError, match=r"^another process is writing into .*choose another folder\.$"),
+    ):
+        plan_into(tmp_path, small_spec(), Request())
+    assert [path.name for path in tmp_path.iterdir() if path.name == "plan.json"] == []
+
+
+def test_what_is_written_is_written_alone_and_nothing_before_it_is_known_to_work(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "make_plan", lambda *_, **__: plan)
+
+    def write(made: Plan, out: Path) -> None:
+        assert made is plan
+        with pytest.raises(InputError, match="another process"), alone(out):
+            pass
+
+    for _ in range(2):  # the folder of the same spec may be planned again
+        assert plan_into(tmp_path / "new", small_spec(), Request(), write=write) is plan
+    with pytest.raises(InputError, match="--pilot-rounds"):
+        plan_into(tmp_path / "other", small_spec(), Request(pilot_rounds=0))
+    assert not (tmp_path / "other").exists()
 
 
 # What can be planned.
@@ -170,11 +232,8 @@ def test_first_arrivals_that_starve_a_ue_are_no_option():
     assert "never merged" in starving
 
 
-def test_a_plan_that_keeps_the_staleness_bound_is_the_same_for_a_looser_one():
-    scene = make_scene(small_spec())
-    tight, loose = make_option(scene, 2, 2, "planned"), make_option(scene, 2, 6, "planned")
-    assert isinstance(tight, Option)
-    assert isinstance(loose, Option)
+def test_a_plan_that_keeps_the_staleness_bound_is_the_same_for_a_looser_one(scene: Scene):
+    tight, loose = possible(scene, 2, 2), possible(scene, 2, 6)
     assert tight.who == loose.who
     np.testing.assert_array_equal(tight.timeline.time_s, loose.timeline.time_s)
 
@@ -185,10 +244,8 @@ def test_a_plan_that_keeps_the_staleness_bound_is_the_same_for_a_looser_one():
 GENTLE = Constants(1.0, 1e-3, 1e-3, 1e-4, 1e-4, 1e-4, 1e-4, 1.0)
 
 
-def test_a_bound_that_promises_something_is_turned_into_seconds():
-    scene = make_scene(small_spec())
-    option = make_option(scene, 6, 2, "planned")
-    assert isinstance(option, Option)
+def test_a_bound_that_promises_something_is_turned_into_seconds(scene: Scene):
+    option = possible(scene, 6, 2)
     said = promises(scene, option, GENTLE, epsilon=0.1)
     for name in ("rule", "printed", "sharpened", "proved"):
         rounds = said[name].rounds
@@ -198,17 +255,15 @@ def test_a_bound_that_promises_something_is_turned_into_seconds():
     assert said["rule"].rounds == math.ceil(2 / (0.07 * 0.1))
 
 
-def test_a_bound_that_promises_nothing_says_why():
-    scene = make_scene(small_spec())
-    option = make_option(scene, 6, 2, "planned")
-    assert isinstance(option, Option)
+def test_a_bound_that_promises_nothing_says_why(scene: Scene):
+    option = possible(scene, 6, 2)
     steep, noisy = Constants(10.0, 1, 1, 0, 0, 0, 0, 1), Constants(1.0, 1, 1, 5, 5, 5, 5, 1)
     assert "above the largest admissible" in (promises(scene, option, steep, 0.1)["proved"].obstacle or "")
     assert "noise floor" in (promises(scene, option, noisy, 0.1)["proved"].obstacle or "")
 
 
-def test_too_large_an_inner_step_leaves_no_bound():
-    theory, obstacle = bound_facts(make_scene(small_spec()), Constants(100.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
+def test_too_large_an_inner_step_leaves_no_bound(scene: Scene):
+    theory, obstacle = bound_facts(scene, Constants(100.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
     assert theory is None
     assert "lower alpha" in (obstacle or "")
 
@@ -226,8 +281,7 @@ def test_a_star_is_what_c42_asks_for_when_the_noise_allows_less():
 
 
 @pytest.fixture(scope="module")
-def options() -> list[Option]:
-    scene = make_scene(small_spec())
+def options(scene: Scene) -> list[Option]:
     found = [make_option(scene, quorum, 6, closing) for quorum in (1, 2, 3, 6) for closing in ("planned", "first")]
     return [option for option in found if isinstance(option, Option)]
 
@@ -251,14 +305,13 @@ def test_more_noise_or_staleness_never_helps_by_the_law(options: list[Option]):
 
 
 def test_a_loss_that_falls_exponentially_is_met_where_it_should_be():
-    before, after = Look(10, 2.0, 0.5, None), Look(20, 0.5, 0.5, None)
+    before, after = Stand(10, 2.0, 0.5, None), Stand(20, 0.5, 0.5, None)
     assert crossing(before, after, 1.0) == pytest.approx(15)
     assert crossing(before, after, 0.5) == pytest.approx(20)
     assert crossing(None, after, 1.0) == 20
 
 
-def test_samples_are_the_ues_own():
-    scene = make_scene(small_spec())
+def test_samples_are_the_ues_own(scene: Scene):
     x, y = stacked_samples(scene.task, samples=16)
     assert x.shape == (6, 16, 64)
     assert y.shape == (6, 16)
@@ -281,19 +334,18 @@ def test_samples_are_the_ues_own():
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(wrong: dict, message: str):
     with pytest.raises(InputError, match=message):
-        make_plan(small_spec(), **wrong)
+        make_plan(small_spec(), Request(**wrong))
 
 
-def test_a_target_out_of_the_pilots_reach_is_refused_with_how_far_it_got():
-    with pytest.raises(InputError, match=r"--target-loss 0.001 is not reached .*after 20 rounds"):
-        make_plan(small_spec(), target_loss=0.001, pilot_rounds=20)
-
-
-def test_an_epsilon_above_every_gradient_is_no_target():
-    with pytest.raises(InputError, match="never exceeds"):
-        make_plan(small_spec(), epsilon=1000.0, pilot_rounds=20)
-
-
-def test_a_loss_met_before_training_is_no_target():
-    with pytest.raises(InputError, match="is met before training"):
-        make_plan(small_spec(), target_loss=5.0, pilot_rounds=20)
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"target_loss": 0.001}, r"--target-loss 0.001 is not reached .*after 20 rounds"),
+        ({"target_loss": 5.0}, "is met before training"),
+        ({"epsilon": 1000.0}, "never exceeds"),
+        ({"epsilon": 1e-9}, r"--epsilon 1e-09 is not reached .*after 20 rounds"),
+    ],
+)
+def test_a_target_out_of_the_pilots_reach_is_refused_with_how_far_it_got(target: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        make_plan(small_spec(), Request(**target, pilot_rounds=20))

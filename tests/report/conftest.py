@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from perfeds2.network.cell import Cell
+from perfeds2.timeline.file import save_timelines
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline, save_timelines
+from perfeds2.timeline.timeline import Timeline
 
 ALGORITHMS = [  # name, objective, mode
     ("FedAvg-SYN", "FedAvg", "SYN"),

@@ -1,0 +1,109 @@
+"""Where does the paper contradict itself, and by how much?
+
+What is wrong is said in ``errata.toml``; the functions beside it compute its numbers here and now. ``docs/errata.md`` is
+what ``errata_markdown`` returns, and ``perfeds2 errata N`` prints one of them.
+"""
+
+import textwrap
+from collections.abc import Sequence
+
+from perfeds2.paper.errata import radio, rounds, theory
+from perfeds2.paper.errata.erratum import Erratum, Numbers, load_errata
+from perfeds2.spec.fields import InputError
+
+PROSE, ERRATA = load_errata(radio.NUMBERS | rounds.NUMBERS | theory.NUMBERS)
+FIRST_NEW = 16
+
+
+def errata_text(numbers: Sequence[int] | None = None) -> str:
+    """For the terminal: these errata in full, or, without a choice, the numbers of all of them."""
+    if numbers is None:
+        blocks = [f"{item.number}. {item.where}\n" + _aligned(item.show()) for item in ERRATA]
+        return "\n\n".join([*blocks, "In full: perfeds2 errata N"])
+    return "\n\n".join(_in_full(item) for item in chosen(numbers))
+
+
+def errata_table(numbers: Sequence[int] | None = None) -> str:
+    """The bare numbers, one a line: erratum, what is measured, value, separated by tabs."""
+    items = ERRATA if numbers is None else chosen(numbers)
+    return "\n".join(f"{item.number}\t{label}\t{value}" for item in items for label, value in item.show())
+
+
+def errata_markdown() -> str:
+    """docs/errata.md."""
+    listed = [_markdown_section(item) for item in ERRATA]
+    first_new = next(at for at, item in enumerate(ERRATA) if item.number == FIRST_NEW)
+    parts = [
+        PROSE["introduction"],
+        *listed[:first_new],
+        PROSE["new"],
+        *listed[first_new:],
+        PROSE["slips"],
+        PROSE["left_open"],
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def chosen(numbers: Sequence[int]) -> list[Erratum]:
+    """The errata with these numbers."""
+    known = {item.number: item for item in ERRATA}
+    for number in numbers:
+        if number not in known:
+            raise InputError(f"there is no erratum {number}; choose from 1 to {max(known)}.")
+    return [known[number] for number in numbers]
+
+
+def _in_full(item: Erratum) -> str:
+    prose = {"printed": item.printed, "wrong": item.wrong, "ours": item.ours}
+    lines = [f"{item.number}. {item.where}"]
+    for name, text in prose.items():
+        lines += textwrap.wrap(text, 100, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11)
+    for name, references in (("code", item.code), ("test", item.tests)):
+        lines += [f"  {name if at == 0 else '':<9}{reference}" for at, reference in enumerate(references)]
+    return "\n".join([*lines, _aligned(item.show())])
+
+
+def _aligned(numbers: Numbers) -> str:
+    if not numbers:
+        return "  (a matter of names: no number)"
+    width = max(len(label) for label, _ in numbers)
+    return "\n".join(f"  {label:<{width}}  {_written(value)}" for label, value in numbers)
+
+
+def _markdown_section(item: Erratum) -> str:
+    numbers = item.show()
+    table = [
+        "| measured | |",
+        "|---|---:|",
+        *(f"| {_escaped(label)} | {_written(value)} |" for label, value in numbers),
+    ]
+    return "\n".join(
+        [
+            f"### {item.number}. {_escaped(item.where)}",
+            "",
+            f"**Printed.** {_escaped(item.printed)}",
+            "",
+            f"**Wrong.** {_escaped(item.wrong)}",
+            "",
+            f"**Ours.** {_escaped(item.ours)}",
+            "",
+            *(table if numbers else ["A matter of names: no number."]),
+            "",
+            f"* Command: `perfeds2 errata {item.number}`",
+            "* Code: " + ", ".join(f"`{name}`" for name in item.code),
+            "* Tests: " + ", ".join(f"`{name}`" for name in item.tests),
+        ]
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("*", r"\*").replace("|", r"\|")
+
+
+def _written(value: int | float | str) -> str:
+    """Three significant digits: what any machine computes the same."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    return format(float(f"{value:.3g}"), ",.6g" if 1e-4 <= abs(value) < 1e6 or value == 0 else ".3g")

@@ -1,0 +1,57 @@
+"""Does Ctrl-C stop a command, wherever it hits, without noise?"""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+DROPPED = """
+import gc, signal, sys, time
+import typer
+import perfeds2.spec.fields
+from perfeds2.console import guarded, hear_interrupts
+
+pressed = []
+
+def press(*_):  # as JAX has one: what is raised in it goes nowhere
+    if not pressed:
+        pressed.append(signal.raise_signal(signal.SIGINT))
+
+hear_interrupts()
+try:
+    with guarded("plan", []):
+        gc.callbacks.append(press)
+        gc.collect()
+        time.sleep(30)  # heeds nothing
+except typer.Exit as stop:
+    sys.exit(stop.exit_code)
+"""
+
+
+def test_a_ctrl_c_dropped_in_a_callback_comes_again_and_nothing_is_said_of_it():
+    begun = time.monotonic()
+    stopped = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False)
+    assert (stopped.returncode, stopped.stderr) == (130, "\nInterrupted.\n")
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("presses", [1, 4])
+def test_ctrl_c_in_the_middle_of_a_plan_is_130_without_noise(tmp_path, presses):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfeds2.cli", "plan", "--ues", "6", "--quorum", "2", "--quiet", "--out", "planned"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "planned" / "spec.toml").exists() and process.poll() is None:
+        time.sleep(0.05)
+    for _ in range(presses):
+        time.sleep(random.uniform(0, 1 / presses))
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Exception ignored" not in said
+    assert "Traceback" not in said
