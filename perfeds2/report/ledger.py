@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.files import write_text
-from perfeds2.paper import claims
+from perfeds2.paper import claims as claims_module
 from perfeds2.paper.claims import LEAST_SEEDS, Comparison, Entry, Finding, Verdict
 from perfeds2.paper.figures.figure import TARGET
 from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal
@@ -100,7 +100,7 @@ def meaning() -> str:
 
 def rule() -> str:
     """How verdicts come about, as the module that gives them says it."""
-    paragraph = inspect.cleandoc(claims.__doc__ or "").partition("\n\n")[2]
+    paragraph = inspect.cleandoc(claims_module.__doc__ or "").partition("\n\n")[2]
     return " ".join(paragraph.removeprefix("The rule. ").split())
 
 
@@ -140,43 +140,30 @@ def write_ledger(entries: Sequence[Entry], out: Path) -> list[Path]:
     import pandas as pd
 
     written = [out / "claims.csv", out / "claims.json"]
-    rows = [_row(entry, finding) for entry in entries for finding in entry.findings]
-    write_text(written[0], pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    rows = [
+        _about(entry) | {"claim_verdict": entry.verdict} | _measured(finding)
+        for entry in entries
+        for finding in entry.findings
+    ]
+    table = pd.DataFrame(rows).drop(columns="values", errors="ignore")
+    write_text(written[0], table.to_csv(index=False, lineterminator="\n"))
     write_text(written[1], ledger_json(entries))
     return written
 
 
 def ledger_json(entries: Sequence[Entry]) -> str:
     """The ledger as JSON: the rule, the counts, and every claim with its comparisons."""
-    return (
-        json.dumps(
-            {
-                "rule": rule(),
-                "least_seeds": LEAST_SEEDS,
-                "counts": {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS},
-                "claims": [
-                    {
-                        "claim": entry.claim.number,
-                        "sentence": entry.claim.sentence,
-                        "where": entry.claim.where,
-                        "verdict": entry.verdict,
-                        "comparisons": [_measured(finding) for finding in entry.findings],
-                    }
-                    for entry in entries
-                ],
-            },
-            indent=1,
-            ensure_ascii=False,
-        )
-        + "\n"
-    )
+    claims = [
+        _about(entry) | {"verdict": entry.verdict, "comparisons": [_measured(finding) for finding in entry.findings]}
+        for entry in entries
+    ]
+    found = {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS}
+    whole = {"rule": rule(), "least_seeds": LEAST_SEEDS, "counts": found, "claims": claims}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _row(entry: Entry, finding: Finding) -> dict[str, Any]:
-    claim = entry.claim
-    return {"claim": claim.number, "sentence": claim.sentence, "where": claim.where, "claim_verdict": entry.verdict} | {
-        key: value for key, value in _measured(finding).items() if key != "values"
-    }
+def _about(entry: Entry) -> dict[str, Any]:
+    return {"claim": entry.claim.number, "sentence": entry.claim.sentence, "where": entry.claim.where}
 
 
 def _measured(finding: Finding) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from perfeds2.report.document import (
 )
 from perfeds2.report.results import meaning, results_table
 from perfeds2.report.run import Run, load_run
-from perfeds2.report.series import curve_panels, groups
+from perfeds2.report.series import curve_panels, groups, shares_rows, staleness_rows
 from perfeds2.report.style import DASHES_PX
 from perfeds2.report.tables import as_html
 from perfeds2.report.traces import Chart, curve_chart
@@ -40,7 +40,8 @@ def page(run: Run) -> str:
     numbers = {algorithm.name: number for number, algorithm in enumerate(run.algorithms)}
     curves = [curve_chart(panel, numbers) for panel in curve_panels(run)]
     activity, ues = activity_chart(run, timed), ue_chart(run)
-    shared = [chart for chart in (staleness_chart(run, timed), shares_chart(run, timed)) if chart]
+    stale, taken = staleness_rows(run, timed), shares_rows(run, timed)
+    shared = [*([staleness_chart(stale)] if stale else []), *([shares_chart(taken)] if taken else [])]
     sections = [
         _header(run),
         _curves_section(run, curves) if curves else "",

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -22,7 +21,7 @@ from perfeds2.report.drawing import (
 )
 from perfeds2.report.results import write_latex
 from perfeds2.report.run import Run, load_run
-from perfeds2.report.series import Activity, CurvePanel, Group
+from perfeds2.report.series import Activity, BarRows, CurvePanel, Group
 from perfeds2.report.style import DASHES_PX, LOST_COLOUR, MARK, STATE_COLOURS, short
 
 SHOWN_UES = 8  # rows of the activity figure
@@ -43,8 +42,9 @@ def _figures(run: Run) -> dict[str, Figure]:
     figures = {panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(run)}
     timed = series.groups(run)
     if any(timeline.rounds for group in timed for timeline in group.timelines):
-        figures |= {"activity": _activity_figure(run, timed), "staleness": _staleness_figure(run, timed)}
-        figures["shares"] = _shares_figure(run, timed)
+        figures["activity"] = _activity_figure(run, timed)
+        bars = {"staleness": series.staleness_rows(run, timed), "shares": series.shares_rows(run, timed)}
+        figures |= {name: _bars_figure(rows) for name, rows in bars.items() if rows is not None}
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
@@ -57,7 +57,9 @@ def _curve_figure(panel: CurvePanel) -> Figure | None:
 
 def _activity_figure(run: Run, groups: Sequence[Group]) -> Figure | None:
     """The first group of each mode, and every own algorithm, below one another in the same window of time."""
-    shown = list({_mode(group): group for group in reversed(groups)}.values())[::-1]
+    modes = [group.algorithms[0].mode for group in groups]
+    kinds = [mode if mode in DASHES_PX else group.label for mode, group in zip(modes, groups, strict=True)]
+    shown = [group for number, group in enumerate(groups) if kinds.index(kinds[number]) == number]
     timelines = [group.timelines[0] for group in shown]
     rows = min(SHOWN_UES, timelines[0].population)
     window_s = series.activity_window_s(timelines, rows, jobs_each=3)
@@ -78,11 +80,6 @@ def _activity_figure(run: Run, groups: Sequence[Group]) -> Figure | None:
     return figure
 
 
-def _mode(group: Group) -> str:
-    mode = group.algorithms[0].mode
-    return mode if mode in DASHES_PX else group.label
-
-
 def _draw_activity(axes: Axes, activity: Activity) -> None:
     for state, found in activity.intervals.items():
         if len(found):
@@ -95,32 +92,23 @@ def _draw_activity(axes: Axes, activity: Activity) -> None:
         axes.plot(activity.lost[:, 1], activity.lost[:, 0], "x", **cross)
 
 
-def _staleness_figure(run: Run, groups: Sequence[Group]) -> Figure:
-    labels, bars = series.staleness_bars(groups)
-    figure, panels = _rows(run, groups, bars)
-    every = -(-len(labels) // 10)
-    panels[-1].set_xticks(range(0, len(labels), every), labels[::every])
-    panels[-1].set_xlabel("Staleness (rounds)")
-    return figure
-
-
-def _shares_figure(run: Run, groups: Sequence[Group]) -> Figure:
-    figure, panels = _rows(run, groups, [100 * group.timelines[0].shares for group in groups])
-    top = max(axes.get_ylim()[1] for axes in panels)
-    for axes in panels:
-        axes.axhline(100 / run.ues, color=MARK, linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.set_ylim(0, top)
-    panels[-1].set_xlabel("UE")
-    return figure
-
-
-def _rows(run: Run, groups: Sequence[Group], bars: Sequence[np.ndarray]) -> tuple[Figure, list[Axes]]:
+def _bars_figure(rows: BarRows) -> Figure:
     """A panel of bars per group, below one another."""
-    figure = new_figure(0.5 + 0.65 * len(groups))
-    panels = stacked_axes(figure, len(groups))
-    for axes, group, values in zip(panels, groups, bars, strict=True):
-        axes.bar(np.arange(values.size), values, width=0.8, color=group.colour(run), linewidth=0)
-        name_panel(axes, short(group.label, 60))
+    figure = new_figure(0.5 + 0.65 * len(rows.names))
+    panels = stacked_axes(figure, len(rows.names))
+    at = [place if isinstance(x, str) else x for place, x in enumerate(rows.x)]
+    for axes, name, colour, values in zip(panels, rows.names, rows.colours, rows.percent, strict=True):
+        axes.bar(at, values, width=0.8 * rows.crowd, color=colour, linewidth=0)
+        name_panel(axes, short(name, 60))
         axes.grid(False, axis="x")
+    if rows.equal is not None:  # to be compared, so on one scale
+        top = max(axes.get_ylim()[1] for axes in panels)
+        for axes in panels:
+            axes.axhline(rows.equal, color=MARK, linewidth=0.8, linestyle=(0, (3, 2)))
+            axes.set_ylim(0, top)
+    if isinstance(rows.x[0], str):
+        every = -(-len(rows.x) // 10)
+        panels[-1].set_xticks(at[::every], rows.x[::every])
+    panels[-1].set_xlabel(rows.x_title)
     figure.supylabel("Merged updates (%)", fontsize=8)
-    return figure, panels
+    return figure

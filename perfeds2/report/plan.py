@@ -44,11 +44,12 @@ def print_plan(plan: Plan) -> None:
 def answer(plan: Plan) -> list[str]:
     """What was asked, what to do, and against what: plain sentences."""
     best, target, theory = plan.best, plan.target, plan.theory
+    source = "trained by a pilot" if best.rounds_from == "pilot" else "from the law through the pilots"
     said = [
         f"Target: personalised training loss {target.loss:.4g} ({target.loss_from}); for the bounds ε = "
         f"{target.epsilon:.3g} ({target.epsilon_from}).",
         f"[bold]Soonest: {_name(best)}: {_seconds(best.seconds)} predicted[/bold] = {best.rounds:.0f} rounds "
-        f"({_source(best)}) × {best.seconds_per_round:.4g} s a round (simulated).",
+        f"({source}) × {best.seconds_per_round:.4g} s a round (simulated).",
     ]
     spec = plan.find(plan.spec_quorum, plan.spec_max_staleness, "first")
     if spec is not None and spec is not best:
@@ -129,21 +130,11 @@ def _impossible_table(plan: Plan) -> Table:
 
 
 def _law_line(plan: Plan) -> str:
-    law, terms = plan.law, []
-    for weight, what in (
-        (law.noise, "/A"),
-        (law.staleness, "·mean τ²"),
-        (law.late, "·(mean τ²)²"),
-        (law.inequality, "·(n·Ση² − 1)"),
-    ):
-        if weight > 0:
-            terms.append(f" + {weight:.2g}{what}")
-    missed = (
-        ""
-        if law.left_out_factor is None
-        else f"; fitted without one of them it misses it by a factor of {law.left_out_factor:.2g} at worst"
-    )
-    return f"The law: rounds = {law.base:.0f}·(1{''.join(terms)}), through {len(plan.pilots)} pilots{missed}."
+    law, worst = plan.law, plan.law.left_out_factor
+    weights = {"/A": law.noise, "·mean τ²": law.staleness, "·(mean τ²)²": law.late, "·(n·Ση² − 1)": law.inequality}
+    terms = "".join(f" + {weight:.2g}{what}" for what, weight in weights.items() if weight > 0)
+    missed = "" if worst is None else f"; fitted without one of them it misses it by a factor of {worst:.2g} at worst"
+    return f"The law: rounds = {law.base:.0f}·(1{terms}), through {len(plan.pilots)} pilots{missed}."
 
 
 def _constants_table(plan: Plan) -> Table:
@@ -165,8 +156,7 @@ def _theory_lines(plan: Plan) -> list[str]:
         f"largest admissible at the spec's S is {theory.largest_beta_printed:.2g} (printed), "
         f"{theory.largest_beta_sharpened:.2g} (sharpened), {theory.largest_beta_proved:.2g} (proved)."
     ]
-    given = {"printed": best.printed, "sharpened": best.sharpened, "proved": best.proved}
-    silent = [f"{name}: {b.obstacle}" for name, b in given.items() if b is not None and b.obstacle is not None]
+    silent = [f"{name}: {bound.obstacle}" for name, bound in _bounds(best).items() if bound.obstacle is not None]
     if silent:
         said.append(f"Bounds that promise nothing at the choice: {'; '.join(silent)}.")
     return said
@@ -248,10 +238,6 @@ def _bound(max_staleness: int | None) -> str:
     return "none" if max_staleness is None else str(max_staleness)
 
 
-def _source(candidate: Candidate) -> str:
-    return "trained by a pilot" if candidate.rounds_from == "pilot" else "from the law through the pilots"
-
-
 def _outcome(candidate: Candidate) -> str:
     if candidate.obstacle is not None:
         return f"not possible, {candidate.obstacle.rstrip('.')}"
@@ -268,15 +254,14 @@ def _short(value: float | None) -> str:
 
 def _promise(candidate: Candidate) -> str:
     """The bounds that promise something; or why even the most willing one does not."""
-    given: dict[str, BoundRounds | None] = {
-        "printed": candidate.printed,
-        "sharpened": candidate.sharpened,
-        "proved": candidate.proved,
-    }
-    promises = [f"{name} {_seconds(b.seconds)}" for name, b in given.items() if b is not None and b.rounds is not None]
-    if promises:
-        return ", ".join(promises)
-    return "–" if candidate.printed is None else "nothing"
+    given = _bounds(candidate)
+    promises = [f"{name} {_seconds(bound.seconds)}" for name, bound in given.items() if bound.rounds is not None]
+    return ", ".join(promises) or ("nothing" if "printed" in given else "–")
+
+
+def _bounds(candidate: Candidate) -> dict[str, BoundRounds]:
+    given = {"printed": candidate.printed, "sharpened": candidate.sharpened, "proved": candidate.proved}
+    return {name: bound for name, bound in given.items() if bound is not None}
 
 
 def write_plan(plan: Plan, folder: Path) -> list[Path]:
@@ -356,11 +341,10 @@ def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:
         else:
             shared.append(([bound], points))
     name = "planned" if closing == "planned" else "first A"
-    return {f"{name}, S = {', '.join(map(_bound, sorted(same, key=_rank)))}": points for same, points in shared}
-
-
-def _rank(max_staleness: int | None) -> float:
-    return math.inf if max_staleness is None else max_staleness
+    return {
+        f"{name}, S = {', '.join(map(_bound, sorted(same, key=lambda bound: math.inf if bound is None else bound)))}": points
+        for same, points in shared
+    }
 
 
 def _dots(axes: Axes, points: Sequence[Candidate], values: Sequence[float | None], colour: str) -> None:

@@ -103,9 +103,8 @@ def _cell(run: Run, algorithm: Outcome, measure: Measure) -> Cell:
         return text
     means = [e.mean for a in run.algorithms if (e := a.estimates.get(measure.name)) and e.mean is not None]
     is_best = len(run.algorithms) > 1 and estimate.mean == measure.best(means)
-    half = estimate.half_width
-    spread = [] if half is None else [Span(f" ± {half * measure.scale:{measure.form}}", "half")]
-    return [Span(text, "best" if is_best else ""), *spread]
+    half = "" if estimate.half_width is None else f" ± {estimate.half_width * measure.scale:{measure.form}}"
+    return [Span(text, "best" if is_best else ""), Span(half, "half")]
 
 
 def _target_column(run: Run) -> list[Shown]:
@@ -117,11 +116,16 @@ def _target_column(run: Run) -> list[Shown]:
     cells: list[Cell] = []
     for algorithm in run.algorithms:
         median = algorithm.target_median_s
-        text = "never" if not algorithm.reached else "–" if median is None else f"{median:,.1f}"
         is_best = algorithm.reached == seeds and len(run.algorithms) > 1 and median == min(everywhere)
-        some = [Span(f" ({algorithm.reached} of {seeds})", "half")] if 0 < algorithm.reached < seeds else []
-        cells.append([Span(text, "best" if is_best else ""), *some])
+        text, some = time_to_target(median, algorithm.reached, seeds)
+        cells.append([Span(text, "best" if is_best else ""), Span(some, "half")])
     return [(Column(f"Time to {target} (s)", narrow=f"seconds\nto {target}"), cells)]
+
+
+def time_to_target(median_s: float | None, reached: int, seeds: int) -> tuple[str, str]:
+    """The median, and of how many seeds it is where some never got there."""
+    text = "never" if not reached else "–" if median_s is None else f"{median_s:,.1f}"
+    return text, f" ({reached} of {seeds})" if 0 < reached < seeds else ""
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:

@@ -12,9 +12,11 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from perfeds2.report.run import Outcome, Run
-from perfeds2.report.style import METRICS, NEUTRAL, LineStyle
+from perfeds2.report.style import METRICS, NEUTRAL, STATE_COLOURS, LineStyle
 from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.timeline.timeline import LOST, MERGED, State, Timeline
+
+MOST_BARS = 2_000
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,18 @@ class Group:
     def label(self) -> str:
         return ", ".join(algorithm.name for algorithm in self.algorithms)
 
-    def colour(self, run: Run) -> str:
-        """That of its algorithms, if it is one."""
-        tints = {run.styles[algorithm.name].colour for algorithm in self.algorithms}
-        return tints.pop() if len(tints) == 1 else NEUTRAL
+
+@dataclass(frozen=True)
+class BarRows:
+    """Per cent of the merged updates: a row of bars for every group of algorithms, over one x axis."""
+
+    names: list[str]  # of the groups
+    colours: list[str]
+    x: list[Any]  # what each bar stands for
+    percent: list[Float[np.ndarray, " b"]]  # a row each
+    x_title: str
+    equal: float | None = None  # the level to compare with
+    crowd: int = 1  # how many UEs a bar is the mean of
 
 
 @dataclass(frozen=True)
@@ -125,9 +135,20 @@ def mean_curve(rows: pd.DataFrame, metric: str, time_s: Float[np.ndarray, " t"])
 
 
 def in_view(found: Mapping[str, MeanCurve | None], metric: str) -> dict[str, MeanCurve]:
-    """The curves that there are, as they are drawn."""
+    """The curves that there are; of a loss without the interval where a mean leaves the drawing.
+
+    A diverging run's would cover all the others.
+    """
     there = {name: curve for name, curve in found.items() if curve is not None}
-    return losses_in_view(there) if "loss" in metric else there
+    top = loss_ceiling(there) if there and "loss" in metric else math.inf
+    return {
+        name: replace(
+            curve,
+            low=None if curve.low is None else np.where(curve.mean > top, curve.mean, curve.low),
+            high=None if curve.high is None else np.where(curve.mean > top, curve.mean, curve.high),
+        )
+        for name, curve in there.items()
+    }
 
 
 def carry_forward(
@@ -143,19 +164,6 @@ def loss_ceiling(drawn: Mapping[str, MeanCurve]) -> float:
     highest = max(float((curve.mean if curve.high is None else curve.high).max()) for curve in drawn.values())
     start = max(float(curve.mean[0]) for curve in drawn.values())
     return min(highest * 1.05, start * 1.5)
-
-
-def losses_in_view(drawn: Mapping[str, MeanCurve]) -> dict[str, MeanCurve]:
-    """Without the interval where a mean leaves the drawing: a diverging run's would cover all the others."""
-    top = loss_ceiling(drawn) if drawn else 0.0
-    return {
-        name: replace(
-            curve,
-            low=None if curve.low is None else np.where(curve.mean > top, curve.mean, curve.low),
-            high=None if curve.high is None else np.where(curve.mean > top, curve.mean, curve.high),
-        )
-        for name, curve in drawn.items()
-    }
 
 
 def groups(run: Run) -> list[Group]:
@@ -182,11 +190,30 @@ def staleness_bins(largest: int) -> tuple[Int[np.ndarray, " b"], list[str]]:
     return np.array(starts), labels
 
 
-def staleness_bars(groups: Sequence[Group]) -> tuple[list[str], list[Float[np.ndarray, " b"]]]:
-    """What each bin of staleness is called, and for every group the per cent of merged updates in it."""
-    largest = max((timeline.depth - 1 for group in groups for timeline in group.timelines), default=0)
-    starts, labels = staleness_bins(largest)
-    return labels, [100 * staleness_shares(group, starts) for group in groups]
+def staleness_rows(run: Run, groups: Sequence[Group]) -> BarRows | None:
+    """How stale the merged updates were, over all seeds."""
+    timelines = [timeline for group in groups for timeline in group.timelines]
+    if not any(timeline.rounds for timeline in timelines):
+        return None
+    starts, labels = staleness_bins(max(timeline.depth - 1 for timeline in timelines))
+    percent = [100 * staleness_shares(group, starts) for group in groups]
+    return BarRows(*_names_and_colours(run, groups), labels, percent, "Staleness (rounds)")
+
+
+def shares_rows(run: Run, groups: Sequence[Group]) -> BarRows | None:
+    """Who took part how often in the first seed's run, against equal shares."""
+    shares = [100 * group.timelines[0].shares for group in groups]
+    if not any(share.any() for share in shares):
+        return None
+    crowd = -(-run.ues // MOST_BARS)  # of many UEs, a bar shows the mean of so many successive ones
+    first = np.arange(0, run.ues, crowd)
+    percent = [np.add.reduceat(share, first) / np.diff(first, append=run.ues) for share in shares]
+    return BarRows(*_names_and_colours(run, groups), first.tolist(), percent, "UE", 100 / run.ues, crowd)
+
+
+def _names_and_colours(run: Run, groups: Sequence[Group]) -> tuple[list[str], list[str]]:
+    tints = [{run.styles[algorithm.name].colour for algorithm in group.algorithms} for group in groups]
+    return [group.label for group in groups], [tint.pop() if len(tint) == 1 else NEUTRAL for tint in tints]
 
 
 def staleness_shares(group: Group, starts: Int[np.ndarray, " b"]) -> Float[np.ndarray, " b"]:
@@ -217,12 +244,7 @@ def activity(timeline: Timeline, window_s: float, rows: int) -> Activity:
     """What the first UEs did in the window: intervals by state, and where jobs were merged or thrown away."""
     shown = timeline.prefix(min(timeline.until(window_s) + 1, timeline.rounds))
     rows = min(rows, timeline.population)
-    intervals: dict[State, list[tuple[float, float, float]]] = {
-        "computing": [],
-        "sending": [],
-        "waiting": [],
-        "idle": [],
-    }
+    intervals: dict[State, list[tuple[float, float, float]]] = {state: [] for state in STATE_COLOURS}
     for ue in range(rows):
         for state, start_s, end_s in shown.activity(ue):
             if start_s < window_s:

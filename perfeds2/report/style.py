@@ -7,6 +7,8 @@ mode has a dash. What is one's own has colours of its own, and is dash-dotted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from perfeds2.timeline.timeline import State
 
 COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
@@ -49,18 +51,12 @@ def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, Li
     for name, objective, mode in algorithms:  # first those whose style says what they are
         if mode in DASHES_PX and (style := LineStyle(tints[objective], DASHES_PX[mode])) not in styles.values():
             styles[name] = style
-    free = [style for style in _own_styles() if style not in styles.values()]
+    pairs = zip(SPARE_COLOURS * len(OWN_DASHES_PX), OWN_DASHES_PX * len(SPARE_COLOURS), strict=True)  # all there are
+    taken = {style.colour for style in styles.values()}
+    free = sorted((LineStyle(*pair) for pair in pairs), key=lambda style: style.colour in taken)
     others = [name for name, _, _ in algorithms if name not in styles]
     styles |= {name: free[number % len(free)] for number, name in enumerate(others)}
     return {name: styles[name] for name, _, _ in algorithms}
-
-
-def _own_styles() -> list[LineStyle]:
-    """Neighbours differ in both colour and dash."""
-    count = len(SPARE_COLOURS) * len(OWN_DASHES_PX)
-    return [
-        LineStyle(SPARE_COLOURS[at % len(SPARE_COLOURS)], OWN_DASHES_PX[at % len(OWN_DASHES_PX)]) for at in range(count)
-    ]
 
 
 def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:
@@ -74,24 +70,14 @@ def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:
 
 
 def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """For values of one setting: from one end of a scale to the other."""
-    stops = [[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in SEQUENCE]
-    styles = {}
-    for number, name in enumerate(names):
-        low, part = divmod(number * (len(stops) - 1) / max(len(names) - 1, 1), 1)
-        below, above = stops[int(low)], stops[min(int(low) + 1, len(stops) - 1)]
-        mixed = [round(a + part * (b - a)) for a, b in zip(below, above, strict=True)]
-        styles[name] = LineStyle("#" + "".join(f"{channel:02X}" for channel in mixed), (), MARKERS[number % 5])
-    return styles
-
-
-def many_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """For up to a dozen lines that have nothing to say of themselves: two in a row never share colour, dash or marker."""
-    tints = (MARK, *SPARE_COLOURS[:3], "#CC79A7", "#0072B2")
-    dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
+    """For values of settings: from one end of a scale to the other, and dashed in turn where they are many."""
+    places, stops = np.linspace(0, len(SEQUENCE) - 1, len(names)), range(len(SEQUENCE))
+    channels = [np.interp(places, stops, [int(tint[at : at + 2], 16) for tint in SEQUENCE]) for at in (1, 3, 5)]
+    tints = ["#" + "".join(f"{round(value):02X}" for value in colour) for colour in zip(*channels, strict=True)]
+    dashes = [*DASHES_PX.values()] if len(names) > len(SEQUENCE) else [()]
     return {
-        name: LineStyle(tints[at % 6], dashes[(at + at // 6) % len(dashes)], MARKERS[at % 5])
-        for at, name in enumerate(names)
+        name: LineStyle(tint, dashes[number % len(dashes)], MARKERS[number % len(MARKERS)])
+        for number, (name, tint) in enumerate(zip(names, tints, strict=True))
     }
 
 

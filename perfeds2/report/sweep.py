@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group as RichGroup
 from rich.text import Text
 
-from perfeds2.report.style import METRICS, LineStyle, many_styles, named_styles
+from perfeds2.report.results import time_to_target
+from perfeds2.report.style import METRICS, named_styles, ordered_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
 from perfeds2.report.terminal import LinePace, clock, live
 from perfeds2.report.terminal import console as open_console
@@ -74,7 +75,7 @@ def print_sweep(sweep: Sweep) -> None:
     axes = [axis.name for axis in sweep.grid.axes]
     if len(summary):
         console.print(for_terminal(_results(summary, axes)))
-        if summary["seeds"].min() < INTERVAL_SEEDS:
+        if min(summary["seeds"]) < INTERVAL_SEEDS:
             console.print(f"[dim]{NO_INTERVAL}[/dim]")
     if len(summary) > SHOWN_ROWS:
         console.print(f"… and {len(summary) - SHOWN_ROWS:,} more rows, in {sweep.path / 'sweep_summary.csv'}")
@@ -85,18 +86,14 @@ def _results(summary: "pd.DataFrame", axes: Sequence[str]) -> Table:
     heads = ("seeds", "seconds\nto target", "train loss\npersonal", "test accuracy\npersonal", "rounds")
     rows: list[list[Cell]] = []
     for row in summary.head(SHOWN_ROWS).to_dict("records"):
-        name = [Span(str(row["algorithm"])), *([Span(" (diverged)", "fails")] if row["diverged"] else [])]
-        rows.append(
-            [
-                *(_value(row[axis]) for axis in axes),
-                name,
-                str(row["seeds"]),
-                _seconds(row),
-                _with_interval(row, "train_loss_personal", ".3f"),
-                _with_interval(row, "test_accuracy_personal", ".1%"),
-                f"{row['rounds_mean']:,.0f}",
-            ]
+        name = [Span(str(row["algorithm"])), Span(" (diverged)" if row["diverged"] else "", "fails")]
+        median_s, seeds = row["time_to_target_s_median"], row["seeds"]
+        time_s = time_to_target(None if median_s != median_s else median_s, seeds - row["censored"], seeds)
+        loss, accuracy = (
+            _with_interval(row, *of) for of in (("train_loss_personal", ".3f"), ("test_accuracy_personal", ".1%"))
         )
+        rounds = f"{row['rounds_mean']:,.0f}"
+        rows.append([*(_value(row[axis]) for axis in axes), name, str(seeds), "".join(time_s), loss, accuracy, rounds])
     return Table([*map(Column, axes), Column("algorithm", "left"), *map(Column, heads)], rows)
 
 
@@ -115,20 +112,13 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _seconds(row: dict[str, Any]) -> str:
-    """The median over seeds, counting a seed that never got there as later than all."""
-    reached, seeds, median = row["seeds"] - row["censored"], row["seeds"], row["time_to_target_s_median"]
-    some = "" if reached == seeds else f" ({reached}/{seeds})"
-    return ("never" if reached == 0 else "–" if median != median else f"{median:.1f}") + some
-
-
 def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
     mean, low, high = (row[f"{name}_{part}"] for part in ("mean", "low", "high"))
     if mean != mean:  # no number: a seed diverged
         return "–"
     if low != low or row["seeds"] < INTERVAL_SEEDS:
         return format(mean, form)
-    return f"{format(mean, form)} ±{format((high - low) / 2, form).rstrip('%')}"
+    return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
 
 
 def write_chart(sweep: Sweep) -> list[Path]:
@@ -169,7 +159,9 @@ def draw_chart(figure: "Figure", summary: "pd.DataFrame", axes: Sequence[str]) -
     numbers = all(isinstance(value, int | float) for value in values)
     place = {value: value if numbers else number for number, value in enumerate(values)}
     lines = _lines_of(summary, axes)
-    for (label, rows), style in zip(lines.items(), _styles_of(list(lines), axes).values(), strict=True):
+    styles = (named_styles if len(axes) == 1 else ordered_styles)(list(lines))  # of algorithms, or of settings as well
+    for label, rows in lines.items():
+        style = styles[label]
         at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
         look = in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
         for panel, name, scale in zip(panels, ("test_accuracy_personal", "time_to_target_s"), (100, 1), strict=False):
@@ -185,11 +177,6 @@ def draw_chart(figure: "Figure", summary: "pd.DataFrame", axes: Sequence[str]) -
         panels[1].set_ylim(bottom=0)
     _label_values(panels[-1], axes[0], values, numbers)
     legend_above(figure, 2 if len(axes) > 1 else 3, labelled(panels[:1]))
-
-
-def _styles_of(labels: Sequence[str], axes: Sequence[str]) -> dict[str, LineStyle]:
-    """With one axis a line is an algorithm; with several they need looks of their own."""
-    return named_styles(labels) if len(axes) == 1 else many_styles(labels)
 
 
 def _label_values(bottom: "Axes", name: str, values: Sequence[Any], numbers: bool) -> None:

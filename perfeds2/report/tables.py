@@ -58,7 +58,8 @@ class Table:
 
 
 def _spans(cell: Cell) -> Sequence[Span]:
-    return [Span(cell)] if isinstance(cell, str) else [cell] if isinstance(cell, Span) else cell
+    spans = [Span(cell)] if isinstance(cell, str) else [cell] if isinstance(cell, Span) else cell
+    return [span for span in spans if span.text]
 
 
 def for_terminal(table: Table) -> rich_table.Table:

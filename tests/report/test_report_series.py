@@ -47,11 +47,13 @@ def test_a_loss_that_leaves_the_drawing_takes_its_interval_with_it():
     time_s, flat = np.arange(3.0), np.full(3, 2.0)
     calm = series.MeanCurve(time_s, flat, flat - 0.1, flat + 0.1)
     wild = series.MeanCurve(time_s, np.array([2.0, 1e6, 1e6]), np.array([1.9, -1e6, -1e6]), np.array([2.1, 3e6, 3e6]))
-    seen = series.losses_in_view({"calm": calm, "wild": wild, "one seed": series.MeanCurve(time_s, flat, None, None)})
+    seen = series.in_view(
+        {"calm": calm, "wild": wild, "one": series.MeanCurve(time_s, flat, None, None), "none": None}, "train_loss"
+    )
     np.testing.assert_array_equal(np.asarray(seen["calm"].low), flat - 0.1)
     np.testing.assert_array_equal(np.asarray(seen["wild"].low), [1.9, 1e6, 1e6])
     np.testing.assert_array_equal(np.asarray(seen["wild"].high), [2.1, 1e6, 1e6])
-    assert seen["one seed"].low is None
+    assert (list(seen), seen["one"].low) == (["calm", "wild", "one"], None)
 
 
 def test_without_a_horizon_a_curve_ends_with_its_shortest_seed(compared: Path):
