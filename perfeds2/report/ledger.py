@@ -12,7 +12,7 @@ from rich.table import Table
 
 from perfeds2.files import write_text
 from perfeds2.paper import claims
-from perfeds2.paper.claims import LEAST_SEEDS, Comparison, Entry, Finding, Verdict
+from perfeds2.paper.claims import LEAST_SEEDS, BetterThan, Entry, Finding, Verdict
 from perfeds2.paper.figures.figure import TARGET
 
 WIDE = 120  # columns a terminal needs for everything side by side
@@ -98,7 +98,7 @@ def rule() -> str:
     return " ".join(paragraph.removeprefix("The rule. ").split())
 
 
-def versus(comparison: Comparison) -> str:
+def versus(comparison: BetterThan) -> str:
     """Who is compared with whom, naming only what differs."""
     better, worse = comparison.better, comparison.worse
     if better.figure == worse.figure and better.panel == worse.panel:

@@ -1,6 +1,6 @@
 """What is varied, what is fixed, and for how long: a figure of the paper as data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,8 +11,8 @@ Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec
 
 
 @dataclass(frozen=True)
-class Line:
-    """One curve: an algorithm in a setting."""
+class PanelLine:
+    """One curve of a panel: an algorithm in a setting."""
 
     label: str
     algorithm: str
@@ -25,7 +25,7 @@ class Panel:
 
     title: str
     task: str
-    lines: tuple[Line, ...]
+    lines: tuple[PanelLine, ...]
     settings: Values
 
 
@@ -34,6 +34,11 @@ class Figure:
     name: str  # the paper's label
     caption: str  # in our words
     panels: tuple[Panel, ...]
+
+    @property
+    def lines(self) -> Iterator[tuple[Panel, PanelLine]]:
+        """Every line with its panel, in order."""
+        return ((panel, line) for panel in self.panels for line in panel.lines)
 
 
 # The paper's Section VI-A. It gives neither the labels a UE has in most figures nor S: ours are in the middle of the range
@@ -77,17 +82,17 @@ def merged(*parts: Values) -> dict[str, dict[str, Any]]:
     return result
 
 
-def algorithms(names: Iterable[str]) -> tuple[Line, ...]:
+def algorithms(names: Iterable[str]) -> tuple[PanelLine, ...]:
     """A line for each algorithm."""
-    return tuple(Line(name, name, {}) for name in names)
+    return tuple(PanelLine(name, name, {}) for name in names)
 
 
-def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[Line, ...]:
+def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[PanelLine, ...]:
     """PerFedS2 with one setting varied."""
-    return tuple(Line(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
+    return tuple(PanelLine(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
 
 
-def spec_of(panel: Panel, line: Line, seeds: tuple[int, ...], scale: Scale, changes: Values | None = None) -> Spec:
+def spec_of(panel: Panel, line: PanelLine, seeds: tuple[int, ...], scale: Scale, changes: Values | None = None) -> Spec:
     """Everything that decides one curve. ``changes`` to the paper's settings come last."""
     run = {"algorithms": (line.algorithm,), "seeds": seeds, "horizon_s": HORIZON_S[scale][panel.task]}
     quick = QUICK.get(panel.task, {}) if scale == "quick" else {}
