@@ -8,7 +8,7 @@ any does. A run that diverges is not left out: from then on its accuracy is 0. F
 to a target are shown beside it, never used for a verdict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,18 +28,20 @@ LEAST_SEEDS = 5
 
 
 @dataclass(frozen=True)
-class Curve:
+class CurveName:
+    """Where a curve is to be found."""
+
     figure: str
     panel: str
     line: str
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BetterThan:
     """One "better than" that a sentence of the paper asserts."""
 
-    better: Curve
-    worse: Curve
+    better: CurveName
+    worse: CurveName
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,14 @@ class Claim:
     number: int
     sentence: str  # what the paper asserts, in our words
     where: str
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[BetterThan, ...]
 
 
 @dataclass(frozen=True)
 class Finding:
     """One comparison, measured."""
 
-    comparison: Comparison
+    comparison: BetterThan
     difference: dict[str, Any]  # of the mean accuracy over the horizon, with its interval
     times_s: tuple[float | None, float | None]  # median time to the target, better and worse
     verdict: Verdict
@@ -69,133 +71,75 @@ class Entry:
     verdict: Verdict
 
 
-def _ranked(figure: str, panel: str, *lines: str) -> tuple[Comparison, ...]:
+Sentence = tuple[str, str, tuple[BetterThan, ...]]  # what is claimed, where, and what that compares
+
+
+def _best(sentence: str, figure: str, panel: str, best: str, *others: str) -> Sentence:
+    """One curve above all the others."""
+    names = [CurveName(figure, panel, line) for line in (best, *others)]
+    return sentence, figure, tuple(BetterThan(names[0], other) for other in names[1:])
+
+
+def _ranked(sentence: str, figure: str, panel: str, *lines: str) -> Sentence:
     """Lines from best to worst, neighbours compared."""
-    return tuple(
-        Comparison(Curve(figure, panel, better), Curve(figure, panel, worse)) for better, worse in pairwise(lines)
-    )
+    return sentence, figure, tuple(BetterThan(*pair) for pair in pairwise(CurveName(figure, panel, x) for x in lines))
 
 
-def _against(figure: str, panel: str, best: str, *others: str) -> tuple[Comparison, ...]:
-    return tuple(Comparison(Curve(figure, panel, best), Curve(figure, panel, other)) for other in others)
-
-
-def _claims() -> tuple[Claim, ...]:
+def _sentences() -> Iterator[Sentence]:
+    """What Section VI asserts, in our words."""
     shakespeare = ("Shakespeare, equal shares", "Shakespeare, random distances")
-    settings = [("exp_1", "MNIST"), ("exp_2", "MNIST"), ("exp_1", "CIFAR-100"), ("exp_2", "CIFAR-100")]
+    settings = [(figure, panel) for panel in ("MNIST", "CIFAR-100") for figure in ("exp_1", "exp_2")]
     settings += [("exp_7", panel) for panel in shakespeare]
-    listed: list[tuple[str, str, tuple[Comparison, ...]]] = []
-    for figure, panel in settings:
-        listed.append(
-            (
-                f"PerFedS2 saves time against synchronous training ({panel})",
-                figure,
-                _against(figure, panel, "PerFedS2", "PerFed-SYN"),
-            )
-        )
+    for place in settings:
+        yield _best(f"PerFedS2 saves time against synchronous training ({place[1]})", *place, "PerFedS2", "PerFed-SYN")
     for mode in ("-SYN", "S2", "-ASY"):
-        for figure, panel in settings:
-            listed.append(
-                (
-                    f"Personalised learning converges faster than not, {mode.strip('-')} ({panel})",
-                    figure,
-                    _against(figure, panel, f"PerFed{mode}", f"FedAvg{mode}"),
-                )
-            )
+        for place in settings:
+            sentence = f"Personalised learning converges faster than not, {mode.strip('-')} ({place[1]})"
+            yield _best(sentence, *place, f"PerFed{mode}", f"FedAvg{mode}")
     for figure in ("exp_1", "exp_2"):
-        listed.append(
-            (
-                "On MNIST asynchronous is fastest, semi-synchronous second, synchronous last",
-                figure,
-                _ranked(figure, "MNIST", "PerFed-ASY", "PerFedS2", "PerFed-SYN"),
-            )
-        )
-        listed.append(
-            (
-                "On CIFAR-100 semi-synchronous is best",
-                figure,
-                _against(figure, "CIFAR-100", "PerFedS2", "PerFed-SYN", "PerFed-ASY"),
-            )
-        )
-        listed.append(
-            (
-                "Without personalisation, too, synchronous is slowest and asynchronous fastest (MNIST)",
-                figure,
-                _ranked(figure, "MNIST", "FedAvg-ASY", "FedAvgS2", "FedAvg-SYN"),
-            )
-        )
+        sentence = "On MNIST asynchronous is fastest, semi-synchronous second, synchronous last"
+        yield _ranked(sentence, figure, "MNIST", "PerFed-ASY", "PerFedS2", "PerFed-SYN")
+        sentence = "On CIFAR-100 semi-synchronous is best"
+        yield _best(sentence, figure, "CIFAR-100", "PerFedS2", "PerFed-SYN", "PerFed-ASY")
+        sentence = "Without personalisation, too, synchronous is slowest and asynchronous fastest (MNIST)"
+        yield _ranked(sentence, figure, "MNIST", "FedAvg-ASY", "FedAvgS2", "FedAvg-SYN")
     for panel in ("MNIST", "CIFAR-100"):
-        listed.append(
-            (
-                f"Unequal shares are worse than equal ones ({panel})",
-                "exp_1, exp_2",
-                (Comparison(Curve("exp_1", panel, "PerFedS2"), Curve("exp_2", panel, "PerFedS2")),),
-            )
-        )
+        pair = BetterThan(*(CurveName(figure, panel, "PerFedS2") for figure in ("exp_1", "exp_2")))
+        yield f"Unequal shares are worse than equal ones ({panel})", "exp_1, exp_2", (pair,)
     for panel in ("MNIST, equal shares", "MNIST, random distances", *shakespeare):
-        listed.append(
-            (
-                f"PerFedS2 beats FedAvgS2 and FedProxS2 ({panel})",
-                "exp_8",
-                _against("exp_8", panel, "PerFedS2", "FedAvgS2", "FedProxS2"),
-            )
+        yield _best(
+            f"PerFedS2 beats FedAvgS2 and FedProxS2 ({panel})", "exp_8", panel, "PerFedS2", "FedAvgS2", "FedProxS2"
         )
-    listed.append(
-        ("More labels a UE is worse (MNIST)", "exp_3", _ranked("exp_3", "MNIST", "l = 2", "l = 4", "l = 6", "l = 8"))
-    )
-    listed.append(
-        (
-            "More labels a UE is worse (CIFAR-100)",
-            "exp_3",
-            _ranked("exp_3", "CIFAR-100", "l = 3", "l = 5", "l = 7", "l = 9"),
-        )
-    )
-    for figure, panel in (("exp_4", "MNIST"), ("exp_5", "MNIST"), ("exp_4", "CIFAR-100")):
-        listed.append(
-            (f"Fewer updates a round are better ({panel})", figure, _ranked(figure, panel, "A = 5", "A = 10", "A = 15"))
-        )
-    listed.append(
-        (
-            "A = 10 wins on CIFAR-100 with random distances",
-            "exp_5",
-            _against("exp_5", "CIFAR-100", "A = 10", "A = 5", "A = 15"),
-        )
-    )
+    for panel, labels in (("MNIST", (2, 4, 6, 8)), ("CIFAR-100", (3, 5, 7, 9))):
+        yield _ranked(f"More labels a UE is worse ({panel})", "exp_3", panel, *(f"l = {label}" for label in labels))
+    for place in (("exp_4", "MNIST"), ("exp_5", "MNIST"), ("exp_4", "CIFAR-100")):
+        yield _ranked(f"Fewer updates a round are better ({place[1]})", *place, "A = 5", "A = 10", "A = 15")
+    sentence = "A = 10 wins on CIFAR-100 with random distances"
+    yield _best(sentence, "exp_5", "CIFAR-100", "A = 10", "A = 5", "A = 15")
     for panel in ("MNIST", "CIFAR-100"):
-        listed.append(
-            (
-                f"A larger staleness bound is better ({panel})",
-                "exp_6",
-                _ranked("exp_6", panel, *(f"S = {s}" for s in (5, 4, 3, 2, 1))),
-            )
-        )
-    return tuple(Claim(number, *entry) for number, entry in enumerate(listed, start=1))
+        bounds = (f"S = {s}" for s in (5, 4, 3, 2, 1))
+        yield _ranked(f"A larger staleness bound is better ({panel})", "exp_6", panel, *bounds)
 
 
-CLAIMS = _claims()
+CLAIMS = tuple(Claim(number, *sentence) for number, sentence in enumerate(_sentences(), start=1))
 
 
 def ledger(folder: Path | str, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
     """Every claim with what was measured and the verdict the rule gives."""
     curves = load_curves(folder)
-    groups = {Curve(*map(str, key)): table for key, table in curves.groupby(["figure", "panel", "line"])}  # type: ignore[arg-type]  # key is a tuple
+    groups = {CurveName(*map(str, key)): table for key, table in curves.groupby(["figure", "panel", "line"])}  # type: ignore[arg-type]  # key is a tuple
     return [_judge(claim, groups) for claim in claims]
 
 
-def _judge(claim: Claim, groups: "dict[Curve, pd.DataFrame]") -> Entry:
+def _judge(claim: Claim, groups: "dict[CurveName, pd.DataFrame]") -> Entry:
     findings = tuple(_measure(comparison, groups) for comparison in claim.comparisons)
     verdicts = {finding.verdict for finding in findings}
-    verdict: Verdict = "undecided"
-    if "fails" in verdicts:
-        verdict = "fails"
-    elif "not run" in verdicts:
-        verdict = "not run"
-    elif verdicts == {"holds"}:
-        verdict = "holds"
+    first: tuple[Verdict, ...] = ("fails", "not run", "undecided", "holds")  # the first of these that there is
+    verdict: Verdict = next(each for each in first if each in verdicts)
     return Entry(claim, findings, verdict)
 
 
-def _measure(comparison: Comparison, groups: "dict[Curve, pd.DataFrame]") -> Finding:
+def _measure(comparison: BetterThan, groups: "dict[CurveName, pd.DataFrame]") -> Finding:
     better, worse = groups.get(comparison.better), groups.get(comparison.worse)
     if better is None or worse is None:
         return Finding(comparison, statistic([]), (None, None), "not run")

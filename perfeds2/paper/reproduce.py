@@ -7,27 +7,25 @@ its spec. Where the data lie is not part of it.
 import hashlib
 import json
 import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tomli_w
 
+from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.paper.figures.figure import TASK, Figure, Line, Panel, Scale, Values, spec_of
+from perfeds2.paper.figures import FIGURES
+from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Values, spec_of
 from perfeds2.runs.folder import Folder, alone, open_folder
-from perfeds2.spec.fields import InputError, Spec, read_toml
+from perfeds2.spec.fields import Spec, read_toml, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from perfeds2.runs.execute import Progress, Watch
-
-FIGURES = tuple(f"exp_{number}" for number in range(1, 9))
+    from perfeds2.runs.execute import Progress, ProgressWatch
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Run:
     """One algorithm in one setting, with all seeds, and the curves it gives."""
 
     spec: Spec
-    curves: tuple[tuple[str, Panel, Line], ...]  # (figure, panel, line)
+    curves: tuple[tuple[str, Panel, PanelLine], ...]  # (figure, panel, line)
 
     @property
     def name(self) -> str:
@@ -45,11 +43,11 @@ class Run:
 
 def load_figures(names: Sequence[str]) -> list[Figure]:
     """The figures by name; all of them for ``all``."""
-    chosen = FIGURES if "all" in names else tuple(dict.fromkeys(names))
+    chosen = tuple(FIGURES) if "all" in names else tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in FIGURES:
             raise InputError(f"{name!r} is not a figure; expected {', '.join(FIGURES)} or all.")
-    return [import_module(f"perfeds2.paper.figures.{name}").FIGURE for name in chosen]
+    return [FIGURES[name] for name in chosen]
 
 
 def plan_runs(
@@ -63,73 +61,106 @@ def plan_runs(
     unknown = [task for task in tasks or () if task not in TASK]
     if unknown:
         raise InputError(f"--task {unknown[0]} is in no figure; expected one of {', '.join(TASK)}.")
-    together: dict[str, tuple[Spec, list[tuple[str, Panel, Line]]]] = {}
+    shared: dict[str, tuple[Spec, list[tuple[str, Panel, PanelLine]]]] = {}
     for figure in figures:
-        for panel, line in _lines(figure):
+        for panel, line in figure.lines:
             if tasks is None or panel.task in tasks:
                 spec = spec_of(panel, line, seeds, scale, changes)
-                together.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
-    if not together and tasks is not None:
+                shared.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
+    if not shared and tasks is not None:
         raise InputError(f"no panel of {', '.join(figure.name for figure in figures)} is on {', '.join(tasks)}.")
-    return [Run(spec, tuple(curves)) for spec, curves in together.values()]
+    return [Run(spec, tuple(curves)) for spec, curves in shared.values()]
 
 
 def open_set(out: Path, scale: Scale, changes: Values) -> None:
     """Say in a folder what its figures are made with, once. Refuses to mix them with figures made otherwise."""
     path, text = out / "reproduce.toml", tomli_w.dumps({"scale": scale, "changes": changes})
-    if path.exists():
-        if path.read_text(encoding="utf-8") != text:
-            raise InputError(
-                f"--out {out} holds figures of another scale or other settings (see {path}); choose another."
-            )
-    else:
+    if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
+    elif path.read_text(encoding="utf-8") != text:
+        raise InputError(f"--out {out} holds figures of another scale or other settings (see {path}); choose another.")
 
 
 def reproduce(
     figures: Sequence[Figure],
     runs: Sequence[Run],
     out: Path,
-    watch: "Watch | None" = None,
+    watch: "ProgressWatch | None" = None,
     data_dir: Path | str | None = None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
     from perfeds2.runs.execute import execute
 
-    _check(runs, out, data_dir)
+    done = _finished_runs(out)
+    _check([run for run in runs if run.spec.to_toml() not in done], data_dir)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out):
         clear_unfinished(out)
-        rows: dict[str, list[dict[str, object]]] = defaultdict(list)
+        rows: dict[str, list[dict[str, object]]] = {figure.name: [] for figure in figures}
         last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
         for number, run in enumerate(runs):
-            folder = open_folder(out / "runs" / run.name, run.spec)
-            if not folder.finished:
-                execute(_with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs)))
-            for row in _curve_rows(run, out):
+            home = done.get(run.spec.to_toml())
+            if home is None:
+                folder = open_folder(out / "runs" / run.name, run.spec)
+                if not folder.finished:
+                    execute(
+                        _with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs))
+                    )
+                home = folder.path
+            for row in _curve_rows(run, home):
                 rows[str(row["figure"])].append(row)
             for figure in figures:
                 if last.get(figure.name) == number:
                     yield figure, _write_curves(figure, rows[figure.name], out)
 
 
-def _check(runs: Sequence[Run], out: Path, data_dir: Path | str | None) -> None:
+def _finished_runs(out: Path) -> dict[str, Path]:
+    """By spec, as it is written today: an older version may have written, and so named, the same settings otherwise."""
+    done: dict[str, Path] = {}
+    for path in sorted(out.glob("runs/*/spec.toml")):
+        if Folder(path.parent).finished:
+            try:
+                done[resolve(read_toml(path)).to_toml()] = path.parent
+            except InputError:  # no settings of ours: whatever it is, it is none of these runs
+                continue
+    return done
+
+
+def _check(runs: Sequence[Run], data_dir: Path | str | None) -> None:
     """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
-    from perfeds2.runs.execute import check
+    from perfeds2.spec.build import check
 
     seen: set[str] = set()
     for run in runs:
-        if not Folder(out / "runs" / run.name).finished:
-            data = f"{run.spec.task} {run.spec.cell.ues}"
-            check(_with_data(run.spec, data_dir), "simulate" if data in seen else "reproduce")
-            seen.add(data)
+        data = f"{run.spec.task} {run.spec.cell.ues}"
+        check(_with_data(run.spec, data_dir), trains=data not in seen)
+        seen.add(data)
 
 
 def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
     if data_dir is None:
         return spec
     return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
+
+
+def _part_of(watch: "ProgressWatch | None", number: int, total: int) -> "ProgressWatch | None":
+    if watch is None:
+        return None
+
+    def tell(progress: "Progress") -> None:
+        watch(replace(progress, share=(number + progress.share) / total))
+
+    return tell
+
+
+def _curve_rows(run: Run, home: Path) -> Iterator[dict[str, object]]:
+    import pandas as pd
+
+    metrics = pd.read_csv(home / "metrics.csv").to_dict("records")
+    for figure, panel, line in run.curves:
+        for record in metrics:
+            yield {"figure": figure, "panel": panel.title, "task": panel.task, "line": line.label, **record}
 
 
 def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) -> Path:
@@ -140,17 +171,11 @@ def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) 
     if path.exists():
         known = pd.read_csv(path)
         table = pd.concat([table, known[~known.panel.isin(table.panel)]], ignore_index=True)
-    order = {(panel.title, line.label): place for place, (panel, line) in enumerate(_lines(figure))}
+    order = {(panel.title, line.label): place for place, (panel, line) in enumerate(figure.lines)}
     places = [order.get(key, len(order)) for key in zip(table.panel, table.line, strict=True)]
     table = table.iloc[np.argsort(places, kind="stable")]
     write_text(path, table.to_csv(index=False, lineterminator="\n"))
     return path
-
-
-def _lines(figure: Figure) -> Iterator[tuple[Panel, Line]]:
-    for panel in figure.panels:
-        for line in panel.lines:
-            yield panel, line
 
 
 def load_curves(folder: Path | str) -> "pd.DataFrame":
@@ -168,37 +193,13 @@ def command_of(folder: Path) -> str:
     made, curves = read_toml(folder / "reproduce.toml"), load_curves(folder)
     names = [name for name in FIGURES if name in set(curves["figure"])]
     tasks = [task for task in TASK if task in set(curves["task"])]
-    some = {panel.task for figure in load_figures(names) for panel in figure.panels} != set(tasks)
+    some = {panel.task for name in names for panel in FIGURES[name].panels} != set(tasks)
     seeds = sorted(set(curves["seed"].tolist()))
-    changes = made["changes"].items()
-    words = [
-        *("perfeds2", "reproduce", *(["all"] if len(names) == len(FIGURES) else names), "--scale", made["scale"]),
-        *("--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))),
-        *(word for task in tasks if some for word in ("--task", task)),
-        *(word for section, values in changes for key in values for word in ("--set", _assignment(section, key, values[key]))),
-        *("--out", str(folder)),
-    ]  # fmt: skip
-    return shlex.join(words)
-
-
-def _assignment(section: str, key: str, value: object) -> str:
-    return f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
-
-
-def _part_of(watch: "Watch | None", number: int, total: int) -> "Watch | None":
-    if watch is None:
-        return None
-
-    def tell(progress: "Progress", watch: "Callable[[Progress], None]" = watch) -> None:
-        watch(replace(progress, share=(number + progress.share) / total))
-
-    return tell
-
-
-def _curve_rows(run: Run, out: Path) -> Iterator[dict[str, object]]:
-    import pandas as pd
-
-    metrics = pd.read_csv(out / "runs" / run.name / "metrics.csv")
-    for figure, panel, line in run.curves:
-        for record in metrics.to_dict("records"):
-            yield {"figure": figure, "panel": panel.title, "task": panel.task, "line": line.label, **record}
+    words = ["perfeds2", "reproduce", *(["all"] if len(names) == len(FIGURES) else names), "--scale", made["scale"]]
+    words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
+    for task in tasks if some else ():
+        words += ["--task", task]
+    for section, values in made["changes"].items():
+        for key, value in values.items():
+            words += ["--set", f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join([*words, "--out", str(folder)])

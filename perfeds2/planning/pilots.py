@@ -21,7 +21,7 @@ from perfeds2.learning.data import Data
 from perfeds2.learning.evaluate import MOST_UES
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import Point, train
+from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.planning.data import Candidate, Law, PilotRun, Target
 from perfeds2.planning.options import BANDWIDTH, Option, Scene, longer, make_option
 from perfeds2.timeline.timeline import Timeline
@@ -75,7 +75,7 @@ class Stand:
 def follow(scene: Scene, timeline: Timeline, *, every: int, seed: int) -> Iterator[Stand]:
     """Train along a timeline and evaluate every so many rounds. Stops where the loss is no number."""
     rounds = [*range(0, timeline.rounds, every), timeline.rounds]
-    points = [Point(k, float(timeline.start_s[k])) for k in rounds]
+    points = [EvaluationPoint(k, float(timeline.start_s[k])) for k in rounds]
     trainings = train(scene.task, timeline, scene.learner, points, seed=seed)
     for round_, training in zip(rounds, trainings, strict=False):
         now = training.values[-1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfeds2.files import write_text
 from perfeds2.paper import claims as claims_module
-from perfeds2.paper.claims import LEAST_SEEDS, Comparison, Entry, Finding, Verdict
+from perfeds2.paper.claims import LEAST_SEEDS, BetterThan, Entry, Finding, Verdict
 from perfeds2.paper.figures.figure import TARGET
 from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal
 from perfeds2.report.terminal import console as open_console
@@ -104,7 +104,7 @@ def rule() -> str:
     return " ".join(paragraph.removeprefix("The rule. ").split())
 
 
-def versus(comparison: Comparison) -> str:
+def versus(comparison: BetterThan) -> str:
     """Who is compared with whom, naming only what differs."""
     better, worse = comparison.better, comparison.worse
     if better.figure == worse.figure and better.panel == worse.panel:

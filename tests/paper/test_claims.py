@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from perfeds2.paper.claims import (
     CLAIMS,
     LEAST_SEEDS,
+    BetterThan,
     Claim,
-    Comparison,
-    Curve,
+    CurveName,
     ledger,
     mean_accuracy,
     median_time,
@@ -22,10 +22,10 @@ from perfeds2.paper.claims import (
 from perfeds2.paper.claims import _measure as measure
 from perfeds2.paper.reproduce import load_figures
 
-HIGH, LOW, GONE = (Curve("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "nobody"))
+HIGH, LOW, GONE = (CurveName("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "nobody"))
 
 
-def curve(accuracies: Sequence[float], which: Curve = HIGH) -> pd.DataFrame:
+def curve(accuracies: Sequence[float], which: CurveName = HIGH) -> pd.DataFrame:
     """One seed for each accuracy, which it has all the time."""
     rows = [
         {"figure": which.figure, "panel": which.panel, "task": "mnist", "line": which.line, "seed": seed, "time_s": t}
@@ -37,7 +37,7 @@ def curve(accuracies: Sequence[float], which: Curve = HIGH) -> pd.DataFrame:
 
 
 def verdict(high: Sequence[float], low: Sequence[float]) -> str:
-    return measure(Comparison(HIGH, LOW), {HIGH: curve(high), LOW: curve(low, LOW)}).verdict
+    return measure(BetterThan(HIGH, LOW), {HIGH: curve(high), LOW: curve(low, LOW)}).verdict
 
 
 def write(folder, *curves: pd.DataFrame) -> None:
@@ -64,16 +64,16 @@ def test_fewer_than_five_seeds_decide_nothing(seeds):
 
 def test_only_seeds_that_both_have_count():
     assert verdict([0.9] * 5, [0.1] * 4) == "undecided"
-    assert measure(Comparison(HIGH, LOW), {HIGH: curve([0.9] * 7), LOW: curve([0.1] * 5, LOW)}).verdict == "holds"
+    assert measure(BetterThan(HIGH, LOW), {HIGH: curve([0.9] * 7), LOW: curve([0.1] * 5, LOW)}).verdict == "holds"
 
 
 def test_a_claim_holds_if_all_comparisons_do_and_fails_if_any_does(tmp_path):
-    middle = Curve("exp_1", "MNIST", "PerFed-ASY")
+    middle = CurveName("exp_1", "MNIST", "PerFed-ASY")
     write(tmp_path, curve([0.9] * 5), curve([0.5] * 5, middle), curve([0.1] * 5, LOW))
-    up, down = Comparison(HIGH, middle), Comparison(LOW, middle)
-    unsure, absent = Comparison(HIGH, HIGH), Comparison(HIGH, GONE)
+    up, down = BetterThan(HIGH, middle), BetterThan(LOW, middle)
+    unsure, absent = BetterThan(HIGH, HIGH), BetterThan(HIGH, GONE)
     asked = [
-        (up, Comparison(middle, LOW)),
+        (up, BetterThan(middle, LOW)),
         (up, down),
         (up, unsure),
         (up, absent),
@@ -146,12 +146,12 @@ def test_a_seed_that_never_gets_there_is_later_than_all_others():
 
 def test_times_to_a_target_change_no_verdict():
     """Both reach 0.9 at once or never; only the mean decides."""
-    finding = measure(Comparison(HIGH, LOW), {HIGH: curve([0.85] * 5), LOW: curve([0.8] * 5, LOW)})
+    finding = measure(BetterThan(HIGH, LOW), {HIGH: curve([0.85] * 5), LOW: curve([0.8] * 5, LOW)})
     assert (finding.verdict, finding.times_s) == ("holds", (None, None))
 
 
 def test_every_claim_is_about_curves_that_figures_have():
-    have = {Curve(f.name, p.title, line.label) for f in load_figures(["all"]) for p in f.panels for line in p.lines}
+    have = {CurveName(f.name, p.title, line.label) for f in load_figures(["all"]) for p in f.panels for line in p.lines}
     named = {curve for claim in CLAIMS for pair in claim.comparisons for curve in (pair.better, pair.worse)}
     assert named - have == set()
     assert {curve.figure for curve in named} == {f"exp_{number}" for number in range(1, 9)}

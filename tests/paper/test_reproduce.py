@@ -2,33 +2,62 @@
 
 import csv
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
 
 from perfeds2.errors import InputError
-from perfeds2.paper import reproduce as module
+from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures import figure as tables
 from perfeds2.paper.figures.figure import EQUAL, SIX, Figure, Panel, algorithms, merged, varied
-from perfeds2.paper.reproduce import FIGURES, load_curves, load_figures, open_set, plan_runs, reproduce
+from perfeds2.paper.reproduce import load_curves, load_figures, open_set, plan_runs, reproduce
 from perfeds2.runs import checkpoint
+from perfeds2.runs import execute as runs_module
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
 ALGORITHMS = Figure(
     "exp_1", "Two algorithms.", (Panel("Digits", "digits", algorithms(("PerFedS2", "FedAvgS2")), SMALL),)
 )
 QUORUMS = Figure("exp_4", "Two A.", (Panel("Digits", "digits", varied("A", "protocol", "quorum", (2, 3)), SMALL),))
+BOTH = [ALGORITHMS, QUORUMS]
 COLUMNS = ["figure", "panel", "task", "line", "algorithm", "seed", "round", "time_s"]
 METRICS = ["train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal"]
 
 
-@pytest.fixture(autouse=True)
-def tiny_tasks(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def tiny_tasks():
     """Figures of tasks that need no data set, for a second."""
-    for task in ("digits", "synthetic"):
-        monkeypatch.setitem(tables.TASK, task, {"task": {"name": task}})
-        monkeypatch.setitem(tables.HORIZON_S["quick"], task, 1.0)
-        monkeypatch.setitem(tables.TARGET, task, 0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        for task in ("digits", "synthetic"):
+            patch.setitem(tables.TASK, task, {"task": {"name": task}})
+            patch.setitem(tables.HORIZON_S["quick"], task, 1.0)
+            patch.setitem(tables.TARGET, task, 0.5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two figures, reproduced. Not to be written into: ``copied`` is."""
+    out = tmp_path_factory.mktemp("set")
+    written = {figure.name: path for figure, path in reproduce(BOTH, runs_of(*BOTH), out)}
+    assert written == {"exp_1": out / "exp_1.csv", "exp_4": out / "exp_4.csv"}
+    return out
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "copied")
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The specs that are trained from now on."""
+    specs, execute = [], runs_module.execute
+    monkeypatch.setattr(
+        runs_module, "execute", lambda spec, *rest, **more: (specs.append(spec), execute(spec, *rest, **more))
+    )
+    return specs
 
 
 def runs_of(*figures, seeds=(0, 1), tasks=None):
@@ -50,25 +79,30 @@ def test_a_curve_that_two_figures_show_is_one_run():
     assert len({first.name, second.name, third.name}) == 3
 
 
-def test_a_figure_run_before_costs_nothing_in_a_larger_set(tmp_path, monkeypatch):
-    list(reproduce([ALGORITHMS], runs_of(ALGORITHMS), tmp_path))
-    trained = []
-    execute = module.execute
-    monkeypatch.setattr(
-        module,
-        "execute",
-        lambda spec, *rest, **more: (trained.append(spec.protocol.quorum), execute(spec, *rest, **more)),
-    )
-    list(reproduce([ALGORITHMS, QUORUMS], runs_of(ALGORITHMS, QUORUMS), tmp_path))
-    assert trained == [3]
+def test_a_figure_run_before_costs_nothing_in_a_larger_set_and_where_the_data_lie_names_no_run(copied, trained):
+    runs = runs_of(*BOTH)
+    shutil.rmtree(copied / "runs" / runs[2].name)
+    (copied / "exp_4.csv").unlink()
+    list(reproduce(BOTH, runs, copied, data_dir=copied / "here"))
+    assert [spec.protocol.quorum for spec in trained] == [3]
+    assert trained[0].task.data_dir == str(copied / "here")
+    before = everything_in(copied / "runs")
+    list(reproduce(BOTH, runs, copied, data_dir=copied / "there"))
+    assert everything_in(copied / "runs") == before
 
 
-def test_where_the_data_lie_does_not_name_a_run(tmp_path):
-    runs = runs_of(ALGORITHMS)
-    list(reproduce([ALGORITHMS], runs, tmp_path, data_dir=tmp_path / "here"))
-    before = everything_in(tmp_path / "runs")
-    list(reproduce([ALGORITHMS], runs, tmp_path, data_dir=tmp_path / "there"))
-    assert everything_in(tmp_path / "runs") == before
+def test_a_run_that_an_older_version_named_and_wrote_otherwise_is_found(copied, trained):
+    runs = runs_of(*BOTH)
+    older = (copied / "runs" / runs[0].name).rename(copied / "runs" / "digits-0123456789")
+    lines = (older / "spec.toml").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("downlink_s")]  # a setting that came later, at its default
+    assert len(kept) == len(lines) - 1
+    (older / "spec.toml").write_text("".join(kept))
+    (copied / "runs" / "foreign").mkdir()
+    (copied / "runs" / "foreign" / "spec.toml").write_text("[nothing]\nof = 'ours'\n")
+    (copied / "runs" / "foreign" / "summary.json").write_text("{}")
+    list(reproduce(BOTH, runs, copied))
+    assert trained == []
 
 
 def test_a_changed_setting_reaches_every_run_and_its_figures_are_kept_apart(tmp_path):
@@ -82,47 +116,34 @@ def test_a_changed_setting_reaches_every_run_and_its_figures_are_kept_apart(tmp_
         open_set(tmp_path, "paper", {"learning": {"beta": 0.01}})
 
 
-def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(tmp_path, monkeypatch):
-    figures = [ALGORITHMS, QUORUMS]
-    runs = runs_of(*figures)
-    written = {figure.name: path for figure, path in reproduce(figures, runs, tmp_path)}
-    assert written == {"exp_1": tmp_path / "exp_1.csv", "exp_4": tmp_path / "exp_4.csv"}
-    curves = load_curves(tmp_path)
+def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(copied, monkeypatch):
+    curves = load_curves(copied)
     assert [*curves.columns] == COLUMNS + METRICS
     lines = curves.groupby(["figure", "line"]).seed.unique().map(list).to_dict()
-    both = [0, 1]
-    assert lines == {
-        ("exp_1", "PerFedS2"): both,
-        ("exp_1", "FedAvgS2"): both,
-        ("exp_4", "A = 2"): both,
-        ("exp_4", "A = 3"): both,
-    }
-    shared = [
-        curves[(curves.figure == f) & (curves.line == line)] for f, line in (("exp_1", "PerFedS2"), ("exp_4", "A = 2"))
-    ]
+    names = [("exp_1", "PerFedS2"), ("exp_1", "FedAvgS2"), ("exp_4", "A = 2"), ("exp_4", "A = 3")]
+    assert lines == {name: [0, 1] for name in names}
+    shared = [curves[(curves.figure == figure) & (curves.line == line)] for figure, line in (names[0], names[2])]
     np.testing.assert_array_equal(shared[0][METRICS], shared[1][METRICS])
     assert curves.groupby(["figure", "line", "seed"]).time_s.max().eq(1.0).all()
 
     def never(*_, **__):
         raise AssertionError("a finished run was run again")
 
-    monkeypatch.setattr(module, "execute", never)
-    monkeypatch.setattr(module, "check", never)
-    before, numbers = everything_in(tmp_path / "runs"), (tmp_path / "exp_1.csv").read_bytes()
-    assert [figure for figure, _ in reproduce(figures, runs, tmp_path)] == figures
-    assert {k: v for k, v in everything_in(tmp_path / "runs").items() if k.name != "spec.toml"} == {
-        k: v for k, v in before.items() if k.name != "spec.toml"
-    }
-    assert (tmp_path / "exp_1.csv").read_bytes() == numbers
+    monkeypatch.setattr(runs_module, "execute", never)
+    monkeypatch.setattr(runs_module, "check", never)
+    before, numbers = everything_in(copied / "runs"), (copied / "exp_1.csv").read_bytes()
+    assert [figure for figure, _ in reproduce(BOTH, runs_of(*BOTH), copied)] == BOTH
+    assert everything_in(copied / "runs") == before
+    assert (copied / "exp_1.csv").read_bytes() == numbers
 
 
-def test_the_numbers_are_those_of_the_run(tmp_path):
-    run, _ = runs_of(ALGORITHMS, seeds=(0,))
-    list(reproduce([ALGORITHMS], [run], tmp_path))
+def test_the_numbers_are_those_of_the_run(whole):
+    run = runs_of(*BOTH)[2]
     numbers = []
-    for path in (tmp_path / "runs" / run.name / "metrics.csv", tmp_path / "exp_1.csv"):
+    for path in (whole / "runs" / run.name / "metrics.csv", whole / "exp_4.csv"):
         with path.open() as file:
-            numbers.append([[float(row[name]) for name in METRICS] for row in csv.DictReader(file)])
+            rows = [row for row in csv.DictReader(file) if row.get("line", "A = 3") == "A = 3"]
+        numbers.append([[float(row[name]) for name in METRICS] for row in rows])
     assert numbers[0] == numbers[1]  # to the last digit
 
 
@@ -130,28 +151,24 @@ class StoppedError(Exception):
     pass
 
 
-def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
+def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
-    figures = [ALGORITHMS, QUORUMS]
-    runs = runs_of(*figures, seeds=(0,))
-    list(reproduce(figures, runs, tmp_path / "whole"))
 
-    def stop_in_the_second_run(progress):
+    def stop_in_the_third_run(progress):
         if progress.share > 0.7:
             raise StoppedError
 
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    going_on = reproduce(figures, runs, stopped, stop_in_the_second_run)
+    going_on = reproduce(BOTH, runs_of(*BOTH), tmp_path, stop_in_the_third_run)
     assert next(going_on)[0] == ALGORITHMS  # a figure is there as soon as its runs are
     with pytest.raises(StoppedError):
         next(going_on)
-    assert (stopped / "exp_1.csv").exists()
-    assert not (stopped / "exp_4.csv").exists()
+    assert (tmp_path / "exp_1.csv").exists()
+    assert not (tmp_path / "exp_4.csv").exists()
     trained = []
-    list(reproduce(figures, runs, stopped, lambda progress: trained.append(progress.share)))
+    list(reproduce(BOTH, runs_of(*BOTH), tmp_path, lambda progress: trained.append(progress.share)))
     assert min(trained) > 0.5  # the first run was not repeated
     for name in ("exp_1.csv", "exp_4.csv"):
-        assert (stopped / name).read_bytes() == (whole / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_doing_one_task_after_the_other_keeps_both_in_the_papers_order(tmp_path):

@@ -162,7 +162,7 @@ def apply(setting: dict[str, Any]) -> None:
     """What a test wants smaller, fewer or sooner than a user gets it."""
     import resource
 
-    from perfeds2.paper.figures import exp_4, figure
+    from perfeds2.paper.figures import FIGURES, figure
     from perfeds2.runs import checkpoint, sweep
 
     if "checkpoint_every_s" in setting:
@@ -170,8 +170,8 @@ def apply(setting: dict[str, Any]) -> None:
     if "horizon_s" in setting:
         figure.HORIZON_S["quick"].update(setting["horizon_s"])
     if "most_lines" in setting:
-        panels = (replace(panel, lines=panel.lines[: setting["most_lines"]]) for panel in exp_4.FIGURE.panels)
-        exp_4.FIGURE = replace(exp_4.FIGURE, panels=tuple(panels))
+        panels = (replace(panel, lines=panel.lines[: setting["most_lines"]]) for panel in FIGURES["exp_4"].panels)
+        FIGURES["exp_4"] = replace(FIGURES["exp_4"], panels=tuple(panels))
     if "in_process" in setting:
         sweep.open_crew = one_worker
     if "xla_flags" in setting:
@@ -190,7 +190,6 @@ def one_worker(on: str, workers: int | None, log: Path) -> Any:  # noqa: ARG001 
     from perfeds2.runs.crew import crew_here
 
     return crew_here()
-
 
 
 def count_operations(cwd: str, last: int | None, counter: mmap.mmap) -> None:

@@ -120,7 +120,12 @@ numbers_of_flags = itertools.count()
 @pytest.mark.usefixtures("commands_stop_before_work")
 @given(
     command=st.sampled_from(["run", "compare", "simulate"]),
-    flags=st.lists(st.tuples(st.sampled_from([*(each.name for each in settings()), "seed", "set", "spec", "resume", "nonsense"]), words), max_size=5),
+    flags=st.lists(
+        st.tuples(
+            st.sampled_from([*(each.name for each in settings()), "seed", "set", "spec", "resume", "nonsense"]), words
+        ),
+        max_size=5,
+    ),
 )
 @hostile
 def test_flags_are_understood_or_refused_and_leave_nothing_behind(tmp_path_factory, command, flags):

@@ -18,8 +18,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from perfeds2.paper.claims import CLAIMS, Claim, Comparison, Curve, Entry, Finding, Verdict, ledger
-from perfeds2.paper.figures.figure import Figure, Line, Panel
+from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, Finding, Verdict, ledger
+from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
 from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
 from perfeds2.report.reproduction import line_styles, load_panels, write_figure
@@ -119,7 +119,7 @@ def test_loss_stands_beside_accuracy_unless_there_are_four_panels(reproduced: Pa
 
 def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
     """Accuracies 0.1, 0.2, 0.6 from the start: mean 0.3, t(0.975; 2) = 4.303 standard errors."""
-    figure = Figure("exp_1", "", (Panel("MNIST", "mnist", (Line("PerFedS2", "PerFedS2", {}),), {}),))
+    figure = Figure("exp_1", "", (Panel("MNIST", "mnist", (PanelLine("PerFedS2", "PerFedS2", {}),), {}),))
     table = numbers_of(figure)
     table["test_accuracy_personal"] = table.seed.map({0: 0.1, 1: 0.2, 2: 0.6})
     table.to_csv(tmp_path / "exp_1.csv", index=False)
@@ -177,7 +177,7 @@ def test_algorithms_have_their_colours_and_varied_settings_an_ordered_scale():
 
 
 def entry(number: int, verdict: Verdict, values=(0.1, 0.12, 0.11), times=(5.0, None), sentence="It is better") -> Entry:
-    comparison = Comparison(Curve("exp_1", "MNIST", "PerFedS2"), Curve("exp_1", "MNIST", "PerFed-SYN"))
+    comparison = BetterThan(CurveName("exp_1", "MNIST", "PerFedS2"), CurveName("exp_1", "MNIST", "PerFed-SYN"))
     finding = Finding(comparison, statistic(values), times, verdict)
     return Entry(Claim(number, sentence, "exp_1", (comparison,)), (finding,), verdict)
 
@@ -226,9 +226,9 @@ def test_markup_in_a_claim_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_comparison_names_only_what_differs():
-    one, two = Curve("exp_1", "MNIST", "PerFedS2"), Curve("exp_2", "MNIST", "PerFedS2")
-    assert versus(Comparison(one, two)) == "PerFedS2: exp_1 vs exp_2"
-    assert versus(Comparison(one, Curve("exp_2", "M", "x"))) == "PerFedS2 (exp_1, MNIST) vs x (exp_2, M)"
+    one, two = CurveName("exp_1", "MNIST", "PerFedS2"), CurveName("exp_2", "MNIST", "PerFedS2")
+    assert versus(BetterThan(one, two)) == "PerFedS2: exp_1 vs exp_2"
+    assert versus(BetterThan(one, CurveName("exp_2", "M", "x"))) == "PerFedS2 (exp_1, MNIST) vs x (exp_2, M)"
 
 
 def test_markdown_has_a_row_per_judged_claim_with_the_same_columns():
@@ -300,7 +300,7 @@ def test_every_chart_draws_hides_its_own_lines_and_fits_a_phone(
 
 @in_chromium
 def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path: Path):
-    figure = Figure("exp_1", EVIL, (Panel(EVIL, EVIL, (Line(EVIL, "PerFedS2", {}),), {}),))
+    figure = Figure("exp_1", EVIL, (Panel(EVIL, EVIL, (PanelLine(EVIL, "PerFedS2", {}),), {}),))
     numbers_of(figure, seeds=1).to_csv(tmp_path / "exp_1.csv", index=False)
     in_browser.open_page(browser, write_page([figure], tmp_path, EVIL), 390)
     assert browser.execute_script("return window.injected") is None

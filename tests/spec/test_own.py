@@ -127,7 +127,10 @@ def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(
         ({"bandwidth": "mine.py:polcy"}, "has no polcy; did you mean policy?"),
         ({"bandwidth": "yours.py:policy"}, "refers to no file: yours.py is not in"),
         ({"bandwidth": "no.such.package:policy"}, "cannot be loaded: ModuleNotFoundError"),
-        ({"bandwidth": "broken.py:policy"}, "cannot be loaded: ZeroDivisionError: division by zero (broken.py, line 2)"),
+        (
+            {"bandwidth": "broken.py:policy"},
+            "cannot be loaded: ZeroDivisionError: division by zero (broken.py, line 2)",
+        ),
         ({"task": "mine.py:policy"}, "--task mine.py:policy asks for uplink; it may ask for any of ues, labels_per_ue"),
         ({"task": "mine.py:by_speed"}, "asks for cell"),
         ({"cell": "mine.py:by_speed"}, "asks for cell"),

@@ -56,7 +56,10 @@ def test_the_quorum_defaults_to_a_quarter():
         (["run.algorithms=['PerFed2']"], "did you mean PerFedS2?"),
         (["protocol.stale=sometimes"], "--stale must be 'restart', 'wait' or 'ignore', got 'sometimes'."),
         (["protocol.bandwidth=equal_finsh"], "did you mean equal_finish?"),
-        (["protocol.bandwidth=between:2"], "--bandwidth 'between:2' needs a number as in between:0.5 (theta must be from 0"),
+        (
+            ["protocol.bandwidth=between:2"],
+            "--bandwidth 'between:2' needs a number as in between:0.5 (theta must be from 0",
+        ),
         (["cell.bandwith_hz=1"], "cell.bandwith_hz is not a setting; did you mean bandwidth_hz?"),
         (["run.rounds=5", "run.horizon_s=5"], "give one of them"),
         (["cell.distance_m=[1, 2]"], "has 2 distances, but there are 20 UEs"),
