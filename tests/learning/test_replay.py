@@ -93,6 +93,25 @@ def test_planning_in_chunks_equals_planning_ahead_bitwise():
         assert np.array_equal(short[name], early.params[name])
 
 
+def test_a_job_looks_at_every_batch_of_every_step():
+    for objective, batches in (
+        (FedAvg(), 1),
+        (FedProx(), 1),
+        (PerFed(), 3),
+        (PerFed(hessian="fo"), 2),
+        (PerFed(hessian="hf"), 3),
+    ):
+        assert Learner(objective, batch=40).samples == 40 * batches
+        assert Learner(objective, batch=8, local_steps=5).samples == 40 * batches
+
+
+def test_evaluations_take_the_learners_alpha_else_the_objectives_else_the_papers():
+    assert Learner(PerFed(0.2), alpha=0.5).personal_step == 0.5
+    assert Learner(PerFed(0.2), alpha=0.0).personal_step == 0.0
+    assert Learner(PerFed(0.2)).personal_step == 0.2
+    assert Learner(FedProx(0.2)).personal_step == 0.03
+
+
 def test_local_steps_upload_the_sum_of_the_steps_gradients():
     """Two synchronous UEs, one round, m local steps: the mean of the local models, as FedAvg has it."""
     task = digits(2, 5, 0)

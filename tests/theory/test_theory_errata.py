@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize_scalar, root_scalar
 
 from perfeds2.theory.bounds import (
     Premises,
@@ -157,6 +157,25 @@ def test_15_theorem_1_fails_when_participation_is_unequal():
     assert scheduled(setting, np.array([0.75, 0.75, 0.75, 0.25])).after(rounds) < measured
     error = merge_error(setting, spread_of_shares(shares))
     assert measured <= sharpened(setting, error).after(rounds) <= proved(setting, error).after(rounds)
+
+
+@pytest.mark.parametrize(
+    ("shares", "squared_gradient", "squared_error"), [((0.75, 0.25), 0.090, 0.358), ((1.0, 0.0), 0.226, 0.226)]
+)
+def test_where_small_steps_settle_merges_cancel_on_average_not_one_by_one(shares, squared_gradient, squared_error):
+    """Two UEs, log cosh(w ∓ 1), A = 1: ‖∇F‖² is the square of the mean error of a merge, not the mean of its square."""
+
+    def slopes(w):
+        gradient = np.tanh(w - np.array([1.0, -1.0]))
+        return (1 - 0.1 * (1 - gradient**2)) * np.tanh(w - np.array([1.0, -1.0]) - 0.1 * gradient)
+
+    settled = root_scalar(lambda w: np.dot(shares, slopes(w)), bracket=(0.0, 2.0)).root
+    merged, wanted = slopes(settled), slopes(settled).mean()
+    errors = merged - wanted
+    assert np.dot(shares, merged) == pytest.approx(0, abs=1e-9)
+    assert wanted**2 == pytest.approx(np.dot(shares, errors) ** 2)
+    assert wanted**2 == pytest.approx(squared_gradient, abs=5e-4)
+    assert np.dot(shares, errors**2) == pytest.approx(squared_error, abs=5e-4)
 
 
 def test_new_the_noise_of_a_merge_does_not_shrink_with_the_shares():

@@ -48,6 +48,14 @@ def test_a_guess_as_large_as_usual_is_safe_in_a_large_cell(limits):
     assert_same(guessed, follow_everybody(given, **limits))
 
 
+def test_a_round_that_closes_at_the_horizon_belongs_to_it_in_a_crowd_too():
+    given = setting(3_000, 5, 5)
+    closed_s = follow_everybody(given, rounds=4).time_s
+    guessed = play_crowd(given, split_crowd(given.cell, 240), horizon_s=float(closed_s[3]))
+    assert guessed is not None
+    assert guessed.time_s.tolist() == closed_s.tolist()
+
+
 def test_where_everybody_is_equally_far_no_guess_is_safe():
     given = setting(400, 4, 3, layout="equal")
     assert play_crowd(given, split_crowd(given.cell, 100), rounds=10) is None
