@@ -14,14 +14,14 @@ from perfeds2.report.style import METRICS, named_styles, ordered_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
 from perfeds2.report.terminal import LinePace, clock, live
 from perfeds2.report.terminal import console as open_console
-from perfeds2.runs.crew import Failed
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
-from perfeds2.runs.sweep import Failure, Standing, Sweep
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from perfeds2.runs.sweep import Failure, Standing, Sweep
 
 SHOWN_WORKERS = 16
 SHOWN_ROWS = 60
@@ -29,7 +29,7 @@ MOST_LINES = 12  # that a reader can tell apart
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[Standing], None] | None]:
+def progress(quiet: bool) -> "Iterator[Callable[[Standing], None] | None]":
     """A table on stderr that keeps up; plain lines where there is no terminal."""
     with live(quiet, board, StandingLines()) as tell:
         yield tell
@@ -41,7 +41,9 @@ class StandingLines:
     def __init__(self) -> None:
         self._pace, self._said = LinePace(), 0
 
-    def __call__(self, now: Standing) -> Iterator[str]:
+    def __call__(self, now: "Standing") -> Iterator[str]:
+        from perfeds2.runs.crew import Failed
+
         if isinstance(now.event, Failed):
             yield f"{now.event.job.label}: {now.event.error}"
         over = now.done + now.failed
@@ -50,7 +52,7 @@ class StandingLines:
             yield _heading(now)
 
 
-def board(latest: Standing, age_s: float) -> RichGroup:
+def board(latest: "Standing", age_s: float) -> RichGroup:
     """The latest standing. Its clock goes on while nothing happens."""
     now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
     rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
@@ -60,7 +62,7 @@ def board(latest: Standing, age_s: float) -> RichGroup:
     return RichGroup(Text(_heading(now), style="bold"), for_terminal(workers))
 
 
-def _heading(now: Standing) -> str:
+def _heading(now: "Standing") -> str:
     parts = [f"{now.done:,} of {now.total:,} runs done", f"{len(now.workers)} running"]
     parts += [f"{now.failed:,} failed"] if now.failed else []
     parts += [f"{now.retried:,} tried again"] if now.retried else []
@@ -69,7 +71,7 @@ def _heading(now: Standing) -> str:
     return ", ".join(parts)
 
 
-def print_sweep(sweep: Sweep) -> None:
+def print_sweep(sweep: "Sweep") -> None:
     """A row per point and algorithm, and what failed."""
     console, summary = open_console(), sweep.summary
     axes = [axis.name for axis in sweep.grid.axes]
@@ -97,7 +99,7 @@ def _results(summary: "pd.DataFrame", axes: Sequence[str]) -> Table:
     return Table([*map(Column, axes), Column("algorithm", "left"), *map(Column, heads)], rows)
 
 
-def print_failures(failures: Sequence[Failure]) -> None:
+def print_failures(failures: "Sequence[Failure]") -> None:
     """Which runs were given up, and why; on stderr, so also where all else is quiet."""
     if not failures:
         return
@@ -121,7 +123,7 @@ def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
     return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
 
 
-def write_chart(sweep: Sweep) -> list[Path]:
+def write_chart(sweep: "Sweep") -> list[Path]:
     """Final accuracy and time to target against the first axis, as sweep.png and sweep.pdf. Returns what was written.
 
     A line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing for a grid without axes.
