@@ -175,7 +175,7 @@ def _loss_from(request: Request, rounds: int, accuracy: float, met: bool) -> str
 
 
 def squared_gradient(task: Task, params: Params, alpha: float) -> float:
-    """‖∇F(w)‖² over all training data, F being the mean of F_i(w) = f_i(w − α∇f_i(w))."""
+    """‖∇F(w)‖² over the training data that an evaluation looks at, F being the mean of F_i(w) = f_i(w − α∇f_i(w))."""
     step = jnp.asarray(alpha, jnp.float32)
     return float(_squared_gradient(params, task.data, step, model=task.model, length=task.data.lengths()[0]))
 

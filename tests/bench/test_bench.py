@@ -9,27 +9,14 @@ import numpy as np
 import pytest
 
 from perfeds2.bench import bench as module
-from perfeds2.bench.bench import (
-    BATCH,
-    BETA,
-    PLANS,
-    Result,
-    allocation_group,
-    bench,
-    bench_timeline,
-    clock_group,
-    initial_weights,
-    jax_replay,
-    joint_group,
-    numpy_replay,
-    opening,
-    random_tasks,
-    replay_group,
-    solver_finish_s,
-    start_up_group,
-    take_turns,
-    to_json,
-)
+from perfeds2.bench import clock
+from perfeds2.bench.allocation import allocation_group, opening, solver_finish_s
+from perfeds2.bench.bench import bench, print_results, to_json
+from perfeds2.bench.clock import clock_group
+from perfeds2.bench.joint import WAYS, joint_group
+from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, numpy_replay, random_tasks, replay_group
+from perfeds2.bench.start_up import start_up_group
+from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
@@ -123,8 +110,8 @@ def test_both_forms_of_the_solvers_problem_have_the_same_answer():
 
 
 def test_joint_shows_every_plan_and_what_it_saves():
-    results = list(joint_group(2, 0, silent, ues=6, horizon_s=2.0, every_s=1.0, target=0.05))
-    kinds = [plan.name for plan in PLANS] + ["saved-equal", "saved-distance"]
+    results = list(joint_group(3, 0, silent, ues=6, horizon_s=0.5, every_s=0.5, target=0.05))
+    kinds = [way.name for way in WAYS] + ["saved-equal", "saved-distance"]
     assert [result.name for result in results] == [
         f"joint/{what}-{kind}" for what in ("a-round", "to-5") for kind in kinds
     ]
@@ -142,7 +129,7 @@ def test_a_target_no_seed_reaches_is_said_to_be_missed_not_averaged():
 
 
 def test_what_is_not_installed_leaves_a_note(monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    monkeypatch.setattr(clock, "find_spec", lambda _: None)
     results = list(clock_group(1, 0, silent, ues=4, rounds=3))
     assert [result.value is None for result in results] == [False, True, True]
     assert "simpy is not installed" in results[1].what
@@ -150,11 +137,11 @@ def test_what_is_not_installed_leaves_a_note(monkeypatch):
 
 
 def test_a_missed_target_is_shown_as_missed(capsys):
-    missed = module._result("a/b", "slow", np.array([2.0, 3.0, 9.0]), "s", at_most=1)
-    met = module._result("a/c", "fast", np.array([2.0, 3.0, 9.0]), "×", at_least=3)
+    missed = measured("a/b", "slow", np.array([2.0, 3.0, 9.0]), "s", at_most=1)
+    met = measured("a/c", "fast", np.array([2.0, 3.0, 9.0]), "×", at_least=3)
     assert (missed.value, missed.ok, missed.low, missed.high) == (3.0, False, 2.0, 9.0)
     assert met.ok is True
-    module.print_results([missed, met])
+    print_results([missed, met])
     lines = capsys.readouterr().out.splitlines()
     assert "missed" in next(line for line in lines if "slow" in line)
     assert "missed" not in next(line for line in lines if "fast" in line)

@@ -1,0 +1,112 @@
+"""Does planning who is merged, and giving them the band, pay?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
+from perfeds2.allocation.schedule import as_schedule, deficit
+from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
+from perfeds2.bench.timing import BATCH, BETA, QUORUM, STALENESS, Hear, Result
+from perfeds2.learning.objectives import PerFed
+from perfeds2.learning.replay import Learner
+from perfeds2.learning.task import cycles_per_sample, digits, payload_bits
+from perfeds2.learning.train import evaluation_points, train
+from perfeds2.network.cell import Cell
+from perfeds2.runs.statistics import statistic, time_to_target
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import Schedule, simulate
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """One way to run the rounds."""
+
+    name: str
+    words: str
+    bandwidth: Policy
+    shares: Callable[[Cell, float, float], Float[np.ndarray, " n"]] | None  # None: the first A arrivals close a round
+
+
+WAYS = (
+    Rounds("first", "equal_share, first A arrivals", equal_share, None),
+    Rounds(
+        "equal", "equal_finish, deficit schedule, equal shares", equal_finish, lambda cell, *_: equal_shares(cell.ues)
+    ),
+    Rounds("distance", "equal_finish, deficit schedule, distance shares", equal_finish, distance_shares),
+)
+
+
+def joint_group(
+    repeats: int,
+    seed: int,
+    tell: Hear,
+    *,
+    ues: int = 20,
+    horizon_s: float = 15.0,
+    every_s: float = 0.1,
+    target: float = 0.9,
+) -> Iterator[Result]:
+    """Seconds a round and seconds to an accuracy, over as many seeds as there are repeats; differences are paired.
+
+    The paper's cell with distances uniform in [0, 200 m], A = 5, S = 5, restart; the digits; PerFed with exact Hessian.
+    """
+    seeds = range(seed, seed + repeats)
+    tell(f"joint: {len(WAYS)} ways to run the rounds, {repeats} seeds …")
+    pace: dict[str, list[float]] = {way.name: [] for way in WAYS}
+    reach: dict[str, list[float | None]] = {way.name: [] for way in WAYS}
+    for each in seeds:
+        for way in WAYS:
+            a_round_s, reached_s = run_rounds(way, ues, each, horizon_s, every_s, target)
+            pace[way.name].append(a_round_s)
+            reach[way.name].append(reached_s)
+    base = WAYS[0]
+    for kind, unit, values in (("a-round", "s/round", pace), (f"to-{target:.0%}".rstrip("%"), "s", reach)):
+        for way in WAYS:
+            yield _over_seeds(f"joint/{kind}-{way.name}", way.words, values[way.name], unit)
+        for way in WAYS[1:]:
+            saved = [
+                None if ours is None or theirs is None else theirs - ours
+                for ours, theirs in zip(values[way.name], values[base.name], strict=True)
+            ]
+            words = f"{way.name} shares save against first A, paired by seed"
+            yield _over_seeds(f"joint/{kind}-saved-{way.name}", words, saved, unit)
+
+
+def run_rounds(
+    way: Rounds, ues: int, seed: int, horizon_s: float, every_s: float, target: float
+) -> tuple[float, float | None]:
+    """Seconds a round, and the first evaluated second at the target (None if it is not reached)."""
+    task, learner, quorum = digits(ues, 3, seed), Learner(PerFed(0.03), BETA, BATCH), min(QUORUM, ues)
+    cell = Cell.draw(ues, seed, layout="uniform", cycles_per_sample=cycles_per_sample(task.model))
+    payload = payload_bits(task.model)
+    schedule: Schedule | None = None
+    if way.shares is not None:
+        shares = nearest_feasible(way.shares(cell, payload, learner.samples), quorum, STALENESS)
+        schedule = as_schedule(deficit(shares, quorum, 2_000))
+    line = simulate(
+        cell,
+        Protocol(quorum, STALENESS),
+        payload_bits=payload,
+        samples=learner.samples,
+        horizon_s=horizon_s,
+        bandwidth=way.bandwidth,
+        schedule=schedule,
+    )
+    points = evaluation_points(line, horizon_s=horizon_s, every_s=every_s)
+    reached_s = None
+    for training in train(task, line, learner, points, alpha=0.03, seed=seed):
+        reached_s = time_to_target([training.values[-1] | {"time_s": points[len(training.values) - 1].time_s}], target)
+        if reached_s is not None:
+            break
+    return line.end_s / max(line.rounds, 1), reached_s
+
+
+def _over_seeds(name: str, what: str, values: Sequence[float | None], unit: str) -> Result:
+    """Mean and 95 % Student-t interval over seeds; none where a seed has no value."""
+    known = statistic(values)
+    missing = sum(value is None for value in values)
+    some = f" ({len(values) - missing} of {len(values)} seeds got there)" if missing else ""
+    return Result(name, what + some, known["mean"], unit, low=known["low"], high=known["high"])
