@@ -77,9 +77,9 @@ def training_cost(case: Case, timeline: Path) -> Cost:
     """Along a timeline that another process has made: what is measured is training."""
     import jax
 
+    from perfeds2.learning.datasets import synthetic
     from perfeds2.learning.objectives import PerFed
     from perfeds2.learning.replay import Learner, replay
-    from perfeds2.learning.task import synthetic
 
     task, line, learner = synthetic(case.ues, 3, 0), Timeline.load(timeline), Learner(PerFed(0.03))
     return timed(lambda: jax.block_until_ready(replay(task, line, learner)), case.rounds)
@@ -173,7 +173,7 @@ def draw(found: dict[Case, Cost], path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from perfeds2.report.paper import STYLE
+    from perfeds2.report.drawing import STYLE
     from perfeds2.report.style import COLOURS, NEUTRAL
 
     with mpl.rc_context():

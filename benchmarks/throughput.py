@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Shards
-from perfeds2.learning.datasets.real_tasks import REAL_MODELS
-from perfeds2.learning.datasets.text import Windows
+from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.objectives import PerFed
-from perfeds2.learning.replay import Learner, job_key, local_update
+from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.together import Trial, train_together
-from perfeds2.learning.train import Point
+from perfeds2.learning.train import EvaluationPoint
+from perfeds2.learning.train_many import Trial, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--most-seeds", type=int, default=64)
     given = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}")
-    for name in REAL_MODELS:
+    for name in (*IMAGES, "shakespeare"):
         flops, traffic = cost_of(name)
         print(
-            f"{name}: {parameters(REAL_MODELS[name]):,} parameters, {flops / 1e6:.1f} Mflop and {traffic / 1e6:.1f} MB a "
+            f"{name}: {parameters(TASKS[name].model):,} parameters, {flops / 1e6:.1f} Mflop and {traffic / 1e6:.1f} MB a "
             f"gradient: at most {given.teraflops * 1e12 / flops:,.0f}/s by arithmetic, "
             f"{given.gigabytes_per_s * 1e9 / traffic:,.0f}/s by memory"
         )
@@ -69,18 +69,8 @@ def cost_of(name: str) -> tuple[float, float]:
     task = made_up(name, 20, 0)
 
     def gradient(params, ue):
-        return local_update(
-            task.model,
-            task.data,
-            PerFed(0.01),
-            params,
-            job_key(0),
-            ue,
-            ue,
-            beta=jnp.float32(0.01),
-            batch=40,
-            local_steps=1,
-        )
+        learner = Learner(PerFed(0.01), 0.01)
+        return local_update(Program.of(task.model, learner), Known.of(task, learner, 0), params, ue, ue)
 
     compiled = jax.jit(gradient).lower(task.model.init(jax.random.key(0)), jnp.int32(3)).compile()
     cost = compiled.cost_analysis()
@@ -93,13 +83,13 @@ def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[float, 
     ues = max(20, quorum)
     rounds = max(4, gradients // (quorum * seeds))
     warm = max(2, rounds // 3)
-    points = [Point(0, 0.0), Point(warm, 1.0), Point(warm + rounds, 2.0)]
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(warm, 1.0), EvaluationPoint(warm + rounds, 2.0)]
     cell = Cell.draw(ues, 0, layout="equal")
     timeline = simulate(cell, Protocol(quorum), payload_bits=1e5, samples=120, rounds=warm + rounds)
-    learner = Learner(PerFed(0.001), 1e-4)
+    learner = Learner(PerFed(0.001), 1e-4, alpha=0.01)
     trials = [Trial(made_up(name, ues, seed), timeline, learner, points, seed) for seed in range(seeds)]
     marks = []
-    for stand in train_together(trials, alpha=0.01):
+    for stand in train_together(trials):
         jax.block_until_ready(stand.state.params)
         marks.append(time.perf_counter())
     return rounds * quorum * seeds / (marks[2] - marks[1]), marks[0] - began
@@ -117,13 +107,13 @@ def made_up(name: str, ues: int, seed: int) -> Task:
         text = jnp.asarray(draw.integers(0, 80, 2 * ues * length), jnp.uint8)
         begin = 2 * length * np.arange(ues)
         return Task(
-            name, REAL_MODELS[name], Windows(text, whole(begin), whole(windows), whole(begin + length), whole(windows))
+            name, TASKS[name].model, Windows(text, whole(begin), whole(windows), whole(begin + length), whole(windows))
         )
     pixels, classes = IMAGES[name]
     x = jnp.asarray(draw.integers(0, 255, (120 * ues, pixels)), jnp.uint8)
     y = whole(draw.integers(0, classes, 120 * ues))
     shards = Shards(x, y, whole(120 * np.arange(ues)), whole(np.full(ues, 100)), whole(np.full(ues, 20)))
-    return Task(name, REAL_MODELS[name], shards)
+    return Task(name, TASKS[name].model, shards)
 
 
 if __name__ == "__main__":

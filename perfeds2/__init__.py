@@ -10,12 +10,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from perfeds2.allocation.bandwidth import Uplink, equal_share
+    from perfeds2.learning.datasets import digits, synthetic
     from perfeds2.learning.evaluate import evaluate
     from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
     from perfeds2.learning.replay import Learner, replay
-    from perfeds2.learning.task import digits, synthetic
+    from perfeds2.learning.task import Task
     from perfeds2.network.cell import Cell
+    from perfeds2.planning.plan import plan
     from perfeds2.runs.execute import Comparison, compare
+    from perfeds2.runs.sweep import sweep
     from perfeds2.spec.build import Algorithm
     from perfeds2.timeline.rounds import Protocol
     from perfeds2.timeline.simulate import simulate
@@ -28,8 +31,9 @@ _HOME = {
     "Protocol": "timeline.rounds",
     "Timeline": "timeline.timeline",
     "simulate": "timeline.simulate",
-    "digits": "learning.task",
-    "synthetic": "learning.task",
+    "Task": "learning.task",
+    "digits": "learning.datasets",
+    "synthetic": "learning.datasets",
     "FedAvg": "learning.objectives",
     "FedProx": "learning.objectives",
     "PerFed": "learning.objectives",
@@ -39,6 +43,8 @@ _HOME = {
     "Algorithm": "spec.build",
     "compare": "runs.execute",
     "Comparison": "runs.execute",
+    "sweep": "runs.sweep",
+    "plan": "planning.plan",
 }
 
 __all__ = [
@@ -50,14 +56,17 @@ __all__ = [
     "Learner",
     "PerFed",
     "Protocol",
+    "Task",
     "Timeline",
     "Uplink",
     "compare",
     "digits",
     "equal_share",
     "evaluate",
+    "plan",
     "replay",
     "simulate",
+    "sweep",
     "synthetic",
 ]
 

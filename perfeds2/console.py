@@ -77,7 +77,7 @@ def heed(_: object = None) -> None:
 @contextmanager
 def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
     """Errors as one sentence, with the contract's exit status."""
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     try:
         yield

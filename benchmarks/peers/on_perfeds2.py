@@ -8,7 +8,7 @@ import workload as work
 
 from perfeds2 import Cell, FedAvg, Learner, PerFed, Protocol, replay, simulate
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.task import Task, payload_bits
 

@@ -6,6 +6,7 @@ bandwidth per UE. The answer stands until the round closes.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -294,3 +295,13 @@ def _log_fairness(snr: Float[np.ndarray, " s"]) -> tuple[Float[np.ndarray, " s"]
         gain[weak] = x * x * (1 / 2 - x * (1 / 6 - x * (1 / 12 - x * (1 / 20 - x * (1 / 30 - x * (1 / 42 - x / 56))))))
     share = snr / (1 + snr)
     return np.log(share * gain / log), 1 + snr * log / gain - share - share / log
+
+
+POLICIES: dict[str, Callable[..., Any]] = {
+    "equal_share": equal_share,
+    "equal_finish": equal_finish,
+    "weighted_rate": weighted_rate,
+    "max_throughput": max_throughput,
+    "proportional_fair": proportional_fair,
+    "between:THETA": between,  # a number behind the colon makes the policy
+}

@@ -185,3 +185,11 @@ def as_schedule(rows: Rows) -> Callable[[int], Int[np.ndarray, " A"]]:
         return rows[round_] if round_ < rows.shape[0] else rows[round_ % length]
 
     return planned
+
+
+SCHEDULES: dict[str, Callable[[Shares, int, int], Rows] | None] = {
+    "first": None,  # no plan: a round closes on the first arrivals
+    "deficit": deficit,
+    "printed": printed,
+    "printed_fixed": printed_fixed,
+}

@@ -4,6 +4,8 @@ A participation share η_i is the fraction of all merges that are UE i's: Ση =
 merges, so η_i ≤ 1/A; and it must come back often enough for the staleness bound S, so η_i ≥ 1/(A·S) (erratum 5).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Float
 
@@ -107,3 +109,6 @@ def nearest_feasible(shares: Shares, quorum: int, max_staleness: int | None) -> 
     upper, lower = (np.clip(shares - knots[at], low, high).sum() for at in (first, last))
     part = (upper - 1) / (upper - lower) if upper > lower else 0.0
     return np.clip(shares - (knots[first] + part * (knots[last] - knots[first])), low, high)
+
+
+SHARES: dict[str, Callable[..., Shares]] = {"equal": equal_shares, "distance": distance_shares}

@@ -179,7 +179,7 @@ def register(
     quiet: Quiet = False,
 ) -> None:
     """Tell the server which keys may take part: every devices/device-N.pub, as device N."""
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     with guarded("federate register", []):
         site = _site(server, credentials, state)
@@ -207,7 +207,7 @@ def device(
     state: StateDir = Path("flower"),
 ) -> None:  # fmt: skip
     """Start a device, in the foreground, and take part whenever the server asks."""
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     with guarded("federate device", []):
         site = _site(server, credentials, state)
@@ -274,7 +274,7 @@ def _submit(settings: "Settings", folder: Path, site: "Site", quiet: bool) -> No
 @federate_app.command("watch")
 def watch(folder: RunDir) -> None:
     """Follow a federation: devices, rounds. Runs on the server; ends when the federation does."""
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     with guarded("federate watch", []):
         import time
@@ -305,7 +305,7 @@ def stop(
     quiet: Quiet = False,
 ) -> None:
     """Stop a federation. What was merged is kept: resume goes on from there."""
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     with guarded("federate stop", []):
         site = _site(server, credentials, state)
@@ -354,7 +354,7 @@ def _site(address: str, credentials: Path, state: Path) -> "Site":
     _need_flower()
     from perfeds2.deployment.flower.credentials import Credentials
     from perfeds2.deployment.flower.engine import Site
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal()):
@@ -368,7 +368,7 @@ def _call(site: "Site", command: list[str]) -> str:
     import subprocess
 
     from perfeds2.deployment.flower.engine import read_json
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     done = subprocess.run(  # noqa: S603 (Flower's own command line)
         command,
@@ -389,7 +389,7 @@ def _call(site: "Site", command: list[str]) -> str:
 def _need_flower() -> None:
     import importlib.util
 
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     if importlib.util.find_spec("flwr") is None:
         raise InputError(f"a federation needs Flower: {Path(sys.executable).name} -m pip install 'perfeds2[flower]'.")

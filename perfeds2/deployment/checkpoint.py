@@ -13,8 +13,8 @@ import numpy as np
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.transport import Arrays
+from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
-from perfeds2.spec.fields import InputError
 from perfeds2.timeline.rounds import IDLE, Server
 
 NAME = "federation"

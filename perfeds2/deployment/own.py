@@ -31,6 +31,10 @@ class OwnSamples:
     def ues(self) -> int:
         return 1
 
+    @property
+    def train_count(self) -> Int[Array, " 1"]:
+        return self.shard.train_count
+
     def lengths(self) -> tuple[int, int]:
         return self.shard.lengths()
 

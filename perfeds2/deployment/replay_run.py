@@ -11,9 +11,9 @@ from perfeds2.deployment.federation import merged
 from perfeds2.deployment.flower.local import read_settings
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Arrays
+from perfeds2.errors import InputError
 from perfeds2.learning.replay import replay
 from perfeds2.runs.folder import load_arrays
-from perfeds2.spec.fields import InputError
 from perfeds2.timeline.timeline import Timeline
 
 TARGET = 1e-5

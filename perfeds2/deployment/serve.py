@@ -13,11 +13,11 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Transport
 from perfeds2.deployment.validate import Rules
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.execute import Comparison, write_results
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.summary import summarise
-from perfeds2.spec.fields import InputError
 
 STATUS_EVERY_S = 0.5
 RECENT = 12  # rounds in the live table

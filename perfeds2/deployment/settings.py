@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.deployment.transport import Arrays
+from perfeds2.learning.datasets import TASKS
 from perfeds2.learning.models.model import Model
-from perfeds2.learning.task import MODELS, Task, make_task
+from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, make_learner
 from perfeds2.spec.fields import ALGORITHMS, OWN_FLAGS, InputError, Spec, put, resolve
 
@@ -107,7 +108,7 @@ class Settings:
         """What is trained; the server needs no data."""
         if self.app_module is not None:
             return load_module(self.app_module).model
-        return MODELS[self.spec.task.name]
+        return TASKS[self.spec.task.name].model
 
     def task(self, device: int, data_folder: Path | None = None) -> Task:
         """What one device trains on: its part of a built-in task, or its own data."""
@@ -116,7 +117,7 @@ class Settings:
             return Task(self.app_module.stem, module.model, module.load_data(data_folder, device))
         spec = self.spec
         folder = data_folder or spec.task.data_dir
-        return make_task(spec.task.name, spec.cell.ues, spec.task.labels_per_ue, self.seed, folder)
+        return TASKS[spec.task.name](spec.cell.ues, spec.task.labels_per_ue, self.seed, folder)
 
     def first_params(self) -> Arrays:
         """w_0, as a replay makes it."""

@@ -1,10 +1,11 @@
 """How does a UE get at its samples, inside a compiled loop?
 
-``Shards`` are samples that lie on the device, ``Generated`` ones are made on the fly; text is in ``text.py``. They answer
-the same questions.
+``Shards`` are samples that lie on the device, ``Generated`` ones are made on the fly; ``datasets/shakespeare.py`` cuts
+them out of a text. They answer the same questions.
 """
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +28,11 @@ class Data(typing.Protocol):
     @property
     def ues(self) -> int: ...
 
+    @property
+    def train_count(self) -> Any:
+        """How many training samples each UE has; 0 where they have no end."""
+        ...
+
     def lengths(self) -> tuple[int, int]:
         """How long ``train_part`` and ``test_part`` are in an evaluation."""
         ...
@@ -44,10 +50,20 @@ class Data(typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Joinable(Data, typing.Protocol):
+    """Data that several trainings can share: laid behind one another, so that the same ones lie on the device once."""
+
+    @classmethod
+    def join(cls, each: Sequence[Any]) -> Any:
+        """One object with all UEs of ``each``, in that order."""
+        ...
+
+
 MOST_SAMPLES = 256  # of a part, in an evaluation
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["x", "y", "start", "train", "test"], meta_fields=[])
+@partial(jax.tree_util.register_dataclass, data_fields=["x", "y", "start", "train_count", "test_count"], meta_fields=[])
 @dataclass(frozen=True)
 class Shards:
     """Samples flat on the device, UE after UE, with an index range for each: unequal sizes, no padding."""
@@ -55,8 +71,8 @@ class Shards:
     x: Shaped[Array, "m ..."]
     y: Shaped[Array, "m ..."]
     start: Int[Array, " n"]
-    train: Int[Array, " n"]
-    test: Int[Array, " n"]
+    train_count: Int[Array, " n"]
+    test_count: Int[Array, " n"]
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition) -> "Shards":
@@ -65,8 +81,20 @@ class Shards:
             jnp.asarray(x[parts.order]),
             jnp.asarray(y[parts.order], jnp.int32),
             jnp.asarray(parts.start, jnp.int32),
-            jnp.asarray(parts.train, jnp.int32),
-            jnp.asarray(parts.test, jnp.int32),
+            jnp.asarray(parts.train_count, jnp.int32),
+            jnp.asarray(parts.test_count, jnp.int32),
+        )
+
+    @classmethod
+    def join(cls, each: Sequence["Shards"]) -> "Shards":
+        """Several, one behind the other."""
+        begin = np.cumsum([0, *(one.y.shape[0] for one in each[:-1])])
+        return cls(
+            jnp.concatenate([one.x for one in each]),
+            jnp.concatenate([one.y for one in each]),
+            jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
+            jnp.concatenate([one.train_count for one in each]),
+            jnp.concatenate([one.test_count for one in each]),
         )
 
     @property
@@ -75,7 +103,7 @@ class Shards:
 
     def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
         """Training samples of one UE, drawn independently and with replacement."""
-        at = self.start[ue] + draw_numbers(key, self.train[ue], shape)
+        at = self.start[ue] + draw_numbers(key, self.train_count[ue], shape)
         return self.x[at], self.y[at]
 
     def lengths(self) -> tuple[int, int]:
@@ -84,15 +112,15 @@ class Shards:
         Rounded up, so that another seed's partition needs no new compilation. Parts are shuffled, so the beginning of a
         very long one stands for all of it.
         """
-        longest = (int(np.asarray(size).max()) for size in (self.train, self.test))
+        longest = (int(np.asarray(size).max()) for size in (self.train_count, self.test_count))
         train, test = (min(max(128, 1 << (size - 1).bit_length()), MOST_SAMPLES) for size in longest)
         return train, test
 
     def train_part(self, ue: Int[Array, ""], length: int) -> Part:
-        return self._part(self.start[ue], self.train[ue], length)
+        return self._part(self.start[ue], self.train_count[ue], length)
 
     def test_part(self, ue: Int[Array, ""], length: int) -> Part:
-        return self._part(self.start[ue] + self.train[ue], self.test[ue], length)
+        return self._part(self.start[ue] + self.train_count[ue], self.test_count[ue], length)
 
     def _part(self, start: Int[Array, ""], size: Int[Array, ""], length: int) -> Part:
         offset = jnp.arange(length)
@@ -116,6 +144,10 @@ class Generated:
     features: int
     classes: int
     labels_per_ue: int
+
+    @property
+    def train_count(self) -> Int[np.ndarray, " n"]:
+        return np.zeros(self.ues, int)
 
     def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
         centre, rule, known = self._world(ue)

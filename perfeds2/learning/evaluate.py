@@ -19,7 +19,7 @@ def evaluate(task: Task, params: Params, alpha: float) -> dict[str, Float[Array,
     """Per UE: training loss and test accuracy of the model, and of the model after one gradient step on the UE's data.
 
     The personal step is w − α∇f_i(w) with the UE's training part, so the personal training loss is F_i(w) of eq. (4).
-    Their plain means over UEs are f(w) and F(w), eqs. (1) and (3). A model whose loss is not a number has no accuracy.
+    Their plain means over UEs are f(w) and F(w), eqs. (1) and (3). A model whose loss is not finite has no accuracy.
     """
     table = _evaluate(
         params,
@@ -66,7 +66,7 @@ def look_at_ue(
     personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient)
     losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
     right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
-    return jnp.concatenate([losses, jnp.where(jnp.isnan(losses), jnp.nan, right)])
+    return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
 
 
 _evaluate = partial(jax.jit, static_argnames=("model", "lengths", "at_once"))(look_at_ues)

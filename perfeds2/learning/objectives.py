@@ -34,6 +34,13 @@ class Objective(typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Adapting(Objective, typing.Protocol):
+    """An objective with a personal step of its own: evaluations then take the same."""
+
+    alpha: Any
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclass(frozen=True)
 class FedAvg:
@@ -88,6 +95,13 @@ class PerFed:
         product = _jvp if self.hessian == "exact" else _difference
         curvature = product(lambda w: jax.grad(loss)(w, _batch(batches, 2)), params, outer)
         return jax.tree.map(lambda g, h: g - self.alpha * h, outer, curvature)
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "FedAvg": FedAvg,
+    "FedProx": FedProx,
+    "PerFed": PerFed,
+}  # each is called with the learning settings its parameters name
 
 
 def _batch(batches: Any, number: int) -> Any:

@@ -14,8 +14,8 @@ class Partition:
 
     order: Int[np.ndarray, " m"]  # sample numbers, UE after UE
     start: Int[np.ndarray, " n"]  # where a UE's part of ``order`` begins
-    train: Int[np.ndarray, " n"]  # how many training samples it has
-    test: Int[np.ndarray, " n"]  # how many test samples follow them
+    train_count: Int[np.ndarray, " n"]  # how many training samples it has
+    test_count: Int[np.ndarray, " n"]  # how many test samples follow them
 
 
 def partition_by_label(
@@ -34,8 +34,7 @@ def partition_by_label(
     from ``test_labels`` (numbered behind the training samples) where the data set has its own test set, else split off.
     """
     classes = np.unique(labels)
-    if not 1 <= labels_per_ue <= classes.size:
-        raise ValueError(f"labels_per_ue must be from 1 to the task's {classes.size} labels, got {labels_per_ue}.")
+    check_labels_per_ue(labels_per_ue, classes.size)
     random = np.random.default_rng([seed, 3])
     going_round = np.resize(random.permutation(classes.size), ues * labels_per_ue).reshape(ues, labels_per_ue)
     size = np.exp(SIZE_SPREAD * random.standard_normal(ues))
@@ -60,6 +59,11 @@ def partition_by_label(
                 train[ue].append(part)
                 test[ue].append(held)
     return _flatten(train, test, random)
+
+
+def check_labels_per_ue(labels_per_ue: int, classes: int) -> None:
+    if not 1 <= labels_per_ue <= classes:
+        raise ValueError(f"labels_per_ue must be from 1 to the task's {classes} labels, got {labels_per_ue}.")
 
 
 def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray, least: int, label: int) -> list[np.ndarray]:

@@ -18,11 +18,12 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model, Params, cross_entropy
-from perfeds2.learning.objectives import Objective
+from perfeds2.learning.objectives import Adapting, Objective
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
+
+ALPHA = 0.03  # Table I
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Learner:
     batch: int = 40
     local_steps: int = 1
     optimiser: optax.GradientTransformation | None = None  # stands in for w −= β·mean where given
+    alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
+
+    @property
+    def personal_step(self) -> float:
+        """The α that evaluations use."""
+        if self.alpha is not None:
+            return self.alpha
+        return float(self.objective.alpha) if isinstance(self.objective, Adapting) else ALPHA
 
     @property
     def samples(self) -> int:
@@ -90,13 +99,31 @@ class Program:
     batch: int
     local_steps: int
     optimiser: optax.GradientTransformation | None
-    side_by_side: int | None  # so many participants of a round at once; None: one after the other
+    side_by_side: int | None = None  # so many participants of a round at once; None: one after the other
     mesh: Mesh | None = None  # the devices that share the participants of a round
 
     @classmethod
-    def of(cls, model: Model, learner: Learner, side_by_side: int | None, mesh: Mesh | None = None) -> "Program":
+    def of(cls, model: Model, learner: Learner, side_by_side: int | None = None, mesh: Mesh | None = None) -> "Program":
         _, structure = split(learner.objective)
         return cls(model, structure, learner.batch, learner.local_steps, learner.optimiser, side_by_side, mesh)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["data", "numbers", "beta", "alpha", "key"], meta_fields=[])
+@dataclass(frozen=True)
+class Known:
+    """What a training knows from beginning to end, beside its script. Several trainings' can be stacked."""
+
+    data: Any  # the task's ``Data``; of stacked trainings, what each has of its own
+    numbers: list[Any]  # the objective's
+    beta: Float[Array, "*trials"]
+    alpha: Float[Array, "*trials"]
+    key: Key[Array, "*trials"]  # where the data noise of all its jobs comes from
+
+    @classmethod
+    def of(cls, task: Task, learner: Learner, seed: int) -> "Known":
+        numbers, _ = split(learner.objective)
+        beta, alpha = (jnp.asarray(number, jnp.float32) for number in (learner.beta, learner.personal_step))
+        return cls(task.data, numbers, beta, alpha, jax.random.fold_in(jax.random.key(as_int32(seed)), 1))
 
 
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
@@ -141,16 +168,12 @@ def _start(seed: Int[Array, ""], *, model: Model, slots: int, optimiser: optax.G
 
 def advance(task: Task, script: Script, learner: Learner, state: State, seed: int, first: int, stop: int) -> State:
     """Play rounds ``first`` to ``stop`` − 1. The state given is used up."""
-    numbers, _ = split(learner.objective)
     quorum = int(script.quorum)
     mesh = shared_by(quorum)
     one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
     program = Program.of(task.model, learner, None if one_by_one else quorum, mesh)
-    state, script, data = everywhere((state, script, task.data), mesh)
-    return _rounds(
-        *(state, script, data, numbers, jnp.asarray(learner.beta, jnp.float32), as_int32(seed), first, stop),
-        program=program,
-    )
+    state, script, known = everywhere((state, script, Known.of(task, learner, seed)), mesh)
+    return _rounds(state, script, known, first, stop, program=program)
 
 
 def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
@@ -186,38 +209,25 @@ def as_int32(seed: int) -> np.int32:
     return np.int64(seed).astype(np.int32)
 
 
-def job_key(seed: int | Int[Array, ""]) -> Key[Array, ""]:
-    """Where the data noise of all jobs comes from. A job's own key is folded from (UE, model version)."""
-    return jax.random.fold_in(jax.random.key(seed), 1)
+def local_update(program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""]) -> Params:
+    """One job: what UE ``ue`` uploads when handed model ``version``. The sum of its local steps' gradients.
 
-
-def local_update(
-    model: Model,
-    data: Data,
-    objective: Objective,
-    params: Params,
-    key: Key[Array, ""],
-    ue: Int[Array, ""],
-    version: Int[Array, ""],
-    *,
-    beta: Float[Array, ""],
-    batch: int,
-    local_steps: int,
-) -> Params:
-    """One job: what UE ``ue`` uploads when handed model ``version``. The sum of its local steps' gradients."""
-    own_key = jax.random.fold_in(jax.random.fold_in(key, ue), version)
-    batches = data.batches(own_key, ue, (local_steps, objective.batches, batch))
+    Its data noise belongs to (UE, model version), so it is the same in whichever round the job is merged.
+    """
+    objective: Objective = program.structure.unflatten(known.numbers)
+    key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
+    batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
 
     def loss(w: Params, xy: Any) -> Float[Array, ""]:
-        return cross_entropy(model, w, *xy)
+        return cross_entropy(program.model, w, *xy)
 
-    if local_steps == 1:
+    if program.local_steps == 1:
         return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
 
     def step(carry: tuple[Params, Params], step_batches: Any) -> tuple[tuple[Params, Params], None]:
         w, total = carry
         gradient = objective(loss, w, params, step_batches)
-        return (_step(w, gradient, beta), jax.tree.map(jnp.add, total, gradient)), None
+        return (_step(w, gradient, known.beta), jax.tree.map(jnp.add, total, gradient)), None
 
     (_, total), _ = jax.lax.scan(step, (params, jax.tree.map(jnp.zeros_like, params)), batches)
     return total
@@ -225,41 +235,27 @@ def local_update(
 
 @partial(jax.jit, static_argnames="program", donate_argnames="state")
 def _rounds(
-    state: State,
-    script: Script,
-    data: Data,
-    numbers: list[Any],
-    beta: Float[Array, ""],
-    seed: Int[Array, ""],
-    first: Int[Array, ""],
-    stop: Int[Array, ""],
-    *,
-    program: Program,
+    state: State, script: Script, known: Known, first: Int[Array, ""], stop: Int[Array, ""], *, program: Program
 ) -> State:
-    key = job_key(seed)
-
     def round_(k: Array, state: State) -> State:
-        return play_round(program, state, script, data, numbers, beta, key, k)
+        return play_round(program, known, script, state, k)
 
     return jax.lax.fori_loop(first, stop, round_, state)
 
 
 def play_round(
     program: Program,
-    state: State,
+    known: Known,
     script: Script,
-    data: Data,
-    numbers: list[Any],
-    beta: Float[Array, ""],
-    key: Key[Array, ""],
+    state: State,
     k: Int[Array, ""],
     alive: Bool[Array, ""] | None = None,
 ) -> State:
     """Round k: the new model from its participants' uploads, and onto the shelf. Where not ``alive``, nothing happens."""
-    total = _total_upload(program, state, script, data, numbers, beta, key, k)
+    total = _total_upload(program, known, script, state, k)
     mean = jax.tree.map(lambda g: g / script.quorum, total)
     if program.optimiser is None:
-        params, optimiser = _step(state.params, mean, beta), None
+        params, optimiser = _step(state.params, mean, known.beta), None
     else:
         updates, optimiser = program.optimiser.update(mean, state.optimiser, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
@@ -273,68 +269,45 @@ def play_round(
     return State(params, shelf, optimiser)
 
 
-def _total_upload(
-    program: Program,
-    state: State,
-    script: Script,
-    data: Data,
-    numbers: list[Any],
-    beta: Float[Array, ""],
-    key: Key[Array, ""],
-    k: Int[Array, ""],
-) -> Params:
+def _total_upload(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> Params:
     """The sum of what the participants of round k upload."""
-    known = (state.shelf, data, numbers, beta, key)
 
-    def upload(known: Any, ue: Array, version: Array, place: Array) -> Params:
-        shelf, data, numbers, beta, key = known
-        objective: Objective = program.structure.unflatten(numbers)
-        params = jax.tree.map(lambda w: w[place], shelf)
-        return local_update(
-            program.model,
-            data,
-            objective,
-            params,
-            key,
-            ue,
-            version,
-            beta=beta,
-            batch=program.batch,
-            local_steps=program.local_steps,
-        )
+    def upload(given: tuple[Known, Params], ue: Array, version: Array, place: Array) -> Params:
+        known, shelf = given
+        return local_update(program, known, jax.tree.map(lambda w: w[place], shelf), ue, version)
 
-    first_merge = k * script.quorum
+    given, first_merge = (known, state.shelf), k * script.quorum
     columns = (script.ues, script.versions, script.read)
     if program.side_by_side is not None:
         jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, program.side_by_side) for column in columns]
         if program.mesh is not None:
-            return _over_devices(program.mesh, upload, known, jobs)
-        return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, known))(*jobs))
+            return _over_devices(program.mesh, upload, given, jobs)
+        return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, given))(*jobs))
 
     def add(merge: Array, total: Params) -> Params:
-        return jax.tree.map(jnp.add, total, upload(known, *(column[merge] for column in columns)))
+        return jax.tree.map(jnp.add, total, upload(given, *(column[merge] for column in columns)))
 
     nothing = jax.tree.map(jnp.zeros_like, state.params)
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
 
 
-def _over_devices(mesh: Mesh, upload: Callable[..., Params], known: Any, jobs: list[Array]) -> Params:
+def _over_devices(mesh: Mesh, upload: Callable[..., Params], given: Any, jobs: list[Array]) -> Params:
     """The sum of all jobs' uploads, each device computing its share. Jobs that only fill up the shares count nothing."""
     filling = -jobs[0].size % mesh.size
     counts = jnp.arange(jobs[0].size + filling) < jobs[0].size
 
-    def share(known: Any, counts: Array, *jobs: Array) -> Params:
+    def share(given: Any, counts: Array, *jobs: Array) -> Params:
         def sum_up(g: Array) -> Array:
             return jnp.where(counts.reshape(-1, *(1,) * (g.ndim - 1)), g, 0.0).sum(axis=0)
 
-        own = jax.tree.map(sum_up, jax.vmap(partial(upload, known))(*jobs))
+        own = jax.tree.map(sum_up, jax.vmap(partial(upload, given))(*jobs))
         return jax.lax.psum(own, mesh.axis_names)
 
     each, all_ = PartitionSpec(*mesh.axis_names), PartitionSpec()
     shared = jax.shard_map(
         share, mesh=mesh, in_specs=(all_, each, each, each, each), out_specs=all_, check_vma=False
     )  # unchecked: a model may start a scan from zeros, which are the same on all devices
-    return shared(known, counts, *(jnp.pad(column, (0, filling)) for column in jobs))
+    return shared(given, counts, *(jnp.pad(column, (0, filling)) for column in jobs))
 
 
 def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
@@ -342,7 +315,7 @@ def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
 
 
 @dataclass(frozen=True)
-class _AsItIs:
+class OpaqueObjective:
     """An objective JAX cannot look into: part of the compiled program."""
 
     objective: Hashable
@@ -356,7 +329,7 @@ def split(objective: Objective) -> tuple[list[Any], Any]:
     numbers, structure = jax.tree.flatten(objective)
     if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
         return [jnp.asarray(number, jnp.float32) for number in numbers], structure
-    return [], _AsItIs(objective)
+    return [], OpaqueObjective(objective)
 
 
 def _power_of_two(size: int) -> int:

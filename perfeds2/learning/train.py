@@ -20,7 +20,7 @@ Values = dict[str, float]  # the mean over UEs of every metric
 
 
 @dataclass(frozen=True)
-class Point:
+class EvaluationPoint:
     """When to look: at the model in force at a simulated second."""
 
     round: int  # that model's number: how many rounds had closed
@@ -37,23 +37,22 @@ class Training:
 
 def evaluation_points(
     timeline: Timeline, *, horizon_s: float | None = None, every_s: float | None = None, about: int = 60
-) -> list[Point]:
+) -> list[EvaluationPoint]:
     """Every so many seconds from 0 to the horizon (or the timeline's end); without ``every_s``, after about 60 rounds each."""
     end_s = timeline.end_s if horizon_s is None else horizon_s
     if every_s is None:
         rounds = np.unique(np.linspace(0, timeline.rounds, about + 1).round().astype(int))
-        return [Point(int(k), float(timeline.start_s[k])) for k in rounds]
+        return [EvaluationPoint(int(k), float(timeline.start_s[k])) for k in rounds]
     times = np.append(np.arange(np.ceil(end_s / every_s - 1e-9)) * every_s, end_s)
-    return [Point(timeline.until(time_s), float(time_s)) for time_s in times]
+    return [EvaluationPoint(timeline.until(time_s), float(time_s)) for time_s in times]
 
 
 def train(
     task: Task,
     timeline: Timeline,
     learner: Learner,
-    points: Sequence[Point],
+    points: Sequence[EvaluationPoint],
     *,
-    alpha: float,
     seed: int = 0,
     resume: Training | None = None,
     stop_when_diverged: bool = False,
@@ -71,7 +70,7 @@ def train(
         now = points[number].round
         if number == 0 or now > before:
             state = advance(trained, script, learner, state, seed, before, now)
-            per_ue = evaluate(task, on_one(state.params), alpha)
+            per_ue = evaluate(task, on_one(state.params), learner.personal_step)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed meanwhile: the same model

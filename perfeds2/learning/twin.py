@@ -1,36 +1,45 @@
-"""The slow twin of ``replay``: the place to start reading, and what replay is tested against."""
+"""The slow twin of ``replay``: the place to start reading, and what replay is tested against.
 
-from functools import partial
+It shares no function with ``replay``: what is written down here twice is written down twice on purpose.
+"""
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array
 
-from perfeds2.learning.models.model import Params
-from perfeds2.learning.replay import Learner, job_key, local_update
+from perfeds2.learning.models.model import Params, cross_entropy
+from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
 
 def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
     """Train along a timeline, keeping every model there ever was. Hundreds of times slower than ``replay``."""
-    models = [task.model.init(jax.random.fold_in(jax.random.key(seed), 0))]
-    job = jax.jit(
-        partial(
-            local_update,
-            task.model,
-            task.data,
-            learner.objective,
-            beta=jnp.float32(learner.beta),
-            batch=learner.batch,
-            local_steps=learner.local_steps,
-        )
-    )
+    start_key, noise_key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
+    objective, steps = learner.objective, learner.local_steps
+
+    def loss(params: Params, batch: tuple[Array, Array]) -> Array:
+        return cross_entropy(task.model, params, *batch)
+
+    @jax.jit
+    def upload(handed: Params, ue: Array, version: Array) -> Params:
+        """What a UE makes of the model it was handed: the sum of its steps' gradients."""
+        key = jax.random.fold_in(jax.random.fold_in(noise_key, ue), version)
+        x, y = task.data.batches(key, ue, (steps, objective.batches, learner.batch))
+        total, here = jax.tree.map(jnp.zeros_like, handed), handed
+        for step in range(steps):
+            gradient = objective(loss, here, handed, (x[step], y[step]))
+            total = jax.tree.map(jnp.add, total, gradient)
+            here = jax.tree.map(lambda w, g: w - learner.beta * g, here, gradient)
+        return total
+
+    models = [task.model.init(start_key)]
     optimiser = learner.optimiser or optax.sgd(learner.beta)
     state = optimiser.init(models[0])
     for ues, versions in zip(timeline.ues, timeline.versions, strict=True):
         uploads = [
-            job(models[version], job_key(seed), jnp.int32(ue), jnp.int32(version))
+            upload(models[version], jnp.int32(ue), jnp.int32(version))
             for ue, version in zip(ues, versions, strict=True)
         ]
         mean = jax.tree.map(lambda *gradients: sum(gradients) / len(gradients), *uploads)

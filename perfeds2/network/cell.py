@@ -159,3 +159,4 @@ class Cell:
 
 
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself
+CELLS = {"paper": Cell}  # classes are drawn, functions called

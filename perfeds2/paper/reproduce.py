@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tomli_w
 
+from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Values, spec_of
 from perfeds2.runs.folder import Folder, alone, open_folder
-from perfeds2.spec.fields import InputError, Spec, read_toml, resolve
+from perfeds2.spec.fields import Spec, read_toml, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from perfeds2.runs.execute import Progress, Watch
+    from perfeds2.runs.execute import Progress, ProgressWatch
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def reproduce(
     figures: Sequence[Figure],
     runs: Sequence[Run],
     out: Path,
-    watch: "Watch | None" = None,
+    watch: "ProgressWatch | None" = None,
     data_dir: Path | str | None = None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
@@ -128,12 +129,12 @@ def _finished_runs(out: Path) -> dict[str, Path]:
 
 def _check(runs: Sequence[Run], data_dir: Path | str | None) -> None:
     """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
-    from perfeds2.runs.execute import check
+    from perfeds2.spec.build import check
 
     seen: set[str] = set()
     for run in runs:
         data = f"{run.spec.task} {run.spec.cell.ues}"
-        check(_with_data(run.spec, data_dir), "simulate" if data in seen else "reproduce")
+        check(_with_data(run.spec, data_dir), trains=data not in seen)
         seen.add(data)
 
 
@@ -143,7 +144,7 @@ def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
     return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
 
 
-def _part_of(watch: "Watch | None", number: int, total: int) -> "Watch | None":
+def _part_of(watch: "ProgressWatch | None", number: int, total: int) -> "ProgressWatch | None":
     if watch is None:
         return None
 

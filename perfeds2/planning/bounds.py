@@ -116,8 +116,8 @@ def promises(scene: Scene, option: Option, constants: Constants, epsilon: float)
     }
 
 
-def _carried_over(scene: Scene, constants: Constants, staleness: int) -> bounds.Setting:
+def _carried_over(scene: Scene, constants: Constants, staleness: int) -> bounds.Premises:
     """The constants of the meta-objective, by Lemmas 1 to 3."""
     batch = scene.learner.batch
     batches = {"batch_in": batch, "batch_out": batch, "batch_hessian": batch}
-    return bounds.Setting.of(constants, alpha=scene.alpha, beta=scene.learner.beta, staleness=staleness, **batches)
+    return bounds.Premises.of(constants, alpha=scene.alpha, beta=scene.learner.beta, staleness=staleness, **batches)

@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import nnls
 
+from perfeds2.errors import InputError
 from perfeds2.learning.data import Data
 from perfeds2.learning.evaluate import MOST_UES
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import Point, train
+from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.planning.data import Candidate, Law, PilotRun, Target
 from perfeds2.planning.options import BANDWIDTH, Option, Scene, longer, make_option
-from perfeds2.spec.fields import InputError
 from perfeds2.timeline.timeline import Timeline
 
 PILOT_ROUNDS = 1000  # the reference pilot gives up after so many
@@ -75,8 +75,8 @@ class Stand:
 def follow(scene: Scene, timeline: Timeline, *, every: int, seed: int) -> Iterator[Stand]:
     """Train along a timeline and evaluate every so many rounds. Stops where the loss is no number."""
     rounds = [*range(0, timeline.rounds, every), timeline.rounds]
-    points = [Point(k, float(timeline.start_s[k])) for k in rounds]
-    trainings = train(scene.task, timeline, scene.learner, points, alpha=scene.alpha, seed=seed)
+    points = [EvaluationPoint(k, float(timeline.start_s[k])) for k in rounds]
+    trainings = train(scene.task, timeline, scene.learner, points, seed=seed)
     for round_, training in zip(rounds, trainings, strict=False):
         now = training.values[-1]
         yield Stand(round_, now["train_loss_personal"], now["test_accuracy_personal"], training.state.params)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from perfeds2 import __version__
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.planning.bounds import bound_facts, measured_constants, promises
 from perfeds2.planning.data import Candidate, Check, Law, Place, Plan, Target, Theory
@@ -33,10 +34,10 @@ from perfeds2.planning.pilots import (
     train_pilots,
     train_to_loss,
 )
-from perfeds2.runs.execute import Progress, Watch
-from perfeds2.runs.execute import check as check_spec
+from perfeds2.runs.execute import Progress, ProgressWatch
 from perfeds2.runs.folder import alone, open_folder
-from perfeds2.spec.fields import InputError, Spec, resolve
+from perfeds2.spec.build import check as check_spec
+from perfeds2.spec.fields import Spec, nested, put, resolve
 from perfeds2.theory.constants import Constants
 
 RUN = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what a plan is for, unless told otherwise
@@ -56,21 +57,25 @@ def plan(
     target_loss: float | None = None,
     epsilon: float | None = None,
     pilot_rounds: int = PILOT_ROUNDS,
-    watch: Watch | None = None,
+    watch: ProgressWatch | None = None,
     write: Callable[[Plan, Path], object] = write_json,
     **settings: Any,
 ) -> Plan:
-    """The A and S that reach the target soonest: ``plan(cell={"ues": 20}, quorums=[1, 5, 20], check=True)``.
+    """The A and S that reach the target soonest: ``plan(ues=20, quorums=[1, 5, 20], check=True)``.
 
     Settings are those of ``compare``, or a whole ``spec``; the rest is explained at ``make_plan``. With ``out`` the folder
     gets ``spec.toml`` and what ``write`` writes; nobody else plans into it meanwhile.
     """
-    spec = spec or resolve({**settings, "run": RUN | settings.get("run", {})})
+    if spec is None:
+        values = nested(settings)
+        for key, default in RUN.items():
+            put(values, "run", key, values.get("run", {}).get(key, default))
+        spec = resolve(values)
     request = Request(epsilon, target_loss, quorums, stalenesses, pilot_rounds)
     request.check(spec.cell.ues)
     if out is None:
         return make_plan(spec, request, check=check, watch=watch)
-    check_spec(spec, "plan")
+    check_spec(spec, trains=True)
     folder = open_folder(Path(out), spec)
     with alone(folder.path):
         made = make_plan(spec, request, check=check, watch=watch)
@@ -86,7 +91,7 @@ def make_plan(
     *,
     constants: Constants | None = None,
     check: bool = False,
-    watch: Watch | None = None,
+    watch: ProgressWatch | None = None,
 ) -> Plan:
     """Look at a grid of A and S, and choose.
 
@@ -130,7 +135,7 @@ def make_plan(
 
     return Plan(
         perfeds2=__version__,
-        task=str(spec.task.name),
+        task=spec.task.name.label,
         population=scene.cell.ues,
         seed=scene.seed,
         stale=spec.protocol.stale,
@@ -278,7 +283,7 @@ def _notes(
     return notes
 
 
-def _announcer(watch: Watch | None, seed: int) -> Announce:
+def _announcer(watch: ProgressWatch | None, seed: int) -> Announce:
     """Passes progress on, counting the rounds of all trainings."""
     trained = last = 0
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from perfeds2.report.series import Algorithm, Estimate, Run
+from perfeds2.report.run import Estimate, Outcome, Run
 
 
 def answer(run: Run) -> tuple[str, list[str]]:
@@ -57,7 +57,7 @@ def _first_at_target(run: Run) -> list[str]:
     return said
 
 
-def _wins(first: Algorithm, algorithms: Sequence[Algorithm]) -> int:
+def _wins(first: Outcome, algorithms: Sequence[Outcome]) -> int:
     """In how many seeds nobody was sooner. Seeds are pairs: in one seed all algorithms meet the same radio and data."""
     by_seed = zip(*(map(_or_infinite, a.target_times_s) for a in algorithms if a.target_times_s), strict=True)
     mine = map(_or_infinite, first.target_times_s)
@@ -104,12 +104,13 @@ def _least_waiting(run: Run) -> list[str]:
 
 def _warnings(run: Run) -> list[str]:
     diverged = [f"{a.name} ({a.diverged} of {len(run.seeds)} seeds)" for a in run.algorithms if a.diverged]
-    starved = [a.name for a in run.algorithms if (e := a.estimates.get("starved")) and any(e.values)]
+    starved = [a.name for a in run.algorithms if a.starved]
     said = [f"Diverged: {listed(diverged)}."] if diverged else []
     if starved:
         said.append(f"Some UEs were never merged with {listed(starved)}.")
-    if len(run.seeds) == 1 and len(run.algorithms) > 1:
-        said.append("One seed only: there are no intervals, and a difference may be chance.")
+    if not run.has_intervals and len(run.algorithms) > 1:
+        few = "One seed" if len(run.seeds) == 1 else "Two seeds"
+        said.append(f"{few} only: there are no intervals, and a difference may be chance.")
     return said
 
 

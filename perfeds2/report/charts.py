@@ -1,102 +1,18 @@
-"""Which charts does the page show, and what is in them?
-
-A chart is plotly's own description of it, plain data. Names come from users: plotly reads some HTML in texts, so they
-are escaped here, once.
-"""
+"""Which charts does the page of a run show beside its curves: who does what, how late, how often, how well?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from perfeds2.report import series
-from perfeds2.report.series import Algorithm, Curve, Group, Run
-from perfeds2.report.style import DASHES_PX, LOST_COLOUR, METRICS, NEUTRAL, STATE_COLOURS, colour, short
+from perfeds2.report.run import Run
+from perfeds2.report.series import BarRows, Group
+from perfeds2.report.style import LOST_COLOUR, MARK, STATE_COLOURS, short
+from perfeds2.report.traces import Chart, Plot, level, make_layout, rounded
 
-Figure = dict[str, Any]  # data and layout, as plotly.js takes them
-MOST_BARS = 2_000
 SHOWN_UES = 30  # rows of the activity chart that can still be told apart
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart of the page, or several of which the reader chooses one."""
-
-    name: str  # its id on the page
-    title: str
-    height_px: int
-    figures: list[Figure]
-    choices: tuple[str, ...] = ()  # what to call each figure, if there are several
-    chosen: int = 0  # the one shown first
-
-
-def curve_charts(run: Run) -> list[Chart]:
-    """Loss and accuracy over time, one chart per metric. Traces carry their algorithm's number in ``meta``."""
-    found = [(metric, title, series.curves(run, metric)) for metric, title in METRICS.items()]
-    return [
-        Chart(metric.replace("_", "-"), title, 330, [_curve_figure(run, metric, drawn)])
-        for metric, title, drawn in found
-        if drawn
-    ]
-
-
-def _curve_figure(run: Run, metric: str, drawn: dict[str, Curve]) -> Figure:
-    is_accuracy = "accuracy" in metric
-    traces = []
-    for number, algorithm in enumerate(run.algorithms):
-        if algorithm.name in drawn:
-            traces += _curve_traces(run, algorithm, number, drawn[algorithm.name], is_accuracy)
-    y = {} if is_accuracy else {"range": [0, series.loss_ceiling(drawn)]}
-    layout = _layout(
-        {
-            "title": {"text": f"{run.clock.capitalize()} (s)"},
-            "tickformat": ",",
-            "unifiedhovertitle": {"text": "after %{x:,.1f} s"},
-        },
-        y,
-    )
-    layout["hovermode"] = "x unified"
-    if metric == "test_accuracy_personal" and run.target_accuracy is not None:
-        at = 100 * run.target_accuracy
-        layout["shapes"] = [
-            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at,
-             "line": {"color": NEUTRAL, "width": 1, "dash": "2px,3px"}}
-        ]  # fmt: skip
-        layout["annotations"] = [
-            {"xref": "paper", "x": 1, "xanchor": "right", "y": at, "yanchor": "top", "showarrow": False,
-             "text": f"target {at:.4g} %", "font": {"size": 11, "color": NEUTRAL}}
-        ]  # fmt: skip
-    return {"data": traces, "layout": layout}
-
-
-def _curve_traces(run: Run, algorithm: Algorithm, number: int, curve: Curve, is_accuracy: bool) -> list[Figure]:
-    tint = _colour(run, algorithm.objective)
-    shared = {"type": "scatter", "mode": "lines", "x": _numbers(curve.time_s), "name": escape(algorithm.name)}
-    shared |= {"meta": number, "showlegend": False}
-    scale = 100 if is_accuracy else 1
-    traces = []
-    if curve.low is not None and curve.high is not None:
-        edge = {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip"}
-        top = 1.0 if is_accuracy else np.inf  # no accuracy lies outside 0 to 1, whatever the interval says
-        traces.append(shared | edge | {"y": _numbers(scale * np.clip(curve.low, 0.0, top))})
-        traces.append(
-            shared
-            | edge
-            | {"y": _numbers(scale * np.clip(curve.high, 0.0, top)), "fill": "tonexty", "fillcolor": f"{tint}22"}
-        )
-    line = {"color": tint, "width": 2, "shape": "hv", "dash": dash(algorithm.mode)}
-    value = "%{y:.1f} %" if is_accuracy else "%{y:.3f}"
-    return [
-        *traces,
-        shared
-        | {
-            "y": _numbers(scale * curve.mean),
-            "line": line,
-            "hovertemplate": f"{value}<extra>%{{fullData.name}}</extra>",
-        },
-    ]
 
 
 def activity_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
@@ -105,21 +21,20 @@ def activity_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
     if window_s == 0:
         return None
     rows = min(run.ues, SHOWN_UES)
-    figures = [_activity_figure(series.activity(group.timelines[0], window_s, rows), run.clock) for group in groups]
+    plots = [_activity_plot(series.activity(group.timelines[0], window_s, rows), run.clock) for group in groups]
     chosen = next((i for i, group in enumerate(groups) if group.algorithms[0].mode == "S2"), 0)
-    return Chart(
-        "activity", "What every UE does", 150 + 20 * rows, figures, tuple(group.label for group in groups), chosen
-    )
+    choices = tuple(group.label for group in groups)
+    return Chart("activity", "What every UE does", 150 + 20 * rows, plots, choices, chosen)
 
 
-def _activity_figure(activity: series.Activity, clock: str) -> Figure:
-    traces: list[Figure] = []
+def _activity_plot(activity: series.Activity, clock: str) -> Plot:
+    traces: list[Plot] = []
     for state, found in activity.intervals.items():
         if len(found):
             ue, start_s, end_s = found.T
             traces.append(
-                {"type": "bar", "orientation": "h", "name": state, "width": 0.7, "y": _whole(ue), "base": _numbers(start_s),
-                 "x": _numbers(end_s - start_s), "marker": {"color": STATE_COLOURS[state], "line": {"width": 0}},
+                {"type": "bar", "orientation": "h", "name": state, "width": 0.7, "y": _whole(ue), "base": rounded(start_s),
+                 "x": rounded(end_s - start_s), "marker": {"color": STATE_COLOURS[state], "line": {"width": 0}},
                  "hovertemplate": f"UE %{{y}} {state}<br>%{{base:,.2f}} s to %{{x:,.2f}} s<extra></extra>"}
             )  # fmt: skip
     marks = [("update merged", activity.merges, {"symbol": "diamond", "size": 6}),
@@ -127,88 +42,53 @@ def _activity_figure(activity: series.Activity, clock: str) -> Figure:
     for name, found, marker in marks:
         if len(found):
             traces.append(
-                {"type": "scatter", "mode": "markers", "name": name, "y": _whole(found[:, 0]), "x": _numbers(found[:, 1]),
+                {"type": "scatter", "mode": "markers", "name": name, "y": _whole(found[:, 0]), "x": rounded(found[:, 1]),
                  "marker": marker, "hovertemplate": f"UE %{{y}}: {name}<br>%{{x:,.2f}} s<extra></extra>"}
             )  # fmt: skip
-    layout = _layout(
-        {"title": {"text": f"{clock.capitalize()} (s)"}, "tickformat": ",", "range": [0, 1.01 * activity.window_s]},
-        {"title": {"text": "UE"}, "range": [activity.ues - 0.5, -0.5], "dtick": 1 if activity.ues <= 20 else 5},
-    )
+    x = {"title": {"text": f"{clock.capitalize()} (s)"}, "tickformat": ",", "range": [0, 1.01 * activity.window_s]}
+    y = {"title": {"text": "UE"}, "range": [activity.ues - 0.5, -0.5], "dtick": 1 if activity.ues <= 20 else 5}
+    layout = make_layout(x, y)
     layout |= {"barmode": "overlay", "hovermode": "closest", "showlegend": True}
     layout["margin"] |= {"t": 40, "l": 44}
     layout["legend"] = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 11}}
     return {"data": traces, "layout": layout}
 
 
-def staleness_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
-    """How stale the merged updates were, over all seeds."""
-    largest = max((timeline.depth - 1 for group in groups for timeline in group.timelines), default=0)
-    merged = sum(timeline.ues.size for group in groups for timeline in group.timelines)
-    if not merged:
-        return None
-    starts, labels = series.staleness_bins(largest)
-    bars = [100 * series.staleness_shares(group, starts) for group in groups]
+def staleness_chart(rows: BarRows) -> Chart:
     hover = "staleness %{x}: %{y:.1f} % of merged updates<extra></extra>"
-    figure = _rows_figure(run, groups, labels, bars, "Staleness (rounds)", hover)
-    return Chart("staleness", "Merged updates by staleness (%)", _rows_height_px(groups), [figure])
+    return _rows_chart("staleness", "Merged updates by staleness (%)", rows, hover)
 
 
-def shares_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
-    """Who took part how often in the first seed's run, against equal shares."""
-    shares = [100 * group.timelines[0].shares for group in groups]
-    if not any(share.any() for share in shares):
-        return None
-    each = -(-run.ues // MOST_BARS)  # of a crowd, a bar shows the mean of so many successive UEs
-    first = np.arange(0, run.ues, each)
-    shares = [np.add.reduceat(share, first) / np.diff(first, append=run.ues) for share in shares]
-    whose = "UE %{x}" if each == 1 else f"{each:,} UEs from %{{x}} on, each"
-    hover = f"{whose}: %{{y:{'.1f' if each == 1 else '.2g'}}} % of merged updates<extra></extra>"
-    figure = _rows_figure(run, groups, first.tolist(), shares, "UE", hover, line=100 / run.ues)
-    top = 1.08 * max(float(share.max()) for share in shares)
-    for key in [key for key in figure["layout"] if key.startswith("yaxis")]:
-        figure["layout"][key]["range"] = [0, top]
-    return Chart("shares", "Merged updates by UE (%)", _rows_height_px(groups), [figure])
+def shares_chart(rows: BarRows) -> Chart:
+    whose = "UE %{x}" if rows.crowd == 1 else f"{rows.crowd:,} UEs from %{{x}} on, each"
+    hover = f"{whose}: %{{y:{'.1f' if rows.crowd == 1 else '.2g'}}} % of merged updates<extra></extra>"
+    return _rows_chart("shares", "Merged updates by UE (%)", rows, hover)
 
 
-def _rows_figure(
-    run: Run,
-    groups: Sequence[Group],
-    x: Sequence[Any],
-    bars: Sequence[Any],
-    x_title: str,
-    hover: str,
-    line: float = 0.0,
-) -> Figure:
-    """One row of bars per group, below one another on the same x axis, with a level line where one is given."""
-    x_axis = {"title": {"text": x_title}, "anchor": f"y{len(groups)}", "showgrid": False, "tickangle": 0}
-    layout = _layout(x_axis | ({"type": "category", "nticks": 12} if isinstance(x[0], str) else {}), {})
+def _rows_chart(name: str, title: str, rows: BarRows, hover: str) -> Chart:
+    """Bars below one another on the same x axis; where there is a level to compare with, on the same scale too."""
+    count = len(rows.names)
+    x_axis = {"title": {"text": rows.x_title}, "anchor": f"y{count}", "showgrid": False, "tickangle": 0}
+    layout = make_layout(x_axis | ({"type": "category", "nticks": 12} if isinstance(rows.x[0], str) else {}), {})
     layout |= {"bargap": 0.15, "annotations": [], "shapes": []}
+    top = 1.08 * max(float(values.max()) for values in rows.percent)
     traces = []
-    for row, (group, values) in enumerate(zip(groups, bars, strict=True)):
+    for row, (label, colour, values) in enumerate(zip(rows.names, rows.colours, rows.percent, strict=True)):
         axis = f"y{row + 1}" if row else "y"
-        top = 1 - row / len(groups)
-        layout["yaxis" + axis[1:]] = {
-            "domain": [top - 0.72 / len(groups), top - 0.1 / len(groups)], "nticks": 4,
-            "rangemode": "tozero", "fixedrange": True,
-        }  # fmt: skip
+        bottom, roof = (1 - row / count - part / count for part in (0.72, 0.1))
+        layout["yaxis" + axis[1:]] = {"domain": [bottom, roof], "nticks": 4, "rangemode": "tozero", "fixedrange": True}
         traces.append(
-            {"type": "bar", "x": list(x), "y": _numbers(values), "yaxis": axis, "showlegend": False, "hovertemplate": hover,
-             "marker": {"color": _colour(run, group.objective), "line": {"width": 0}}}
+            {"type": "bar", "x": rows.x, "y": rounded(values), "yaxis": axis, "showlegend": False, "hovertemplate": hover,
+             "marker": {"color": colour, "line": {"width": 0}}}
         )  # fmt: skip
         layout["annotations"].append(
-            {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": top - 0.1 / len(groups), "yanchor": "bottom",
-             "showarrow": False, "align": "left", "text": escape(short(group.label, 48)), "font": {"size": 11}}
+            {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": roof, "yanchor": "bottom",
+             "showarrow": False, "align": "left", "text": escape(short(label, 48)), "font": {"size": 11}}
         )  # fmt: skip
-        if line:
-            layout["shapes"].append(
-                {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": line, "y1": line,
-                 "line": {"color": "#D55E00", "width": 1.5, "dash": "4px,3px"}}
-            )  # fmt: skip
-    return {"data": traces, "layout": layout}
-
-
-def _rows_height_px(groups: Sequence[Group]) -> int:
-    return 60 + 105 * len(groups)
+        if rows.equal is not None:
+            layout["shapes"].append(level(rows.equal, axis, {"color": MARK, "width": 1.5, "dash": "4px,3px"}))
+            layout["yaxis" + axis[1:]]["range"] = [0, top]
+    return Chart(name, title, 60 + 105 * count, [{"data": traces, "layout": layout}])
 
 
 def ue_chart(run: Run) -> Chart | None:
@@ -220,11 +100,11 @@ def ue_chart(run: Run) -> Chart | None:
     for algorithm in run.algorithms:
         mine = table[(table["algorithm"] == algorithm.name) & np.isfinite(table["test_accuracy_personal"])]
         if len(mine):
-            tint = _colour(run, algorithm.objective)
+            tint = run.styles[algorithm.name].colour
             points = zip(mine["ue"], mine["seed"], mine["merges"], strict=True)
             traces.append(
                 {"type": "box", "orientation": "h", "y0": len(labels), "name": escape(algorithm.name),
-                 "x": _numbers(100 * mine["test_accuracy_personal"]),
+                 "x": rounded(100 * mine["test_accuracy_personal"]),
                  "boxpoints": "all", "jitter": 0.7, "pointpos": 0, "hoveron": "points", "showlegend": False,
                  "marker": {"color": tint, "size": 4, "opacity": 0.55}, "line": {"color": tint, "width": 1.2},
                  "fillcolor": f"{tint}18",
@@ -234,36 +114,10 @@ def ue_chart(run: Run) -> Chart | None:
             labels.append(escape(short(algorithm.name)))
     if not traces:
         return None
-    layout = _layout(
-        {"title": {"text": "Personalised test accuracy of a UE (%)"}},
-        {
-            "tickvals": list(range(len(labels))),
-            "ticktext": labels,
-            "range": [len(labels) - 0.4, -0.6],
-            "showgrid": False,
-        }
-        | {"automargin": True, "fixedrange": True},
-    )
+    places = {"tickvals": list(range(len(labels))), "ticktext": labels, "range": [len(labels) - 0.4, -0.6]}
+    places |= {"showgrid": False, "automargin": True, "fixedrange": True}
+    layout = make_layout({"title": {"text": "Personalised test accuracy of a UE (%)"}}, places)
     return Chart("ues", "Personalised accuracy per UE", 90 + 40 * len(traces), [{"data": traces, "layout": layout}])
-
-
-def dash(mode: str) -> str:
-    """A mode's dash in plotly's words."""
-    return ",".join(f"{px}px" for px in DASHES_PX.get(mode, ())) or "solid"
-
-
-def _layout(x: Figure, y: Figure) -> Figure:
-    margin = {"l": 48, "r": 12, "t": 12, "b": 44}
-    return {"xaxis": x, "yaxis": y, "margin": margin, "showlegend": False}
-
-
-def _colour(run: Run, objective: str | None) -> str:
-    return colour(objective, [algorithm.objective for algorithm in run.algorithms])
-
-
-def _numbers(values: Any) -> list[float | None]:
-    """Five digits are more than a pixel."""
-    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in np.asarray(values, float)]
 
 
 def _whole(values: Any) -> list[int]:

@@ -2,36 +2,41 @@
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from perfeds2.files import write_text
-from perfeds2.paper import claims
+from perfeds2.paper import claims as claims_module
 from perfeds2.paper.claims import LEAST_SEEDS, BetterThan, Entry, Finding, Verdict
 from perfeds2.paper.figures.figure import TARGET
+from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal
+from perfeds2.report.terminal import console as open_console
 
 WIDE = 120  # columns a terminal needs for everything side by side
-VERDICTS: dict[Verdict, str] = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}  # in order
-COUNTED: dict[Verdict, tuple[str, str]] = {  # of one, of several
+VERDICTS: dict[Verdict, tuple[str, str]] = {  # in order; how to say it of one, and of several
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
     "undecided": ("is undecided", "are undecided"),
     "not run": ("was not run", "were not run"),
 }
+COLUMNS = {
+    "number": Column("#", narrow=""),
+    "claim": Column("claim", "left", wraps=True),
+    "where": Column("where", "left", wraps=True),
+    "compared": Column("compared", "left"),
+    "difference": Column("difference (points)", narrow="difference\n(points)"),
+    "seconds": Column("seconds to target", narrow="seconds\nto target"),
+    "verdict": Column("verdict", "left"),
+}
 
 
 def print_ledger(entries: Sequence[Entry]) -> None:
     """A row per claim that can be judged, a line per comparison in it, and the counts: what was not run, too."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=150)
-    if shown := judged(entries):
-        console.print((_wide_table if console.width >= WIDE else _narrow_table)(shown))
+    console = open_console()
+    if judged(entries):
+        console.print(for_terminal(_table(entries, COLUMNS) if console.width >= WIDE else _narrow_table(entries)))
     console.print(f"\n[bold]{counts(entries)}[/bold]")
     console.print(f"[dim]{meaning()}[/dim]")
 
@@ -41,45 +46,46 @@ def judged(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.verdict != "not run"]
 
 
-def _wide_table(entries: Sequence[Entry]) -> Table:
-    table = _table("", "claim", "where", "compared", "difference\n(points)", "seconds\nto target", "verdict")
-    for entry in entries:
-        said = ["\n".join(map(say, entry.findings)) for say in (_versus, points, seconds)]
-        claim = entry.claim
-        table.add_row(
-            str(claim.number), escape(claim.sentence), escape(claim.where), escape(said[0]), *said[1:], _coloured(entry)
-        )
-    return table
+def _table(entries: Sequence[Entry], columns: Mapping[str, Column]) -> Table:
+    return Table(list(columns.values()), [[_cells(entry)[name] for name in columns] for entry in judged(entries)])
+
+
+def _cells(entry: Entry) -> dict[str, Cell]:
+    claim, findings = entry.claim, entry.findings
+    return {
+        "number": str(claim.number),
+        "claim": claim.sentence,
+        "numbered": f"{claim.number}. {claim.sentence}",
+        "where": claim.where,
+        "compared": "\n".join(versus(finding.comparison) for finding in findings),
+        "difference": "\n".join(map(points, findings)),
+        "seconds": "\n".join(map(seconds, findings)),
+        "verdict": Span(entry.verdict, entry.verdict),
+    }
+
+
+def page_table(entries: Sequence[Entry]) -> Table:
+    """As a page shows it: the verdict comes early, where a phone still has room."""
+    order = ("verdict", "where", "compared", "difference", "seconds")
+    return _table(entries, {"numbered": COLUMNS["claim"]} | {name: COLUMNS[name] for name in order})
 
 
 def _narrow_table(entries: Sequence[Entry]) -> Table:
     """Comparisons below their claim."""
-    table = _table("", "claim", "difference\n(points)", "seconds\nto target", "verdict")
-    for entry in entries:
+    rows: list[list[Cell]] = []
+    for entry in judged(entries):
         claim = entry.claim
-        table.add_row(str(claim.number), escape(f"{claim.sentence} [{claim.where}]"), "", "", _coloured(entry))
+        verdict = Span(entry.verdict, entry.verdict)
+        rows.append([str(claim.number), f"{claim.sentence} [{claim.where}]", "", "", verdict])
         for finding in entry.findings:
-            table.add_row("", f"[dim]{escape(_versus(finding))}[/dim]", points(finding), seconds(finding), "")
-    return table
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        number = head == "" or "\n" in head
-        table.add_column(head, justify="right" if number else "left", no_wrap=head not in ("claim", "where"))
-    return table
-
-
-def _coloured(entry: Entry) -> str:
-    tint = VERDICTS[entry.verdict]
-    return f"[{tint}]{entry.verdict}[/{tint}]"
+            rows.append(["", Span(versus(finding.comparison), "dim"), points(finding), seconds(finding)])
+    return Table([COLUMNS[name] for name in ("number", "claim", "difference", "seconds", "verdict")], rows)
 
 
 def counts(entries: Sequence[Entry]) -> str:
     """The ledger in a sentence."""
     found = {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS}
-    said = [f"{found[verdict]} {COUNTED[verdict][found[verdict] != 1]}" for verdict in VERDICTS if found[verdict]]
+    said = [f"{found[verdict]} {VERDICTS[verdict][found[verdict] != 1]}" for verdict in VERDICTS if found[verdict]]
     return f"Of {len(entries)} claim{'s' if len(entries) != 1 else ''}, {', '.join(said) or 'none was looked at'}."
 
 
@@ -94,7 +100,7 @@ def meaning() -> str:
 
 def rule() -> str:
     """How verdicts come about, as the module that gives them says it."""
-    paragraph = inspect.cleandoc(claims.__doc__ or "").partition("\n\n")[2]
+    paragraph = inspect.cleandoc(claims_module.__doc__ or "").partition("\n\n")[2]
     return " ".join(paragraph.removeprefix("The rule. ").split())
 
 
@@ -126,28 +132,7 @@ def seconds(finding: Finding) -> str:
 
 def ledger_markdown(entries: Sequence[Entry]) -> str:
     """The ledger as a markdown table of what can be judged, with the counts before it."""
-    heads = ["#", "claim", "where", "compared", "difference (points)", "seconds to target", "verdict"]
-    lines = [
-        counts(entries),
-        "",
-        f"| {' | '.join(heads)} |",
-        "|--:|---|---|---|--:|--:|---|",
-    ]
-    for entry in judged(entries):
-        claim = entry.claim
-        cells = [
-            str(claim.number),
-            claim.sentence,
-            claim.where,
-            *("<br>".join(map(say, entry.findings)) for say in (_versus, points, seconds)),
-            f"**{entry.verdict}**" if entry.verdict in ("holds", "fails") else entry.verdict,
-        ]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join([*lines, "", meaning(), ""])
-
-
-def _versus(finding: Finding) -> str:
-    return versus(finding.comparison)
+    return "\n".join([counts(entries), "", as_markdown(_table(entries, COLUMNS)), "", meaning(), ""])
 
 
 def write_ledger(entries: Sequence[Entry], out: Path) -> list[Path]:
@@ -155,51 +140,37 @@ def write_ledger(entries: Sequence[Entry], out: Path) -> list[Path]:
     import pandas as pd
 
     written = [out / "claims.csv", out / "claims.json"]
-    rows = [_row(entry, finding) for entry in entries for finding in entry.findings]
-    write_text(written[0], pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    rows = [
+        _about(entry) | {"claim_verdict": entry.verdict} | _measured(finding)
+        for entry in entries
+        for finding in entry.findings
+    ]
+    table = pd.DataFrame(rows).drop(columns="values", errors="ignore")
+    write_text(written[0], table.to_csv(index=False, lineterminator="\n"))
     write_text(written[1], ledger_json(entries))
     return written
 
 
 def ledger_json(entries: Sequence[Entry]) -> str:
     """The ledger as JSON: the rule, the counts, and every claim with its comparisons."""
-    return (
-        json.dumps(
-            {
-                "rule": rule(),
-                "least_seeds": LEAST_SEEDS,
-                "counts": {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS},
-                "claims": [
-                    {
-                        "claim": entry.claim.number,
-                        "sentence": entry.claim.sentence,
-                        "where": entry.claim.where,
-                        "verdict": entry.verdict,
-                        "comparisons": [_measured(finding) for finding in entry.findings],
-                    }
-                    for entry in entries
-                ],
-            },
-            indent=1,
-            ensure_ascii=False,
-        )
-        + "\n"
-    )
+    claims = [
+        _about(entry) | {"verdict": entry.verdict, "comparisons": [_measured(finding) for finding in entry.findings]}
+        for entry in entries
+    ]
+    found = {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS}
+    whole = {"rule": rule(), "least_seeds": LEAST_SEEDS, "counts": found, "claims": claims}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _row(entry: Entry, finding: Finding) -> dict[str, Any]:
-    claim = entry.claim
-    return {"claim": claim.number, "sentence": claim.sentence, "where": claim.where, "claim_verdict": entry.verdict} | {
-        key: value for key, value in _measured(finding).items() if key != "values"
-    }
+def _about(entry: Entry) -> dict[str, Any]:
+    return {"claim": entry.claim.number, "sentence": entry.claim.sentence, "where": entry.claim.where}
 
 
 def _measured(finding: Finding) -> dict[str, Any]:
-    better, worse = finding.comparison.better, finding.comparison.worse
     difference = finding.difference
     return {
-        **{f"better_{name}": getattr(better, name) for name in ("figure", "panel", "line")},
-        **{f"worse_{name}": getattr(worse, name) for name in ("figure", "panel", "line")},
+        **{f"better_{name}": value for name, value in asdict(finding.comparison.better).items()},
+        **{f"worse_{name}": value for name, value in asdict(finding.comparison.worse).items()},
         "seeds": len(difference["values"]),
         "difference": difference["mean"],
         "low": difference["low"],

@@ -1,192 +1,114 @@
-"""How do the report's figures look in a two-column paper?"""
+"""What of a run is drawn for a two-column paper?"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from perfeds2.files import write_atomically
 from perfeds2.report import series
-from perfeds2.report.series import Activity, Group, Run, load_run
-from perfeds2.report.style import DASHES_PX, LOST_COLOUR, METRICS, STATE_COLOURS, colour, short
+from perfeds2.report.drawing import (
+    INK,
+    draw_curves,
+    labelled,
+    legend_above,
+    name_panel,
+    new_figure,
+    stacked_axes,
+    time_axis,
+    write_figures,
+)
+from perfeds2.report.results import write_latex
+from perfeds2.report.run import Run, load_run
+from perfeds2.report.series import Activity, BarRows, CurvePanel, Group
+from perfeds2.report.style import DASHES_PX, LOST_COLOUR, MARK, STATE_COLOURS, short
 
-WIDTH_IN = 3.5  # one column
 SHOWN_UES = 8  # rows of the activity figure
-STYLE: dict[Any, Any] = {
-    "font.family": ["STIXGeneral", "DejaVu Sans"],
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E3E7EC",
-    "grid.linewidth": 0.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "lines.linewidth": 1.1,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,  # real fonts: the text stays text
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    "savefig.dpi": 300,
-}
 
 
 def write_paper_figures(folder: Path, out: Path | None = None) -> list[Path]:
-    """Draw a run's folder as PDF and PNG files, by default into its ``figures``. Returns what was written."""
+    """Draw a run's folder as PDF and PNG files and tabulate it in ``table.tex``, by default in its ``figures``.
+
+    Returns what was written.
+    """
     run = load_run(folder)
     out = folder / "figures" if out is None else out
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
-        mpl.rcParams.update(STYLE)
-        for name, figure in _figures(run).items():
-            for kind, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-                path = out / f"{name}.{kind}"
-                with write_atomically(path) as file:
-                    figure.savefig(file, format=kind, metadata=metadata)  # no clock in the bytes
-                written.append(path)
-    return written
+    return [*write_figures(out, lambda: _figures(run)), write_latex(run, out)]
 
 
 def _figures(run: Run) -> dict[str, Figure]:
     """All figures the folder has data for, by file name."""
-    figures = {metric.replace("_", "-"): _curve_figure(run, metric) for metric in METRICS}
+    figures = {panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(run)}
     timed = series.groups(run)
     if any(timeline.rounds for group in timed for timeline in group.timelines):
-        figures |= {"activity": _activity_figure(run, timed), "staleness": _staleness_figure(run, timed)}
-        figures["shares"] = _shares_figure(run, timed)
+        figures["activity"] = _activity_figure(run, timed)
+        bars = {"staleness": series.staleness_rows(run, timed), "shares": series.shares_rows(run, timed)}
+        figures |= {name: _bars_figure(rows) for name, rows in bars.items() if rows is not None}
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def _curve_figure(run: Run, metric: str) -> Figure | None:
-    drawn = series.curves(run, metric)
-    if not drawn:
-        return None
-    rows = -(-len(drawn) // 3)
-    figure = Figure(figsize=(WIDTH_IN, 2.2 + 0.13 * rows), layout="constrained")
-    axes = figure.subplots()
-    is_accuracy = "accuracy" in metric
-    scale = 100 if is_accuracy else 1
-    for algorithm in run.algorithms:
-        if algorithm.name in drawn:
-            curve, tint = drawn[algorithm.name], _colour(run, algorithm.objective)
-            dash = tuple(px / 2 for px in DASHES_PX.get(algorithm.mode, ()))
-            line = (0, dash) if dash else "solid"
-            label = short(algorithm.name)
-            axes.step(curve.time_s, scale * curve.mean, where="post", color=tint, linestyle=line, label=label)
-            if curve.low is not None and curve.high is not None:
-                low, high = scale * curve.low, scale * curve.high
-                axes.fill_between(curve.time_s, low, high, step="post", color=tint, alpha=0.12, linewidth=0)
-    if is_accuracy:
-        axes.set_ylim(max(0.0, axes.get_ylim()[0]), min(100.0, axes.get_ylim()[1]))
-        if metric == "test_accuracy_personal" and run.target_accuracy is not None:
-            axes.axhline(scale * run.target_accuracy, color="#444444", linewidth=0.6, linestyle=(0, (1, 2)))
-    else:
-        axes.set_ylim(0, series.loss_ceiling(drawn))
-    axes.set_xlim(0, max(curve.time_s[-1] for curve in drawn.values()))
-    axes.set_ylabel(METRICS[metric])
-    _time_axis(axes, run.clock)
-    figure.legend(
-        loc="outside upper center", ncols=3, handlelength=2.4, columnspacing=1.0, borderpad=0.1, labelspacing=0.3
-    )
+def _curve_figure(panel: CurvePanel) -> Figure | None:
+    figure = new_figure(2.2 + 0.13 * -(-len(panel.curves) // 3))
+    draw_curves(figure.subplots(), panel)
+    legend_above(figure, 3, {short(name): handle for name, handle in labelled(figure.axes).items()})
     return figure
 
 
 def _activity_figure(run: Run, groups: Sequence[Group]) -> Figure | None:
-    """The first group of each mode, below one another in the same window of time."""
-    shown = list({group.algorithms[0].mode: group for group in reversed(groups)}.values())[::-1]
+    """The first group of each mode, and every own algorithm, below one another in the same window of time."""
+    modes = [group.algorithms[0].mode for group in groups]
+    kinds = [mode if mode in DASHES_PX else group.label for mode, group in zip(modes, groups, strict=True)]
+    shown = [group for number, group in enumerate(groups) if kinds.index(kinds[number]) == number]
     timelines = [group.timelines[0] for group in shown]
     rows = min(SHOWN_UES, timelines[0].population)
     window_s = series.activity_window_s(timelines, rows, jobs_each=3)
     if window_s == 0:
         return None
-    figure = Figure(figsize=(WIDTH_IN, 0.6 + (0.3 + 0.11 * rows) * len(shown)), layout="constrained")
-    panels = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
+    figure = new_figure(0.6 + (0.3 + 0.11 * rows) * len(shown))
+    panels = stacked_axes(figure, len(shown))
     for axes, group, timeline in zip(panels, shown, timelines, strict=True):
         _draw_activity(axes, series.activity(timeline, window_s, rows))
         axes.set(ylim=(rows - 0.5, -0.5), xlim=(0, 1.01 * window_s), ylabel="UE")
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(False)
-        axes.set_title(short(group.label, 60), loc="left", fontsize=7, pad=3)  # which panel, not a title
-    _time_axis(panels[-1], run.clock)
-    found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        name_panel(axes, short(group.label, 60))
+    time_axis(panels[-1], f"{run.clock.capitalize()} (s)")
+    found = labelled(panels)
     handles = {label: found[label] for label in (*STATE_COLOURS, "merged", "thrown away") if label in found}
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside upper center", ncols=5,
-        handlelength=1.0, handletextpad=0.4, columnspacing=0.9, borderpad=0.1,
-    )  # fmt: skip
+    legend_above(figure, 5, handles, handlelength=1.0, handletextpad=0.4, columnspacing=0.9)
     return figure
 
 
 def _draw_activity(axes: Axes, activity: Activity) -> None:
     for state, found in activity.intervals.items():
         if len(found):
-            ue, start_s, end_s = found.T
-            axes.barh(
-                ue, end_s - start_s, left=start_s, height=0.7, color=STATE_COLOURS[state], linewidth=0, label=state
-            )
+            ue, from_s, to_s = found.T
+            axes.barh(ue, to_s - from_s, left=from_s, height=0.7, color=STATE_COLOURS[state], linewidth=0, label=state)
     if len(activity.merges):
-        axes.plot(activity.merges[:, 1], activity.merges[:, 0], "D", color="#1D2733", markersize=1.8, label="merged")
+        axes.plot(activity.merges[:, 1], activity.merges[:, 0], "D", color=INK, markersize=1.8, label="merged")
     if len(activity.lost):
-        axes.plot(
-            activity.lost[:, 1],
-            activity.lost[:, 0],
-            "x",
-            color=LOST_COLOUR,
-            markersize=3,
-            markeredgewidth=1,
-            label="thrown away",
-        )
+        cross = {"color": LOST_COLOUR, "markersize": 3, "markeredgewidth": 1, "label": "thrown away"}
+        axes.plot(activity.lost[:, 1], activity.lost[:, 0], "x", **cross)
 
 
-def _staleness_figure(run: Run, groups: Sequence[Group]) -> Figure:
-    largest = max(timeline.depth - 1 for group in groups for timeline in group.timelines)
-    starts, labels = series.staleness_bins(largest)
-    bars = [100 * series.staleness_shares(group, starts) for group in groups]
-    figure, panels = _rows(run, groups, bars)
-    every = -(-len(labels) // 10)
-    panels[-1].set_xticks(range(0, len(labels), every), labels[::every])
-    panels[-1].set_xlabel("Staleness (rounds)")
-    return figure
-
-
-def _shares_figure(run: Run, groups: Sequence[Group]) -> Figure:
-    figure, panels = _rows(run, groups, [100 * group.timelines[0].shares for group in groups])
-    top = max(axes.get_ylim()[1] for axes in panels)
-    for axes in panels:
-        axes.axhline(100 / run.ues, color="#D55E00", linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.set_ylim(0, top)
-    panels[-1].set_xlabel("UE")
-    return figure
-
-
-def _rows(run: Run, groups: Sequence[Group], bars: Sequence[np.ndarray]) -> tuple[Figure, Sequence[Axes]]:
+def _bars_figure(rows: BarRows) -> Figure:
     """A panel of bars per group, below one another."""
-    figure = Figure(figsize=(WIDTH_IN, 0.5 + 0.65 * len(groups)), layout="constrained")
-    panels = figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0]
-    for axes, group, values in zip(panels, groups, bars, strict=True):
-        axes.bar(np.arange(values.size), values, width=0.8, color=_colour(run, group.objective), linewidth=0)
-        axes.set_title(short(group.label, 60), loc="left", fontsize=7, pad=3)
+    figure = new_figure(0.5 + 0.65 * len(rows.names))
+    panels = stacked_axes(figure, len(rows.names))
+    at = [place if isinstance(x, str) else x for place, x in enumerate(rows.x)]
+    for axes, name, colour, values in zip(panels, rows.names, rows.colours, rows.percent, strict=True):
+        axes.bar(at, values, width=0.8 * rows.crowd, color=colour, linewidth=0)
+        name_panel(axes, short(name, 60))
         axes.grid(False, axis="x")
+    if rows.equal is not None:  # to be compared, so on one scale
+        top = max(axes.get_ylim()[1] for axes in panels)
+        for axes in panels:
+            axes.axhline(rows.equal, color=MARK, linewidth=0.8, linestyle=(0, (3, 2)))
+            axes.set_ylim(0, top)
+    if isinstance(rows.x[0], str):
+        every = -(-len(rows.x) // 10)
+        panels[-1].set_xticks(at[::every], rows.x[::every])
+    panels[-1].set_xlabel(rows.x_title)
     figure.supylabel("Merged updates (%)", fontsize=8)
-    return figure, list(panels)
-
-
-def _time_axis(axes: Axes, clock: str) -> None:
-    axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.set_xlabel(f"{clock.capitalize()} (s)")
-
-
-def _colour(run: Run, objective: str | None) -> str:
-    return colour(objective, [algorithm.objective for algorithm in run.algorithms])
+    return figure

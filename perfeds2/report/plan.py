@@ -5,65 +5,51 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
-from rich.console import Console
-from rich.table import Table
 
-from perfeds2.files import write_atomically, write_text
+from perfeds2.files import write_text
 from perfeds2.planning.data import BoundRounds, Candidate, Chosen, ClosesOn, Plan
-from perfeds2.report.paper import STYLE, WIDTH_IN
+from perfeds2.report.drawing import INK, labelled, legend_above, new_figure, write_figures
+from perfeds2.report.style import NEUTRAL
+from perfeds2.report.tables import Column, Span, Table, for_terminal
+from perfeds2.report.terminal import console as open_console
 
 SHOWN_UES = 30
 SHOWN_ROUNDS = 12
 CLOSES: dict[ClosesOn, str] = {"planned": "planned UEs", "first": "first arrivals"}
 COLOURS: dict[ClosesOn, str] = {"planned": "#D55E00", "first": "#0072B2"}
-RULE_COLOUR = "#6B7785"
 
 
 def print_plan(plan: Plan) -> None:
     """The answer, the grid it was chosen from, what it means for each UE, and what a careful reader should know."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=150)
-    for line in answer(plan):
-        console.print(line)
-    console.print()
-    console.print(_grid_table(plan))
+    tables: list[Table | str] = [*answer(plan), "", _grid_table(plan)]
     if any(not candidate.feasible for candidate in plan.candidates):
-        console.print()
-        console.print(_impossible_table(plan))
-    console.print(_law_line(plan))
-    console.print()
-    if plan.constants:
-        console.print(_constants_table(plan))
-    for line in _theory_lines(plan):
-        console.print(line)
-    console.print()
+        tables += ["", _impossible_table(plan)]
+    tables += [_law_line(plan), ""]
+    tables += [_constants_table(plan)] if plan.constants else []
+    tables += [*_theory_lines(plan), ""]
     for candidate, chosen in _details(plan):
-        console.print(_ue_table(candidate, chosen))
-        console.print(_schedule_line(candidate, chosen))
-        console.print(
-            f"{candidate.seconds_per_round:.4g} s a round, {_seconds(candidate.seconds)} predicted; UEs wait "
-            f"{candidate.waiting_share:.0%} of their time."
-        )
-        console.print()
-    if plan.checks:
-        console.print(_check_table(plan))
-    for note in plan.notes:
-        console.print(f"[dim]Note: {note}[/dim]")
+        pace = f"{candidate.seconds_per_round:.4g} s a round, {_seconds(candidate.seconds)} predicted"
+        waits = f"UEs wait {candidate.waiting_share:.0%} of their time."
+        tables += [_ue_table(candidate, chosen), _schedule_line(candidate, chosen), f"{pace}; {waits}", ""]
+    tables += [_check_table(plan)] if plan.checks else []
+    tables += [f"[dim]Note: {note}[/dim]" for note in plan.notes]
+    console = open_console()
+    for shown in tables:
+        console.print(for_terminal(shown) if isinstance(shown, Table) else shown)
 
 
 def answer(plan: Plan) -> list[str]:
     """What was asked, what to do, and against what: plain sentences."""
     best, target, theory = plan.best, plan.target, plan.theory
+    source = "trained by a pilot" if best.rounds_from == "pilot" else "from the law through the pilots"
     said = [
         f"Target: personalised training loss {target.loss:.4g} ({target.loss_from}); for the bounds ε = "
         f"{target.epsilon:.3g} ({target.epsilon_from}).",
         f"[bold]Soonest: {_name(best)}: {_seconds(best.seconds)} predicted[/bold] = {best.rounds:.0f} rounds "
-        f"({_source(best)}) × {best.seconds_per_round:.4g} s a round (simulated).",
+        f"({source}) × {best.seconds_per_round:.4g} s a round (simulated).",
     ]
     spec = plan.find(plan.spec_quorum, plan.spec_max_staleness, "first")
     if spec is not None and spec is not best:
@@ -89,23 +75,16 @@ def answer(plan: Plan) -> list[str]:
 
 
 def _grid_table(plan: Plan) -> Table:
-    table = _table(
-        "Candidates",
-        "rounds: trained by a pilot, or read off the law through the pilots; rule: the paper's K* (its bound's first term at ε)",
-    )
-    heads = ["A", "S", "round closes on", "seconds\na round", "staleness\nmean  max", "shares\noff by", "UEs\nwait"]
-    heads += ["rounds", "from", "predicted\nseconds", "", "rule's\nseconds", "bounds promise"]
-    for head in heads:
-        left = head in ("round closes on", "from", "", "bounds promise")
-        table.add_column(head, justify="left" if left else "right", no_wrap=True)
-    groups = list(_alike(plan.candidates))
+    columns = _columns("A", "S", "<round closes on", "seconds\na round", "staleness\nmean  max", "shares\noff by")
+    columns += _columns("UEs\nwait", "rounds", "<from", "predicted\nseconds", "<", "rule's\nseconds", "<bounds promise")
     slowest = max((c.seconds for c in plan.candidates if c.seconds is not None), default=1.0)
     star = plan.theory.corrected_quorum if plan.theory else None
-    for group in groups:
+    rows: list[list[Span]] = []
+    for group in _alike(plan.candidates):
         candidate = group[0]
         chosen = plan.best in group
         bar = "" if candidate.seconds is None else "▇" * max(1, round(12 * candidate.seconds / slowest))
-        table.add_row(
+        cells = [
             f"{candidate.quorum}{'*' if candidate.quorum == star else ''}",
             ", ".join(_bound(c.max_staleness) for c in group),
             CLOSES[candidate.closing],
@@ -119,9 +98,15 @@ def _grid_table(plan: Plan) -> Table:
             bar + (" soonest" if chosen else ""),
             _short(None if candidate.rule is None else candidate.rule.seconds),
             _promise(candidate),
-            style="bold" if chosen else "",
-        )
-    return table
+        ]
+        rows.append([Span(cell, "best" if chosen else "") for cell in cells])
+    caption = "rounds: trained by a pilot, or read off the law through the pilots; rule: the paper's K* (its bound's first term at ε)"
+    return Table(columns, rows, "Candidates", caption)
+
+
+def _columns(*heads: str) -> list[Column]:
+    """Numbers to the right; what begins with < is text."""
+    return [Column(head.removeprefix("<"), "left" if head.startswith("<") else "right") for head in heads]
 
 
 def _alike(candidates: Sequence[Candidate]) -> Iterable[list[Candidate]]:
@@ -135,47 +120,30 @@ def _alike(candidates: Sequence[Candidate]) -> Iterable[list[Candidate]]:
 
 
 def _impossible_table(plan: Plan) -> Table:
-    table = _table("Not possible", None)
-    for head in ("A", "S", "round closes on", "why"):
-        table.add_column(head, justify="right" if len(head) == 1 else "left", no_wrap=head != "why")
-    for candidate in plan.candidates:
-        if candidate.obstacle is not None:
-            table.add_row(
-                str(candidate.quorum),
-                _bound(candidate.max_staleness),
-                CLOSES[candidate.closing],
-                candidate.obstacle,
-            )
-    return table
+    rows = [
+        [str(candidate.quorum), _bound(candidate.max_staleness), CLOSES[candidate.closing], candidate.obstacle]
+        for candidate in plan.candidates
+        if candidate.obstacle is not None
+    ]
+    columns = [*_columns("A", "S", "<round closes on"), Column("why", "left", wraps=True)]
+    return Table(columns, rows, "Not possible")
 
 
 def _law_line(plan: Plan) -> str:
-    law, terms = plan.law, []
-    for weight, what in (
-        (law.noise, "/A"),
-        (law.staleness, "·mean τ²"),
-        (law.late, "·(mean τ²)²"),
-        (law.inequality, "·(n·Ση² − 1)"),
-    ):
-        if weight > 0:
-            terms.append(f" + {weight:.2g}{what}")
-    missed = (
-        ""
-        if law.left_out_factor is None
-        else f"; fitted without one of them it misses it by a factor of {law.left_out_factor:.2g} at worst"
-    )
-    return f"The law: rounds = {law.base:.0f}·(1{''.join(terms)}), through {len(plan.pilots)} pilots{missed}."
+    law, worst = plan.law, plan.law.left_out_factor
+    weights = {"/A": law.noise, "·mean τ²": law.staleness, "·(mean τ²)²": law.late, "·(n·Ση² − 1)": law.inequality}
+    terms = "".join(f" + {weight:.2g}{what}" for what, weight in weights.items() if weight > 0)
+    missed = "" if worst is None else f"; fitted without one of them it misses it by a factor of {worst:.2g} at worst"
+    return f"The law: rounds = {law.base:.0f}·(1{terms}), through {len(plan.pilots)} pilots{missed}."
 
 
 def _constants_table(plan: Plan) -> Table:
-    table = _table("Constants, measured by a pilot", None)
-    table.add_column("", no_wrap=True)
-    for head in ("", "smallest\nseen", "largest\nseen", "80 % upper\nlimit"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for constant in plan.constants:
-        numbers = (f"{number:.3g}" for number in (constant.low, constant.value, constant.high))
-        table.add_row(constant.name.replace("_", " "), constant.symbol, *numbers)
-    return table
+    rows = [
+        [each.name.replace("_", " "), each.symbol, *(f"{number:.3g}" for number in (each.low, each.value, each.high))]
+        for each in plan.constants
+    ]
+    columns = _columns("<", "", "smallest\nseen", "largest\nseen", "80 % upper\nlimit")
+    return Table(columns, rows, "Constants, measured by a pilot")
 
 
 def _theory_lines(plan: Plan) -> list[str]:
@@ -188,8 +156,7 @@ def _theory_lines(plan: Plan) -> list[str]:
         f"largest admissible at the spec's S is {theory.largest_beta_printed:.2g} (printed), "
         f"{theory.largest_beta_sharpened:.2g} (sharpened), {theory.largest_beta_proved:.2g} (proved)."
     ]
-    given = {"printed": best.printed, "sharpened": best.sharpened, "proved": best.proved}
-    silent = [f"{name}: {b.obstacle}" for name, b in given.items() if b is not None and b.obstacle is not None]
+    silent = [f"{name}: {bound.obstacle}" for name, bound in _bounds(best).items() if bound.obstacle is not None]
     if silent:
         said.append(f"Bounds that promise nothing at the choice: {'; '.join(silent)}.")
     return said
@@ -204,31 +171,28 @@ def _details(plan: Plan) -> list[tuple[Candidate, Chosen]]:
 
 
 def _ue_table(candidate: Candidate, chosen: Chosen) -> Table:
-    hidden = len(chosen.ues) - SHOWN_UES
-    table = _table(
-        f"Each UE: A = {candidate.quorum}, S = {_bound(candidate.max_staleness)}, {CLOSES[candidate.closing]}, "
-        f"{candidate.bandwidth}",
-        f"and {hidden} more UEs in the JSON" if hidden > 0 else None,
-    )
-    heads = ["UE", "distance\nm", "CPU\nGHz", "share\ntarget", "share\nplanned", "share\nachieved"]
-    heads += ["merges\na period" if chosen.period else f"merges in\n{len(chosen.rows)} rounds", "longest\ngap"]
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("bandwidth in kHz (round)")
+    merges = "merges\na period" if chosen.period else f"merges in\n{len(chosen.rows)} rounds"
+    columns = _columns("UE", "distance\nm", "CPU\nGHz", "share\ntarget", "share\nplanned", "share\nachieved", merges)
+    columns += [*_columns("longest\ngap"), Column("bandwidth in kHz (round)", "left", wraps=True)]
+    rows = []
     for ue in chosen.ues[:SHOWN_UES]:
         band = [f"{hz / 1e3:.1f} ({k})" for k, hz in zip(ue.rounds, ue.bandwidth_hz, strict=True)]
-        table.add_row(
-            str(ue.ue),
-            f"{ue.distance_m:.0f}",
-            f"{ue.cpu_hz / 1e9:.2f}",
-            f"{ue.share_target:.2%}",
-            "–" if ue.share_planned is None else f"{ue.share_planned:.2%}",
-            f"{ue.share_achieved:.2%}",
-            str(ue.merges_per_period),
-            str(ue.longest_gap),
-            ", ".join(band[:6]) + (", …" if len(band) > 6 else ""),
+        rows.append(
+            [
+                str(ue.ue),
+                f"{ue.distance_m:.0f}",
+                f"{ue.cpu_hz / 1e9:.2f}",
+                f"{ue.share_target:.2%}",
+                "–" if ue.share_planned is None else f"{ue.share_planned:.2%}",
+                f"{ue.share_achieved:.2%}",
+                str(ue.merges_per_period),
+                str(ue.longest_gap),
+                ", ".join(band[:6]) + (", …" if len(band) > 6 else ""),
+            ]
         )
-    return table
+    bound, hidden = _bound(candidate.max_staleness), len(chosen.ues) - SHOWN_UES
+    title = f"Each UE: A = {candidate.quorum}, S = {bound}, {CLOSES[candidate.closing]}, {candidate.bandwidth}"
+    return Table(columns, rows, title, f"and {hidden} more UEs in the JSON" if hidden > 0 else None)
 
 
 def _schedule_line(candidate: Candidate, chosen: Chosen) -> str:
@@ -244,42 +208,26 @@ def _schedule_line(candidate: Candidate, chosen: Chosen) -> str:
 
 
 def _check_table(plan: Plan) -> Table:
-    table = _table(
-        "Check: predicted against measured", f"trained from other weights, with other noise (seed {plan.check_seed})"
-    )
-    heads = ["A", "S", "round closes on", "predicted\nfrom", "rounds\npredicted", "rounds\nmeasured"]
-    heads += ["seconds\npredicted", "seconds\nmeasured", "measured /\npredicted"]
-    for head in heads:
-        table.add_column(head, justify="left" if "on" in head.split() or "from" in head else "right", no_wrap=True)
+    columns = _columns("A", "S", "<round closes on", "<predicted\nfrom", "rounds\npredicted", "rounds\nmeasured")
+    columns += _columns("seconds\npredicted", "seconds\nmeasured", "measured /\npredicted")
+    rows = []
     for check in plan.checks:
-        ratio = None if check.measured_s is None else check.measured_s / check.predicted_s
-        table.add_row(
-            str(check.quorum),
-            _bound(check.max_staleness),
-            CLOSES[check.closing],
-            check.predicted_from,
-            f"{check.predicted_rounds:,.0f}",
-            f"> {3 * check.predicted_rounds:,.0f}"
-            if check.measured_rounds is None
-            else f"{check.measured_rounds:,.0f}",
-            _short(check.predicted_s),
-            "–" if check.measured_s is None else _short(check.measured_s),
-            "> 3" if ratio is None else f"{ratio:.2f}",
+        longest = f"> {3 * check.predicted_rounds:,.0f}"  # as long as was waited for it
+        rows.append(
+            [
+                str(check.quorum),
+                _bound(check.max_staleness),
+                CLOSES[check.closing],
+                check.predicted_from,
+                f"{check.predicted_rounds:,.0f}",
+                longest if check.measured_rounds is None else f"{check.measured_rounds:,.0f}",
+                _short(check.predicted_s),
+                "–" if check.measured_s is None else _short(check.measured_s),
+                "> 3" if check.measured_s is None else f"{check.measured_s / check.predicted_s:.2f}",
+            ]
         )
-    return table
-
-
-def _table(title: str, caption: str | None) -> Table:
-    return Table(
-        title=title,
-        caption=caption,
-        title_style="bold",
-        title_justify="left",
-        caption_justify="left",
-        box=None,
-        header_style="bold",
-        pad_edge=False,
-    )
+    caption = f"trained from other weights, with other noise (seed {plan.check_seed})"
+    return Table(columns, rows, "Check: predicted against measured", caption)
 
 
 def _name(candidate: Candidate) -> str:
@@ -288,10 +236,6 @@ def _name(candidate: Candidate) -> str:
 
 def _bound(max_staleness: int | None) -> str:
     return "none" if max_staleness is None else str(max_staleness)
-
-
-def _source(candidate: Candidate) -> str:
-    return "trained by a pilot" if candidate.rounds_from == "pilot" else "from the law through the pilots"
 
 
 def _outcome(candidate: Candidate) -> str:
@@ -310,70 +254,47 @@ def _short(value: float | None) -> str:
 
 def _promise(candidate: Candidate) -> str:
     """The bounds that promise something; or why even the most willing one does not."""
-    given: dict[str, BoundRounds | None] = {
-        "printed": candidate.printed,
-        "sharpened": candidate.sharpened,
-        "proved": candidate.proved,
-    }
-    promises = [f"{name} {_seconds(b.seconds)}" for name, b in given.items() if b is not None and b.rounds is not None]
-    if promises:
-        return ", ".join(promises)
-    return "–" if candidate.printed is None else "nothing"
+    given = _bounds(candidate)
+    promises = [f"{name} {_seconds(bound.seconds)}" for name, bound in given.items() if bound.rounds is not None]
+    return ", ".join(promises) or ("nothing" if "printed" in given else "–")
+
+
+def _bounds(candidate: Candidate) -> dict[str, BoundRounds]:
+    given = {"printed": candidate.printed, "sharpened": candidate.sharpened, "proved": candidate.proved}
+    return {name: bound for name, bound in given.items() if bound is not None}
 
 
 def write_plan(plan: Plan, folder: Path) -> list[Path]:
     """Write plan.json and the curve as plan.png and plan.pdf. Returns what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "plan.png", folder / "plan.pdf", folder / "plan.json"]
-    with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
-        mpl.rcParams.update(STYLE)
-        figure = _figure(plan)
-        for path, metadata in zip(written, ({"Software": None}, {"CreationDate": None}), strict=False):
-            with write_atomically(path) as file:
-                figure.savefig(file, format=path.suffix[1:], metadata=metadata)  # no clock in the bytes
+    written = write_figures(folder, lambda: {"plan": _figure(plan)})
     write_text(folder / "plan.json", plan.to_json() + "\n")
-    return written
+    return [*written, folder / "plan.json"]
 
 
 def _figure(plan: Plan) -> Figure:
     """Predicted seconds over A, and the rounds behind them."""
-    figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
+    figure = new_figure(3.6)
     seconds, rounds = figure.subplots(2, sharex=True, height_ratios=(3, 2))
     for closing in ("planned", "first"):
-        curves = _curves(plan, closing)
-        for number, (label, points) in enumerate(curves.items()):
+        for number, (label, points) in enumerate(_curves(plan, closing).items()):
             dash = ("solid", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))[number % 4]
-            look: dict[str, Any] = {"color": COLOURS[closing], "linestyle": dash}
-            seconds.plot([c.quorum for c in points], [c.seconds for c in points], label=label, **look)
-            rounds.plot([c.quorum for c in points], [c.rounds for c in points], **look)
-            _dots(seconds, points, [c.seconds for c in points], COLOURS[closing])
-            _dots(rounds, points, [c.rounds for c in points], COLOURS[closing])
+            for axes, values in ((seconds, [c.seconds for c in points]), (rounds, [c.rounds for c in points])):
+                axes.plot([c.quorum for c in points], values, color=COLOURS[closing], linestyle=dash, label=label)
+                _dots(axes, points, values, COLOURS[closing])
     ruled = {c.quorum: c.rule for c in plan.candidates if c.closing == "planned" and c.rule is not None}
     if ruled:
-        look = {"color": RULE_COLOUR, "linestyle": (0, (1, 2)), "linewidth": 0.9}
-        seconds.plot(list(ruled), [rule.seconds for rule in ruled.values()], label="paper's K*, planned", **look)
-        rounds.plot(list(ruled), [rule.rounds for rule in ruled.values()], **look)
+        dotted: dict[str, Any] = {"color": NEUTRAL, "linestyle": (0, (1, 2)), "linewidth": 0.9}
+        seconds.plot(list(ruled), [rule.seconds for rule in ruled.values()], label="paper's K*, planned", **dotted)
+        rounds.plot(list(ruled), [rule.rounds for rule in ruled.values()], **dotted)
     best = plan.best
-    seconds.plot(
-        best.quorum, best.seconds, "*", markersize=9, color="#1D2733", linestyle="none", label="soonest", zorder=4
-    )
+    seconds.plot(best.quorum, best.seconds, "*", markersize=9, color=INK, linestyle="none", label="soonest", zorder=4)
     measured = [check for check in plan.checks if check.measured_s is not None]
     if measured:
         at = [check.quorum for check in measured]
         cross: dict[str, Any] = {"color": "#009E73", "markersize": 5, "linestyle": "none", "zorder": 4}
         seconds.plot(at, [check.measured_s for check in measured], "x", label="measured by --check", **cross)
         rounds.plot(at, [check.measured_rounds for check in measured], "x", **cross)
-    theory = plan.theory
-    if theory is not None and theory.corrected_quorum is not None:
-        for axes in (seconds, rounds):
-            axes.axvline(theory.corrected_quorum, color=RULE_COLOUR, linewidth=0.8)
-        printed = theory.printed_quorum
-        small = f" (as printed: {printed:.2g})" if printed is not None else ""
-        seconds.annotate(
-            f"A*{small}", (theory.corrected_quorum, 1), xycoords=("data", "axes fraction"),
-            xytext=(2, -2), textcoords="offset points", va="top", fontsize=6, color=RULE_COLOUR,
-        )  # fmt: skip
+    _mark_the_rule(plan, seconds, rounds)
     for axes in (seconds, rounds):
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -386,10 +307,22 @@ def _figure(plan: Plan) -> Figure:
     rounds.set_xlabel("Updates a round closes on, A")
     seconds.set_ylabel("Predicted seconds")
     rounds.set_ylabel("Rounds")
-    figure.legend(
-        loc="outside upper center", ncols=2, handlelength=2.4, columnspacing=1.0, borderpad=0.1, labelspacing=0.3
-    )
+    legend_above(figure, 2, labelled([seconds]))
     return figure
+
+
+def _mark_the_rule(plan: Plan, seconds: Axes, rounds: Axes) -> None:
+    """Where the paper's A* lies."""
+    theory = plan.theory
+    if theory is None or theory.corrected_quorum is None:
+        return
+    for axes in (seconds, rounds):
+        axes.axvline(theory.corrected_quorum, color=NEUTRAL, linewidth=0.8)
+    small = "" if theory.printed_quorum is None else f" (as printed: {theory.printed_quorum:.2g})"
+    seconds.annotate(
+        f"A*{small}", (theory.corrected_quorum, 1), xycoords=("data", "axes fraction"),
+        xytext=(2, -2), textcoords="offset points", va="top", fontsize=6, color=NEUTRAL,
+    )  # fmt: skip
 
 
 def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:
@@ -408,11 +341,10 @@ def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:
         else:
             shared.append(([bound], points))
     name = "planned" if closing == "planned" else "first A"
-    return {f"{name}, S = {', '.join(map(_bound, sorted(same, key=_rank)))}": points for same, points in shared}
-
-
-def _rank(max_staleness: int | None) -> float:
-    return math.inf if max_staleness is None else max_staleness
+    return {
+        f"{name}, S = {', '.join(map(_bound, sorted(same, key=lambda bound: math.inf if bound is None else bound)))}": points
+        for same, points in shared
+    }
 
 
 def _dots(axes: Axes, points: Sequence[Candidate], values: Sequence[float | None], colour: str) -> None:
@@ -420,12 +352,5 @@ def _dots(axes: Axes, points: Sequence[Candidate], values: Sequence[float | None
     for source, fill in (("pilot", colour), ("law", "white")):
         at = [(c.quorum, value) for c, value in zip(points, values, strict=True) if c.rounds_from == source]
         if at:
-            axes.plot(
-                *zip(*at, strict=True),
-                "o",
-                markersize=3,
-                color=colour,
-                markerfacecolor=fill,
-                linestyle="none",
-                zorder=3,
-            )
+            dot: dict[str, Any] = {"markersize": 3, "color": colour, "markerfacecolor": fill, "linestyle": "none"}
+            axes.plot(*zip(*at, strict=True), "o", zorder=3, **dot)

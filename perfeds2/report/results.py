@@ -1,82 +1,167 @@
-"""How do the algorithms compare at the end, in numbers?"""
+"""How do the algorithms compare at the end, in numbers? In the terminal, on the page and in LaTeX."""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from perfeds2.files import write_text
+from perfeds2.report.run import Outcome, Run, read_summary
+from perfeds2.report.tables import Cell, Column, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import fits
+from perfeds2.runs.statistics import NO_INTERVAL
+
+Best = Callable[[Iterable[float]], float]  # min or max
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """A row per algorithm: means over seeds, ± half the 95 % interval. Two tables where one would be too wide."""
-    console = open_console()
-    limit = (
-        f"{summary['rounds']:,} rounds"
-        if summary["horizon_s"] is None
-        else f"{summary['horizon_s']:g} simulated seconds"
-    )
-    seeds = len(summary["seeds"])
-    heading = f"{summary['task']}: {summary['ues']} UEs, {limit}, {seeds} seed{'s' if seeds > 1 else ''}"
-    meaning = " (mean over seeds ± half of the 95 % interval)" if seeds > 1 else ""
-    console.print(f"\n[bold]{heading}[/bold]{meaning}")
-    columns = _columns(summary)
-    timing, learning, waiting = columns[:3], columns[3:-1], columns[-1:]
-    narrow = bool(learning) and console.width < WIDE
-    for shown in [timing + waiting, learning] if narrow else [columns]:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("algorithm", no_wrap=True)
-        for head, _ in shown:
-            table.add_column(head, justify="right", no_wrap=True)
-        for number, row in enumerate(summary["algorithms"]):
-            some = f" ({row['diverged']} of {seeds})" if row.get("diverged") and seeds > 1 else ""
-            mark = f" [red]diverged{some}[/red]" if row.get("diverged") else ""
-            table.add_row(row["algorithm"] + mark, *(cells[number] for _, cells in shown))
-        console.print(table)
-    for note in summary["notes"]:
-        console.print(f"[dim]Note: {note}[/dim]")
+@dataclass(frozen=True)
+class Measure:
+    """A column that is an estimate over the seeds."""
+
+    name: str  # in summary.json
+    head: str
+    narrow: str  # its head in the terminal
+    form: str
+    scale: int = 1
+    best: Best | None = None  # of those that are shown with their interval
 
 
-WIDE = 116  # what the whole table needs
+TIMING = (
+    Measure("rounds", "Rounds", "rounds", ",.0f"),
+    Measure("merges", "Merges", "merges", ",.0f"),
+    Measure("staleness_mean", "Staleness, mean", "staleness\nmean", ",.2f"),
+    Measure("staleness_max", "Staleness, max", "\nmax", ",.0f"),
+)
+LOSSES = (
+    Measure("train_loss", "Train loss, global", "train loss\nglobal", ",.3f", best=min),
+    Measure("train_loss_personal", "Train loss, personal", "train loss\npersonal", ",.3f", best=min),
+)
+ACCURACIES = (
+    Measure("test_accuracy", "Test accuracy, global (%)", "accuracy (%)\nglobal", ".1f", 100, max),
+    Measure("test_accuracy_personal", "Test accuracy, personal (%)", "accuracy (%)\npersonal", ".1f", 100, max),
+)
+WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f", 100)
 
 
-def _columns(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Every column: its head, and a cell per algorithm. Three of timing, those of learning, then waiting."""
-    rows, seeds = summary["algorithms"], len(summary["seeds"])
-    columns = [
-        ("rounds", [_mean(row["rounds"], ",.0f") for row in rows]),
-        ("merges", [_mean(row["merges"], ",.0f") for row in rows]),
-        (
-            "staleness\nmean  max",
-            [f"{_mean(row['staleness_mean'], '.1f')} {_mean(row['staleness_max'], '.0f'):>4}" for row in rows],
-        ),
+def results_table(run: Run) -> Table:
+    """A row per algorithm, with what went wrong under its name."""
+    learned = [*_target_column(run), *_columns(run, LOSSES + ACCURACIES)] if is_trained(run) else []
+    return _table(run, [*_columns(run, TIMING), *learned, *_columns(run, [WAITING])])
+
+
+def is_trained(run: Run) -> bool:
+    return any("test_accuracy_personal" in algorithm.estimates for algorithm in run.algorithms)
+
+
+def meaning(run: Run) -> str:
+    """How to read the numbers."""
+    said = []
+    if len(run.seeds) > 1:
+        over = ", ± half of the 95 % interval." if run.has_intervals else f". {NO_INTERVAL}"
+        said.append(f"Means over seeds{over}")
+    if is_trained(run) and run.target_accuracy is not None:
+        said.append("The time to the target is a median.")
+    if is_trained(run) and len(run.algorithms) > 1:
+        said.append("Bold is the best of a column.")
+    return " ".join(said)
+
+
+Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
+
+
+def _table(run: Run, columns: Sequence[Shown]) -> Table:
+    names = [[Span(algorithm.name), *_warnings(run, algorithm)] for algorithm in run.algorithms]
+    rows = zip(names, *(cells for _, cells in columns), strict=True)
+    first = Column("Algorithm", "left", wraps=True, narrow="algorithm")
+    return Table([first, *(column for column, _ in columns)], [list(row) for row in rows])
+
+
+def _columns(run: Run, measures: Iterable[Measure]) -> list[Shown]:
+    return [
+        (Column(each.head, narrow=each.narrow), [_cell(run, algorithm, each) for algorithm in run.algorithms])
+        for each in measures
     ]
-    if summary["target_accuracy"] is not None:
-        columns.append(
-            (f"seconds\nto {summary['target_accuracy']:.0%}", [_time(row["time_to_target_s"], seeds) for row in rows])
-        )
-        for name, head, form in (
-            ("train_loss", "train loss\nglobal", ".3f"),
-            ("train_loss_personal", "train loss\npersonal", ".3f"),
-            ("test_accuracy", "test accuracy\nglobal", ".1%"),
-            ("test_accuracy_personal", "test accuracy\npersonal", ".1%"),
-        ):
-            columns.append((head, [_with_interval(row[name], form) for row in rows]))
-    columns.append(("UEs\nwait", [_mean(row["waiting_share"], ".0%") for row in rows]))
-    return columns
 
 
-def _mean(statistic: dict[str, Any], form: str) -> str:
-    return "–" if statistic["mean"] is None else format(statistic["mean"], form)
+def _warnings(run: Run, algorithm: Outcome) -> list[Span]:
+    said = []
+    if algorithm.starved is not None:
+        average = ", on average" if len(run.seeds) > 1 else ""
+        said.append(f"{algorithm.starved.mean or 0:.3g} UEs never merged{average}")
+    if algorithm.diverged:
+        said.append(f"diverged in {algorithm.diverged} of {len(run.seeds)} seeds")
+    return [Span(text, "warn") for text in said]
 
 
-def _with_interval(statistic: dict[str, Any], form: str) -> str:
-    if statistic["mean"] is None or statistic["low"] is None:
-        return _mean(statistic, form)
-    half = format((statistic["high"] - statistic["low"]) / 2, form).rstrip("%")
-    return f"{format(statistic['mean'], form)} ±{half}"
+def _cell(run: Run, algorithm: Outcome, measure: Measure) -> Cell:
+    estimate = algorithm.estimates.get(measure.name)
+    if estimate is None or estimate.mean is None:
+        return "–"
+    text = format(estimate.mean * measure.scale, measure.form)
+    if measure.best is None:
+        return text
+    means = [e.mean for a in run.algorithms if (e := a.estimates.get(measure.name)) and e.mean is not None]
+    is_best = len(run.algorithms) > 1 and estimate.mean == measure.best(means)
+    half = "" if estimate.half_width is None else f" ± {estimate.half_width * measure.scale:{measure.form}}"
+    return [Span(text, "best" if is_best else ""), Span(half, "half")]
 
 
-def _time(times: dict[str, Any], seeds: int) -> str:
-    """The median over seeds, counting a seed that never got there as later than all."""
-    some = "" if times["reached"] == seeds else f" ({times['reached']}/{seeds})"
-    return ("never" if times["reached"] == 0 else "–" if times["median"] is None else f"{times['median']:.1f}") + some
+def _target_column(run: Run) -> list[Shown]:
+    """The median over seeds, counting a seed that never got there as later than all; no column without a target."""
+    if run.target_accuracy is None:
+        return []
+    target, seeds = f"{100 * run.target_accuracy:.4g} %", len(run.seeds)
+    everywhere = [a.target_median_s for a in run.algorithms if a.target_median_s is not None and a.reached == seeds]
+    cells: list[Cell] = []
+    for algorithm in run.algorithms:
+        median = algorithm.target_median_s
+        is_best = algorithm.reached == seeds and len(run.algorithms) > 1 and median == min(everywhere)
+        text, some = time_to_target(median, algorithm.reached, seeds)
+        cells.append([Span(text, "best" if is_best else ""), Span(some, "half")])
+    return [(Column(f"Time to {target} (s)", narrow=f"seconds\nto {target}"), cells)]
+
+
+def time_to_target(median_s: float | None, reached: int, seeds: int) -> tuple[str, str]:
+    """The median, and of how many seeds it is where some never got there."""
+    text = "never" if not reached else "–" if median_s is None else f"{median_s:,.1f}"
+    return text, f" ({reached} of {seeds})" if 0 < reached < seeds else ""
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """What summary.json says, in the terminal. Two tables where one would be too wide."""
+    run, console = read_summary(summary), open_console()
+    limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
+    seeds = f"{len(run.seeds)} seed{'s' if len(run.seeds) > 1 else ''}"
+    console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {seeds}[/bold]")
+    whole = results_table(run)
+    learning = slice(1 + len(TIMING), -1)
+    parts = [whole]
+    if is_trained(run) and not fits(console, for_terminal(whole)):
+        timing = [*range(1 + len(TIMING)), len(whole.columns) - 1]
+        parts = [_only(whole, timing), _only(whole, [0, *range(len(whole.columns))[learning]])]
+    for part in parts:
+        console.print(for_terminal(part))
+    if said := meaning(run):
+        console.print(f"[dim]{said}[/dim]")
+    for note in run.notes:
+        console.print(f"Note: {note}", style="dim", markup=False)
+
+
+def _only(table: Table, places: Sequence[int]) -> Table:
+    return replace(
+        table,
+        columns=[table.columns[place] for place in places],
+        rows=[[row[place] for place in places] for row in table.rows],
+    )
+
+
+def write_latex(run: Run, out: Path) -> Path:
+    """``table.tex``: algorithms with their rounds, times to the target and accuracies, or what there is instead."""
+    learned = [*_target_column(run), *_columns(run, ACCURACIES)] if is_trained(run) else []
+    others = _columns(run, [*TIMING[1:], WAITING])
+    table = _table(run, [*_columns(run, TIMING[:1]), *(learned or others)])
+    about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.ues} UEs, seeds {', '.join(map(str, run.seeds))}. {meaning(run)}"
+    path = out / "table.tex"
+    write_text(path, f"% {in_latex(about)}\n{as_latex(table)}\n")
+    return path

@@ -1,106 +1,82 @@
-"""What does a run's folder say, as series that can be drawn?
+"""What of a run is drawn? From tables and timelines to small arrays, so that page and paper show the same thing.
 
-Everything the page and the paper's figures show is prepared here, from files to small arrays, so that both show the
-same thing. Nothing here draws.
+Nothing here draws.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from scipy.special import stdtrit
 
-from perfeds2.timeline.timeline import LOST, MERGED, State, Timeline, load_timelines
+from perfeds2.report.run import Outcome, Run
+from perfeds2.report.style import METRICS, NEUTRAL, STATE_COLOURS, LineStyle
+from perfeds2.runs.statistics import mean_and_interval
+from perfeds2.timeline.timeline import LOST, MERGED, State, Timeline
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number over the seeds: its mean, and its 95 % interval where there are several seeds."""
-
-    mean: float | None  # None where a seed diverged
-    low: float | None
-    high: float | None
-    values: tuple[float | None, ...]  # one per seed
-
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+MOST_BARS = 2_000
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """One row of the comparison."""
-
-    name: str
-    objective: str  # FedAvg, FedProx, PerFed, …
-    mode: str  # SYN, S2 or ASY
-    estimates: Mapping[str, Estimate]  # by the name it has in summary.json
-    target_times_s: tuple[float | None, ...]  # when each seed reached the target accuracy; empty without a target
-    target_median_s: float | None
-    diverged: int  # in how many seeds
-
-    @property
-    def reached(self) -> int:
-        return sum(time is not None for time in self.target_times_s)
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a run's folder holds."""
-
-    version: str
-    command: str  # compare, run, simulate or federate
-    task: str | None
-    ues: int
-    horizon_s: float | None
-    rounds: int | None
-    seeds: tuple[int, ...]
-    target_accuracy: float | None  # on test_accuracy_personal
-    notes: tuple[str, ...]
-    algorithms: tuple[Algorithm, ...]
-    spec: str  # spec.toml as it stands; empty if there is none
-    metrics: pd.DataFrame | None
-    ue_metrics: pd.DataFrame | None
-    timelines: Mapping[tuple[str, int], Timeline]  # by algorithm and seed
-
-    @property
-    def clock(self) -> str:
-        """What time is called: a federation's is real."""
-        return "time" if self.command == "federate" else "simulated time"
-
-
-@dataclass(frozen=True)
-class Curve:
+class MeanCurve:
     """A metric over time: the mean over seeds and its 95 % interval."""
 
     time_s: Float[np.ndarray, " t"]
     mean: Float[np.ndarray, " t"]
-    low: Float[np.ndarray, " t"] | None  # None with one seed
+    low: Float[np.ndarray, " t"] | None  # None with one or two seeds
     high: Float[np.ndarray, " t"] | None
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """One pair of axes: a metric over time with a curve for every line. Drawn on paper and traced on the page."""
+
+    metric: str
+    curves: Mapping[str, MeanCurve]  # by the line's name
+    styles: Mapping[str, LineStyle]
+    target_accuracy: float | None = None  # where a line shows it
+    clock: str = "simulated time"
+
+    @property
+    def is_accuracy(self) -> bool:
+        return "accuracy" in self.metric
+
+    @property
+    def scale(self) -> int:
+        """Accuracies are shown in per cent."""
+        return 100 if self.is_accuracy else 1
+
+    @property
+    def time_label(self) -> str:
+        return f"{self.clock.capitalize()} (s)"
 
 
 @dataclass(frozen=True)
 class Group:
     """Algorithms that share their timelines: when an update arrives does not depend on what is learned from it."""
 
-    algorithms: tuple[Algorithm, ...]
+    algorithms: tuple[Outcome, ...]
     timelines: tuple[Timeline, ...]  # one per seed
 
     @property
     def label(self) -> str:
         return ", ".join(algorithm.name for algorithm in self.algorithms)
 
-    @property
-    def objective(self) -> str | None:
-        """The objective, if it is one."""
-        objectives = {algorithm.objective for algorithm in self.algorithms}
-        return objectives.pop() if len(objectives) == 1 else None
+
+@dataclass(frozen=True)
+class BarRows:
+    """Per cent of the merged updates: a row of bars for every group of algorithms, over one x axis."""
+
+    names: list[str]  # of the groups
+    colours: list[str]
+    x: list[Any]  # what each bar stands for
+    percent: list[Float[np.ndarray, " b"]]  # a row each
+    x_title: str
+    equal: float | None = None  # the level to compare with
+    crowd: int = 1  # how many UEs a bar is the mean of
 
 
 @dataclass(frozen=True)
@@ -114,79 +90,17 @@ class Activity:
     lost: Float[np.ndarray, "l 2"]  # jobs thrown away: UE, second
 
 
-def load_run(folder: Path) -> Run:
-    """Read a run's folder. Only summary.json must be there; whoever draws leaves out what is missing."""
-    path = folder / "summary.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run's folder: it has no summary.json. Give the --out folder of a run.")
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        algorithms = tuple(_algorithm(row) for row in summary["algorithms"])
-        seeds = tuple(int(seed) for seed in summary["seeds"])
-        spec = folder / "spec.toml"
-        return Run(
-            version=str(summary["perfeds2"]),
-            command=str(summary["command"]),
-            task=summary["task"],
-            ues=int(summary["ues"]),
-            horizon_s=_finite(summary["horizon_s"]),
-            rounds=summary["rounds"],
-            seeds=seeds,
-            target_accuracy=_finite(summary["target_accuracy"]),
-            notes=tuple(str(note) for note in summary["notes"]),
-            algorithms=algorithms,
-            spec=spec.read_text(encoding="utf-8") if spec.is_file() else "",
-            metrics=_read_csv(folder / "metrics.csv"),
-            ue_metrics=_read_csv(folder / "ue_metrics.csv"),
-            timelines=_timelines(folder, algorithms, seeds),
-        )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a summary of perfeds2 ({error!r}); run again to write it anew.") from error
+def curve_panels(run: Run) -> list[CurvePanel]:
+    """Loss and accuracy over time, as far as the run has them."""
+    panels = []
+    for metric in METRICS:
+        if drawn := curves(run, metric):
+            target = run.target_accuracy if metric == "test_accuracy_personal" else None
+            panels.append(CurvePanel(metric, drawn, run.styles, target, run.clock))
+    return panels
 
 
-def _algorithm(row: dict[str, Any]) -> Algorithm:
-    target = row.get("time_to_target_s") or {"values": [], "median": None}
-    return Algorithm(
-        name=str(row["algorithm"]),
-        objective=str(row["objective"]),
-        mode=str(row["mode"]),
-        estimates={
-            name: Estimate(
-                _finite(value["mean"]),
-                _finite(value["low"]),
-                _finite(value["high"]),
-                tuple(_finite(v) for v in value["values"]),
-            )
-            for name, value in row.items()
-            if isinstance(value, dict) and "mean" in value
-        },
-        target_times_s=tuple(_finite(time) for time in target["values"]),
-        target_median_s=_finite(target["median"]),
-        diverged=int(row.get("diverged") or 0),
-    )
-
-
-def _finite(value: float | int | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _read_csv(path: Path) -> pd.DataFrame | None:
-    if not path.is_file():
-        return None
-    table = pd.read_csv(path, converters={"algorithm": str})  # an algorithm may be called anything, also "NA"
-    return table if len(table) else None
-
-
-def _timelines(folder: Path, algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> dict[tuple[str, int], Timeline]:
-    if not (folder / "timeline.npz").is_file():
-        return {}
-    timelines = load_timelines(folder)
-    if list(timelines) == [""]:
-        return {(algorithms[0].name, seeds[0]): timelines[""]}
-    return {(name.rpartition("/")[0], int(name.rpartition("/")[2])): timeline for name, timeline in timelines.items()}
-
-
-def curves(run: Run, metric: str, points: int = 240) -> dict[str, Curve]:
+def curves(run: Run, metric: str, points: int = 240) -> dict[str, MeanCurve]:
     """A metric over time for every algorithm that has it, on one grid.
 
     Between evaluations the last value stands. A curve ends where its shortest seed ends (at the horizon, if that is
@@ -198,24 +112,44 @@ def curves(run: Run, metric: str, points: int = 240) -> dict[str, Curve]:
     to_horizon = run.horizon_s is not None and run.rounds is None
     found = {}
     for algorithm in run.algorithms:
-        rows = run.metrics[run.metrics["algorithm"] == algorithm.name]
-        seeds = [
-            (seed["time_s"].to_numpy(float), seed[metric].to_numpy(float))
+        rows = pd.DataFrame(run.metrics[run.metrics["algorithm"] == algorithm.name])
+        ends_s = [float(times.iloc[-1]) for _, times in rows.groupby("seed")["time_s"]]
+        if ends_s:
+            end_s = grid[-1] if to_horizon else min(ends_s)
+            time_s = grid[grid <= end_s]
+            time_s = time_s if time_s[-1] == end_s else np.append(time_s, end_s)
+            found[algorithm.name] = mean_curve(rows, metric, time_s)
+    return in_view(found, metric)
+
+
+def mean_curve(rows: pd.DataFrame, metric: str, time_s: Float[np.ndarray, " t"]) -> MeanCurve | None:
+    """The mean over seeds, up to where a seed stops being finite: there is no mean of a diverged run."""
+    values = np.stack(
+        [
+            carry_forward(seed["time_s"].to_numpy(float), seed[metric].to_numpy(float), time_s)
             for _, seed in rows.groupby("seed", sort=True)
         ]
-        if not seeds:
-            continue
-        end_s = grid[-1] if to_horizon else min(time_s[-1] for time_s, _ in seeds)
-        time_s = grid[grid <= end_s]
-        if time_s[-1] < end_s:
-            time_s = np.append(time_s, end_s)
-        values = np.stack([carry_forward(*seed, time_s) for seed in seeds])
-        finite = np.isfinite(values).all(axis=0)
-        length = time_s.size if finite.all() else int(finite.argmin())
-        if length:
-            mean, low, high = mean_and_interval(values[:, :length])
-            found[algorithm.name] = Curve(time_s[:length], mean, low, high)
-    return losses_in_view(found) if "loss" in metric else found
+    )
+    finite = np.isfinite(values).all(axis=0)
+    length = time_s.size if finite.all() else int(finite.argmin())
+    return MeanCurve(time_s[:length], *mean_and_interval(values[:, :length])) if length else None
+
+
+def in_view(found: Mapping[str, MeanCurve | None], metric: str) -> dict[str, MeanCurve]:
+    """The curves that there are; of a loss without the interval where a mean leaves the drawing.
+
+    A diverging run's would cover all the others.
+    """
+    there = {name: curve for name, curve in found.items() if curve is not None}
+    top = loss_ceiling(there) if there and "loss" in metric else math.inf
+    return {
+        name: replace(
+            curve,
+            low=None if curve.low is None else np.where(curve.mean > top, curve.mean, curve.low),
+            high=None if curve.high is None else np.where(curve.mean > top, curve.mean, curve.high),
+        )
+        for name, curve in there.items()
+    }
 
 
 def carry_forward(
@@ -226,41 +160,16 @@ def carry_forward(
     return np.where(index >= 0, values[index], np.nan)
 
 
-def mean_and_interval(
-    values: Float[np.ndarray, "s t"],
-) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"] | None, Float[np.ndarray, " t"] | None]:
-    """The mean over seeds and its 95 % interval by Student's t; no interval from one seed."""
-    seeds = values.shape[0]
-    mean = values.mean(axis=0)
-    if seeds == 1:
-        return mean, None, None
-    half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / math.sqrt(seeds)
-    return mean, mean - half, mean + half
-
-
-def loss_ceiling(drawn: Mapping[str, Curve]) -> float:
+def loss_ceiling(drawn: Mapping[str, MeanCurve]) -> float:
     """Up to where a loss is worth drawing: a diverging run must not flatten the others."""
     highest = max(float((curve.mean if curve.high is None else curve.high).max()) for curve in drawn.values())
     start = max(float(curve.mean[0]) for curve in drawn.values())
     return min(highest * 1.05, start * 1.5)
 
 
-def losses_in_view(drawn: Mapping[str, Curve]) -> dict[str, Curve]:
-    """Without the interval where a mean leaves the drawing: a diverging run's would cover all the others."""
-    top = loss_ceiling(drawn) if drawn else 0.0
-    return {
-        name: replace(
-            curve,
-            low=None if curve.low is None else np.where(curve.mean > top, curve.mean, curve.low),
-            high=None if curve.high is None else np.where(curve.mean > top, curve.mean, curve.high),
-        )
-        for name, curve in drawn.items()
-    }
-
-
 def groups(run: Run) -> list[Group]:
     """The algorithms by timeline, in the order of the table."""
-    members: dict[tuple[bytes, ...], list[Algorithm]] = {}
+    members: dict[tuple[bytes, ...], list[Outcome]] = {}
     timelines: dict[tuple[bytes, ...], tuple[Timeline, ...]] = {}
     for algorithm in run.algorithms:
         mine = tuple(
@@ -280,6 +189,32 @@ def staleness_bins(largest: int) -> tuple[Int[np.ndarray, " b"], list[str]]:
     ends = [*(start - 1 for start in starts[1:]), largest]
     labels = [str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True)]
     return np.array(starts), labels
+
+
+def staleness_rows(run: Run, groups: Sequence[Group]) -> BarRows | None:
+    """How stale the merged updates were, over all seeds."""
+    timelines = [timeline for group in groups for timeline in group.timelines]
+    if not any(timeline.rounds for timeline in timelines):
+        return None
+    starts, labels = staleness_bins(max(timeline.depth - 1 for timeline in timelines))
+    percent = [100 * staleness_shares(group, starts) for group in groups]
+    return BarRows(*_names_and_colours(run, groups), labels, percent, "Staleness (rounds)")
+
+
+def shares_rows(run: Run, groups: Sequence[Group]) -> BarRows | None:
+    """Who took part how often in the first seed's run, against equal shares."""
+    shares = [100 * group.timelines[0].shares for group in groups]
+    if not any(share.any() for share in shares):
+        return None
+    crowd = -(-run.ues // MOST_BARS)  # of many UEs, a bar shows the mean of so many successive ones
+    first = np.arange(0, run.ues, crowd)
+    percent = [np.add.reduceat(share, first) / np.diff(first, append=run.ues) for share in shares]
+    return BarRows(*_names_and_colours(run, groups), first.tolist(), percent, "UE", 100 / run.ues, crowd)
+
+
+def _names_and_colours(run: Run, groups: Sequence[Group]) -> tuple[list[str], list[str]]:
+    tints = [{run.styles[algorithm.name].colour for algorithm in group.algorithms} for group in groups]
+    return [group.label for group in groups], [tint.pop() if len(tint) == 1 else NEUTRAL for tint in tints]
 
 
 def staleness_shares(group: Group, starts: Int[np.ndarray, " b"]) -> Float[np.ndarray, " b"]:
@@ -310,12 +245,7 @@ def activity(timeline: Timeline, window_s: float, rows: int) -> Activity:
     """What the first UEs did in the window: intervals by state, and where jobs were merged or thrown away."""
     shown = timeline.prefix(min(timeline.until(window_s) + 1, timeline.rounds))
     rows = min(rows, timeline.population)
-    intervals: dict[State, list[tuple[float, float, float]]] = {
-        "computing": [],
-        "sending": [],
-        "waiting": [],
-        "idle": [],
-    }
+    intervals: dict[State, list[tuple[float, float, float]]] = {state: [] for state in STATE_COLOURS}
     for ue in range(rows):
         for state, start_s, end_s in shown.activity(ue):
             if start_s < window_s:

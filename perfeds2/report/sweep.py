@@ -1,195 +1,144 @@
 """How far is a sweep, and what came out of it? On the terminal, and as one chart."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
+from rich.console import Group as RichGroup
 from rich.text import Text
 
-from perfeds2.runs.crew import Failed
-from perfeds2.runs.sweep import Failure, Standing, Sweep
-from perfeds2.spec.fields import ALGORITHMS
+from perfeds2.report.results import time_to_target
+from perfeds2.report.style import METRICS, named_styles, ordered_styles
+from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
+from perfeds2.report.terminal import LinePace, clock, live
+from perfeds2.report.terminal import console as open_console
+from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from perfeds2.runs.sweep import Failure, Standing, Sweep
 
 SHOWN_WORKERS = 16
 SHOWN_ROWS = 60
-LINE_EVERY_S = 2.0
+MOST_LINES = 12  # that a reader can tell apart
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[Standing], None] | None]:
+def progress(quiet: bool) -> "Iterator[Callable[[Standing], None] | None]":
     """A table on stderr that keeps up; plain lines where there is no terminal."""
-    console = Console(stderr=True)
-    if quiet:
-        yield None
-    elif console.is_terminal:
-        board = _Board()
-        with Live(get_renderable=board.draw, console=console, transient=True, refresh_per_second=4):
-            yield board.take
-    else:
-        yield _lines(lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
+    with live(quiet, board, StandingLines()) as tell:
+        yield tell
 
 
-def _lines(say: Callable[[str], None]) -> Callable[[Standing], None]:
-    said_s, said = time.monotonic(), 0
-
-    def watch(now: Standing) -> None:
-        nonlocal said_s, said
-        if isinstance(now.event, Failed):
-            say(f"{now.event.job.label}: {now.event.error}")
-        over = now.done + now.failed == now.total
-        if (over or time.monotonic() - said_s > LINE_EVERY_S) and now.done + now.failed != said:
-            say(_heading(now))
-            said_s, said = time.monotonic(), now.done + now.failed
-
-    return watch
-
-
-class _Board:
-    """The latest standing. Its clock goes on while nothing happens."""
+class StandingLines:
+    """What a log is told of a sweep: every failure, how far it is now and then, and the end."""
 
     def __init__(self) -> None:
-        self._latest: Standing | None = None
-        self._since_s = time.monotonic()
+        self._pace, self._said = LinePace(), 0
 
-    def take(self, now: Standing) -> None:
-        self._latest, self._since_s = now, time.monotonic()
+    def __call__(self, now: "Standing") -> Iterator[str]:
+        from perfeds2.runs.crew import Failed
 
-    def draw(self) -> Group:
-        if self._latest is None:
-            return Group("starting …")
-        elapsed_s = self._latest.elapsed_s + time.monotonic() - self._since_s
-        now = replace(self._latest, elapsed_s=elapsed_s)
-        return Group(Text(_heading(now), style="bold"), _workers_table(now))
-
-
-def _workers_table(now: Standing) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for head in ("worker", "at", "done"):
-        table.add_column(head, justify="left" if head == "at" else "right", no_wrap=True)
-    for worker, (label, share) in sorted(now.workers.items())[:SHOWN_WORKERS]:
-        table.add_row(str(worker), label, f"{share:.0%}")
-    if len(now.workers) > SHOWN_WORKERS:
-        table.add_row("…", f"and {len(now.workers) - SHOWN_WORKERS} more", "")
-    return table
+        if isinstance(now.event, Failed):
+            yield f"{now.event.job.label}: {now.event.error}"
+        over = now.done + now.failed
+        if over != self._said and (over == now.total or self._pace.is_due()):
+            self._said = over
+            yield _heading(now)
 
 
-def _heading(now: Standing) -> str:
+def board(latest: "Standing", age_s: float) -> RichGroup:
+    """The latest standing. Its clock goes on while nothing happens."""
+    now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
+    rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
+    if (more := len(rows) - SHOWN_WORKERS) > 0:
+        rows = [*rows[:SHOWN_WORKERS], ["…", f"and {more} more"]]
+    workers = Table([Column("worker"), Column("at", "left"), Column("done")], rows)
+    return RichGroup(Text(_heading(now), style="bold"), for_terminal(workers))
+
+
+def _heading(now: "Standing") -> str:
     parts = [f"{now.done:,} of {now.total:,} runs done", f"{len(now.workers)} running"]
     parts += [f"{now.failed:,} failed"] if now.failed else []
     parts += [f"{now.retried:,} tried again"] if now.retried else []
-    parts += [f"{_clock(now.elapsed_s)} so far"]
-    parts += [f"about {_clock(now.left_s)} left"] if now.left_s else []
+    parts += [f"{clock(now.elapsed_s)} so far"]
+    parts += [f"about {clock(now.left_s)} left"] if now.left_s else []
     return ", ".join(parts)
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def print_sweep(sweep: Sweep) -> None:
+def print_sweep(sweep: "Sweep") -> None:
     """A row per point and algorithm, and what failed."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=150)
-    summary = sweep.summary
+    console, summary = open_console(), sweep.summary
     axes = [axis.name for axis in sweep.grid.axes]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in axes:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("algorithm", no_wrap=True)
-    for head in ("seeds", "seconds\nto target", "train loss\npersonal", "test accuracy\npersonal", "rounds"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in summary.head(SHOWN_ROWS).to_dict("records"):
-        mark = " [red](diverged)[/red]" if row["diverged"] else ""
-        table.add_row(
-            *(_value(row[name]) for name in axes),
-            f"{row['algorithm']}{mark}",
-            str(row["seeds"]),
-            _seconds(row),
-            _with_interval(row, "train_loss_personal", ".3f"),
-            _with_interval(row, "test_accuracy_personal", ".1%"),
-            f"{row['rounds_mean']:,.0f}",
-        )
     if len(summary):
-        console.print(table)
+        console.print(for_terminal(_results(summary, axes)))
+        if min(summary["seeds"]) < INTERVAL_SEEDS:
+            console.print(f"[dim]{NO_INTERVAL}[/dim]")
     if len(summary) > SHOWN_ROWS:
         console.print(f"… and {len(summary) - SHOWN_ROWS:,} more rows, in {sweep.path / 'sweep_summary.csv'}")
     print_failures(sweep.failures)
 
 
-def print_failures(failures: Sequence[Failure]) -> None:
+def _results(summary: "pd.DataFrame", axes: Sequence[str]) -> Table:
+    heads = ("seeds", "seconds\nto target", "train loss\npersonal", "test accuracy\npersonal", "rounds")
+    rows: list[list[Cell]] = []
+    for row in summary.head(SHOWN_ROWS).to_dict("records"):
+        name = [Span(str(row["algorithm"])), Span(" (diverged)" if row["diverged"] else "", "fails")]
+        median_s, seeds = row["time_to_target_s_median"], row["seeds"]
+        time_s = time_to_target(None if median_s != median_s else median_s, seeds - row["censored"], seeds)
+        loss, accuracy = (
+            _with_interval(row, *of) for of in (("train_loss_personal", ".3f"), ("test_accuracy_personal", ".1%"))
+        )
+        rounds = f"{row['rounds_mean']:,.0f}"
+        rows.append([*(_value(row[axis]) for axis in axes), name, str(seeds), "".join(time_s), loss, accuracy, rounds])
+    return Table([*map(Column, axes), Column("algorithm", "left"), *map(Column, heads)], rows)
+
+
+def print_failures(failures: "Sequence[Failure]") -> None:
     """Which runs were given up, and why; on stderr, so also where all else is quiet."""
     if not failures:
         return
-    table = Table(box=None, header_style="bold", pad_edge=False, title="Failed", title_justify="left")
-    for head in ("run", "attempts", "error"):
-        table.add_column(head)
-    for failure in failures[:SHOWN_ROWS]:
-        table.add_row(failure.label, str(failure.attempts), failure.error)
+    rows = [[failure.label, str(failure.attempts), failure.error] for failure in failures[:SHOWN_ROWS]]
     if len(failures) > SHOWN_ROWS:
-        table.add_row("…", "", f"and {len(failures) - SHOWN_ROWS:,} more, in failed.csv")
-    console = Console(stderr=True, highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(stderr=True, highlight=False, markup=False, width=150)
-    console.print(table)
+        rows.append(["…", "", f"and {len(failures) - SHOWN_ROWS:,} more, in failed.csv"])
+    columns = [Column(head, "left", wraps=True) for head in ("run", "attempts", "error")]
+    open_console(stderr=True).print(for_terminal(Table(columns, rows, "Failed")))
 
 
 def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _seconds(row: dict[str, Any]) -> str:
-    """The median over seeds, counting a seed that never got there as later than all."""
-    reached, seeds, median = row["seeds"] - row["censored"], row["seeds"], row["time_to_target_s_median"]
-    some = "" if reached == seeds else f" ({reached}/{seeds})"
-    return ("never" if reached == 0 else "–" if median != median else f"{median:.1f}") + some
-
-
 def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
     mean, low, high = (row[f"{name}_{part}"] for part in ("mean", "low", "high"))
     if mean != mean:  # no number: a seed diverged
         return "–"
-    if low != low:
+    if low != low or row["seeds"] < INTERVAL_SEEDS:
         return format(mean, form)
-    return f"{format(mean, form)} ±{format((high - low) / 2, form).rstrip('%')}"
+    return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
 
 
-def write_chart(sweep: Sweep) -> list[Path]:
+def write_chart(sweep: "Sweep") -> list[Path]:
     """Final accuracy and time to target against the first axis, as sweep.png and sweep.pdf. Returns what was written.
 
     A line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing for a grid without axes.
     """
     summary, axes = sweep.summary, [axis.name for axis in sweep.grid.axes]
-    if not axes or summary.empty or len(_lines_of(summary, axes)) > 12:  # more lines than a reader can tell apart
+    if not axes or summary.empty or len(_lines_of(summary, axes)) > MOST_LINES:
         return []
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    from perfeds2.report.drawing import new_figure, write_figures
 
-    from perfeds2.files import write_atomically
-    from perfeds2.report.paper import STYLE, WIDTH_IN
+    def drawn() -> "dict[str, Figure]":
+        figure = new_figure(3.8)
+        draw_chart(figure, summary, axes)
+        return {"sweep": figure}
 
-    written = []
-    with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
-        mpl.rcParams.update(STYLE)
-        figure = Figure(figsize=(WIDTH_IN, 3.8), layout="constrained")
-        _draw(figure, summary, axes)
-        for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
-            path = sweep.path / f"sweep.{kind}"
-            with write_atomically(path) as file:
-                figure.savefig(file, format=kind, metadata=metadata)  # no clock in the bytes
-            written.append(path)
-    return written
+    return write_figures(sweep.path, drawn)
 
 
 def _lines_of(summary: "pd.DataFrame", axes: Sequence[str]) -> "dict[str, pd.DataFrame]":
@@ -203,29 +152,36 @@ def _lines_of(summary: "pd.DataFrame", axes: Sequence[str]) -> "dict[str, pd.Dat
     return lines
 
 
-def _draw(figure: Any, summary: "pd.DataFrame", axes: Sequence[str]) -> None:
-    from perfeds2.report.style import DASHES_PX, METRICS, SPARE_COLOURS, colour
+def draw_chart(figure: "Figure", summary: "pd.DataFrame", axes: Sequence[str]) -> None:
+    from perfeds2.report.drawing import in_matplotlib, keep_in_percent, labelled, legend_above, stacked_axes
 
     reached = bool(summary["time_to_target_s_median"].notna().any())  # else there is no second panel to draw
-    panels = figure.subplots(1 + reached, sharex=True, squeeze=False)[:, 0]
-    accuracy, bottom = panels[0], panels[-1]
+    panels = stacked_axes(figure, 1 + reached)
     values = list(dict.fromkeys(summary[axes[0]]))
     numbers = all(isinstance(value, int | float) for value in values)
     place = {value: value if numbers else number for number, value in enumerate(values)}
     lines = _lines_of(summary, axes)
-    for number, (label, rows) in enumerate(lines.items()):
-        objective, mode = ALGORITHMS[rows["algorithm"].iloc[0]]
-        tint = colour(objective, list({o for o, _ in ALGORITHMS.values()}))
-        if len(axes) > 1:  # the other axes need colours of their own
-            tint = (tint, *SPARE_COLOURS, "#CC79A7", "#0072B2")[number % 6]
-        dash = tuple(px / 2 for px in DASHES_PX.get(mode, ()))
-        at = [place[value] for value in rows[axes[0]]]
-        look: dict[str, Any] = {"color": tint, "linestyle": (0, dash) if dash else "solid", "marker": "o", "ms": 2.5}
+    styles = (named_styles if len(axes) == 1 else ordered_styles)(list(lines))  # of algorithms, or of settings as well
+    for label, rows in lines.items():
+        style = styles[label]
+        at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
+        look = in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
         for panel, name, scale in zip(panels, ("test_accuracy_personal", "time_to_target_s"), (100, 1), strict=False):
             middle = rows["time_to_target_s_median"] if name == "time_to_target_s" else scale * rows[f"{name}_mean"]
             panel.plot(at, middle, label=label, **look)
-            low, high = (scale * rows[f"{name}_{end}"] for end in ("low", "high"))
-            panel.vlines(at, low, high, color=tint, linewidth=0.7, alpha=0.6)
+            low, high = (scale * rows[f"{name}_{end}"].where(enough) for end in ("low", "high"))
+            panel.vlines(at, low, high, color=style.colour, linewidth=0.7, alpha=0.6)
+    keep_in_percent(panels[0])
+    panels[0].set_ylabel(METRICS["test_accuracy_personal"])
+    if reached:
+        targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
+        panels[1].set_ylabel(f"Seconds to {' or '.join(targets)} %, median")
+        panels[1].set_ylim(bottom=0)
+    _label_values(panels[-1], axes[0], values, numbers)
+    legend_above(figure, 2 if len(axes) > 1 else 3, labelled(panels[:1]))
+
+
+def _label_values(bottom: "Axes", name: str, values: Sequence[Any], numbers: bool) -> None:
     if numbers and min(values) > 0 and max(values) >= 10 * min(values):
         bottom.set_xscale("log")
     if numbers and len(values) <= 8:
@@ -233,14 +189,4 @@ def _draw(figure: Any, summary: "pd.DataFrame", axes: Sequence[str]) -> None:
         bottom.minorticks_off()
     elif not numbers:
         bottom.set_xticks(range(len(values)), [str(value) for value in values])
-    accuracy.set_ylim(max(0.0, accuracy.get_ylim()[0]), min(100.0, accuracy.get_ylim()[1]))
-    accuracy.set_ylabel(METRICS["test_accuracy_personal"])
-    if reached:
-        targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
-        bottom.set_ylabel(f"Seconds to {' or '.join(targets)} %, median")
-        bottom.set_ylim(bottom=0)
-    bottom.set_xlabel(axes[0])
-    figure.legend(
-        *accuracy.get_legend_handles_labels(), loc="outside upper center", ncols=2 if len(axes) > 1 else 3,
-        handlelength=2.4, columnspacing=1.0, borderpad=0.1, labelspacing=0.3,
-    )  # fmt: skip
+    bottom.set_xlabel(name)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -39,6 +40,11 @@ def console(stderr: bool = False) -> Console:
     """A console on stdout or stderr."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
+
+
+def fits(console: Console, shown: RenderableType) -> bool:
+    """Whether something can be shown without anything of it cut off."""
+    return Measurement.get(console, console.options.update(max_width=10_000), shown).minimum <= console.width
 
 
 def say_line(line: str) -> None:
@@ -70,73 +76,74 @@ class LinePace:
 @contextmanager
 def progress(quiet: bool, title: str) -> Iterator[TellShare]:
     """How far a command is, on stderr; nothing where it is quiet. A Ctrl-C is heeded at every step, shown or not."""
-    if quiet:
-        yield lambda _share, _description, _detail: heed()
-    elif console(stderr=True).is_terminal:
-        columns = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[detail]}", markup=False),
-            TimeRemainingColumn(),
-        )
-        with _bar(title, *columns, total=1.0, detail="starting …") as update:
-            yield lambda share, description, detail: update(completed=share, description=description, detail=detail)
-    else:
-        pace = LinePace()
-        first: list[tuple[float, float]] = []  # what was done at first, and when: a resumed run does not start at none
+    first: list[tuple[float, float]] = []  # what was done at first, and when: a resumed run does not start at none
 
-        def tell(share: float, description: str, detail: str) -> None:
-            heed()
-            first[:] = first or [(share, pace.elapsed_s)]
-            if pace.is_due():
-                done, spent_s = share - first[0][0], pace.elapsed_s - first[0][1]
-                left = [f"about {clock(spent_s * (1 - share) / done)} left"] if done > 0 else []
-                said = [f"{title}: {share:.0%}", description, detail, f"{clock(pace.elapsed_s)} so far", *left]
-                say_line(", ".join(part for part in said if part))
+    def line(elapsed_s: float, share: float, description: str, detail: str) -> list[str]:
+        first[:] = first or [(share, elapsed_s)]
+        done, spent_s = share - first[0][0], elapsed_s - first[0][1]
+        left = f"about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
+        return [f"{title}: {share:.0%}", description, detail, f"{clock(elapsed_s)} so far", left]
 
+    def bar(share: float, description: str, detail: str) -> dict[str, Any]:
+        return {"completed": share, "total": 1.0, "description": description, "detail": detail}
+
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[detail]}", markup=False))
+    with _told(quiet, title, columns, bar, line) as tell:
         yield tell
-        if pace.lines:
-            say_line(f"{title}: done in {clock(pace.elapsed_s)}")
 
 
 @contextmanager
 def download(quiet: bool, title: str) -> Iterator[TellBytes]:
     """The same for files that are fetched: bytes, and how fast they come."""
-    if quiet:
-        yield lambda _file, _done, _total: heed()
-    elif console(stderr=True).is_terminal:
-        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with _bar(title, *columns, total=None) as update:
-            yield lambda file, done, total: update(completed=done, description=f"{title}/{file}", total=total or None)
-    else:
-        pace = LinePace()
 
-        def tell(file: str, done: int, total: int) -> None:
-            heed()
-            if pace.is_due():
-                of = f" of {total / 1e6:,.1f}" if total else ""
-                say_line(f"{title}/{file}: {done / 1e6:,.1f}{of} MB, {clock(pace.elapsed_s)} so far")
+    def line(elapsed_s: float, file: str, done: int, total: int) -> list[str]:
+        of = f" of {total / 1e6:,.1f}" if total else ""
+        return [f"{title}/{file}: {done / 1e6:,.1f}{of} MB", f"{clock(elapsed_s)} so far"]
 
+    def bar(file: str, done: int, total: int) -> dict[str, Any]:
+        return {"completed": done, "total": total or None, "description": f"{title}/{file}"}
+
+    with _told(quiet, title, (BarColumn(), DownloadColumn(), TransferSpeedColumn()), bar, line) as tell:
         yield tell
 
 
 @contextmanager
-def _bar(title: str, *columns: ProgressColumn, **fields: Any) -> Iterator[Callable[..., None]]:
-    """A bar that goes when it is over, and the function that updates it."""
-    shown_s = 0.0
-    with Progress(
-        TextColumn("{task.description}", markup=False), *columns, console=console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task(title, **fields)
+def _told(
+    quiet: bool,
+    title: str,
+    columns: Iterable[ProgressColumn],
+    bar: Callable[..., dict[str, Any]],  # what rich is to be told of some news
+    line: Callable[..., list[str]],  # what a log is to be told of it, the seconds so far coming first
+) -> Iterator[Callable[..., None]]:
+    """A bar that goes when it is over, lines, or nothing, and the function that is told the news."""
+    shown, pace, shown_s = console(stderr=True), LinePace(), 0.0
+    if quiet:
+        yield lambda *_: heed()
+    elif shown.is_terminal:
+        columns = (TextColumn("{task.description}", markup=False), *columns, TimeRemainingColumn())
+        with Progress(*columns, console=shown, transient=True) as progress:
+            task = progress.add_task(title, total=None, detail="starting …")
 
-        def update(**news: Any) -> None:
-            nonlocal shown_s
+            def update(*news: Any) -> None:
+                nonlocal shown_s
+                heed()
+                fields = bar(*news)
+                if fields["completed"] == fields["total"] or time.monotonic() - shown_s >= REFRESH_S:
+                    shown_s = time.monotonic()
+                    progress.update(task, **fields)
+
+            yield update
+    else:
+
+        def tell(*news: Any) -> None:
             heed()
-            if news["completed"] == news.get("total", 1.0) or time.monotonic() - shown_s >= REFRESH_S:
-                shown_s = time.monotonic()
-                bar.update(task, **news)
+            said = line(pace.elapsed_s, *news)
+            if pace.is_due():
+                say_line(", ".join(part for part in said if part))
 
-        yield update
+        yield tell
+        if pace.lines:
+            say_line(f"{title}: done in {clock(pace.elapsed_s)}")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Who does the jobs of a sweep: processes of this machine, or a Ray cluster?
+"""Who does the work of a sweep: processes of this machine, a Ray cluster, or this very process?
 
-An engine takes jobs from a line, and tells what happens to them. It knows nothing of grids, folders or retries: a job
+A crew takes assignments from a line, and tells what happens to them. It knows nothing of grids, folders or retries: one
 that is to be tried again is simply put into the line again.
 """
 
@@ -20,16 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfeds2.spec.fields import InputError
-from perfeds2.runs.worker import Reply, Result, work_for_cluster
+import jax
+
+from perfeds2.errors import InputError
 from perfeds2.learning.compiled import deterministic
+from perfeds2.runs.execute import IN_WORKER
+from perfeds2.runs.worker import Reply, Result, work, work_for_cluster
+from perfeds2.spec.fields import Spec
 
 # Workers stand side by side, so each keeps to one core. Then a result does not depend on how many there are, either.
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
-class Job:
+class Assignment:
     """One call of a worker."""
 
     number: int
@@ -37,33 +41,33 @@ class Job:
     runs: int  # points times seeds
     label: str  # for people
     shape: str  # jobs of equal shape share compiled programs
-    specs: list[dict[str, Any]]  # one per point, as nested values
+    specs: list[Spec]  # one per point
 
 
 @dataclass(frozen=True)
 class Started:
-    job: Job
+    job: Assignment
     worker: int
     pid: int | None = None  # where it is a process of this machine
 
 
 @dataclass(frozen=True)
 class Moved:
-    job: Job
+    job: Assignment
     worker: int
     share: float  # of the job
 
 
 @dataclass(frozen=True)
 class Done:
-    job: Job
+    job: Assignment
     worker: int
     results: list[list[Result]]  # for each point, one per seed
 
 
 @dataclass(frozen=True)
 class Failed:
-    job: Job
+    job: Assignment
     worker: int
     error: str
     again: bool  # whether trying again could help
@@ -72,11 +76,11 @@ class Failed:
 Event = Started | Moved | Done | Failed
 
 
-class Line:
+class WaitingLine:
     """The jobs that wait."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._waiting: dict[str, deque[Job]] = {}
+    def __init__(self, jobs: Iterable[Assignment]) -> None:
+        self._waiting: dict[str, deque[Assignment]] = {}
         for job in jobs:
             self.put(job)
 
@@ -86,10 +90,10 @@ class Line:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Assignment) -> None:
         self._waiting.setdefault(job.shape, deque()).append(job)
 
-    def take(self, last_shape: str | None = None, busy: Iterable[str] = ()) -> Job:
+    def take(self, last_shape: str | None = None, busy: Iterable[str] = ()) -> Assignment:
         """The next job: of the shape this worker has compiled, else of the one fewest others are at."""
         at = Counter(busy)
         shape = last_shape if last_shape in self._waiting else min(self._waiting, key=lambda shape: at[shape])
@@ -101,26 +105,26 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Where jobs are done."""
+class Crew:
+    """Who does it."""
 
     workers: int
     together: bool  # many points and seeds in a job: a GPU trains them at once
-    events: Callable[[Line], Iterator[Event]]
+    events: Callable[[WaitingLine], Iterator[Event]]
 
 
-def open_engine(on: str, workers: int | None, log: Path) -> Engine:
+def open_crew(on: str, workers: int | None, log: Path) -> Crew:
     """``processes``, ``ray`` or ``ray://address``. What workers have to say besides results goes to the log."""
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}.")
     if on == "processes":
-        return local_engine(workers, log)
+        return local_crew(workers, log)
     if on == "ray" or on.startswith("ray://"):
-        return ray_engine(None if on == "ray" else on, workers)
+        return ray_crew(None if on == "ray" else on, workers)
     raise InputError(f"--on takes processes, ray or ray://HOST:PORT, got {on!r}.")
 
 
-def local_engine(workers: int | None, log: Path) -> Engine:
+def local_crew(workers: int | None, log: Path) -> Crew:
     """A process per core; where there are GPUs, one per GPU."""
     gpus = _count_gpus()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -129,7 +133,19 @@ def local_engine(workers: int | None, log: Path) -> Engine:
     def environment(place: int) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": _visible(place % gpus), **deterministic()} if gpus else ONE_CORE
 
-    return Engine(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
+    return Crew(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
+
+
+def crew_here() -> Crew:
+    """This process, one assignment after the other."""
+
+    def events(line: WaitingLine) -> Iterator[Event]:
+        while line:
+            job = line.take()
+            yield Started(job, 0, os.getpid())
+            yield _outcome(job, 0, work(job.specs))
+
+    return Crew(1, jax.default_backend() != "cpu", events)
 
 
 def _count_gpus() -> int:
@@ -158,21 +174,21 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=os.environ | env,
+                env=os.environ | env | {IN_WORKER: "1"},
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,  # an interrupt from the keyboard is for the one who asked
             )
-        self.job: Job | None = None
+        self.job: Assignment | None = None
         self.shape: str | None = None  # of the last job
         self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
         self._reader.start()
 
-    def give(self, job: Job) -> None:
+    def give(self, job: Assignment) -> None:
         self.job, self.shape = job, job.shape
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # if it has died, its reader says so
-            self.process.stdin.write(json.dumps(job.specs) + "\n")
+            self.process.stdin.write(json.dumps([spec.values() for spec in job.specs]) + "\n")
             self.process.stdin.flush()
 
     def _read(self, inbox: "queue.SimpleQueue[tuple[_Worker, Reply | None]]") -> None:
@@ -200,7 +216,9 @@ class _Worker:
         return f"its process ended with status {status}"
 
 
-def _on_processes(line: Line, count: int, environment: Callable[[int], dict[str, str]], log: Path) -> Iterator[Event]:
+def _on_processes(
+    line: WaitingLine, count: int, environment: Callable[[int], dict[str, str]], log: Path
+) -> Iterator[Event]:
     inbox: queue.SimpleQueue[tuple[_Worker, Reply | None]] = queue.SimpleQueue()
     crew: dict[int, _Worker] = {}
     try:
@@ -240,13 +258,13 @@ def _on_processes(line: Line, count: int, environment: Callable[[int], dict[str,
             worker.end()
 
 
-def _outcome(job: Job, worker: int, reply: Reply) -> Event:
+def _outcome(job: Assignment, worker: int, reply: Reply) -> Event:
     if "results" in reply:
         return Done(job, worker, reply["results"])
     return Failed(job, worker, reply["error"], reply["again"])
 
 
-def ray_engine(address: str | None, workers: int | None) -> Engine:
+def ray_crew(address: str | None, workers: int | None) -> Crew:
     """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, no shared disk."""
     try:
         import ray  # pyright: ignore[reportMissingImports]  # an extra
@@ -262,23 +280,23 @@ def ray_engine(address: str | None, workers: int | None) -> Engine:
     has = ray.cluster_resources()
     gpus = int(has.get("GPU", 0))
     count = workers or gpus or max(1, int(has.get("CPU", 1)))
-    return Engine(count, gpus > 0, lambda line: _on_ray(line, count, gpus > 0, started))
+    return Crew(count, gpus > 0, lambda line: _on_ray(line, count, gpus > 0, started))
 
 
-def _on_ray(line: Line, count: int, on_gpu: bool, shut_down: bool) -> Iterator[Event]:
+def _on_ray(line: WaitingLine, count: int, on_gpu: bool, shut_down: bool) -> Iterator[Event]:
     import ray  # pyright: ignore[reportMissingImports]
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     environment = {"env_vars": deterministic() if on_gpu else ONE_CORE}
     task: Any = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=0, runtime_env=environment)(work_for_cluster)
-    running: dict[Any, tuple[Job, int]] = {}
+    running: dict[Any, tuple[Assignment, int]] = {}
     try:
         while line or running:
             free = sorted(set(range(count)) - {place for _, place in running.values()})
             for place in free:
                 if line:
                     job = line.take()
-                    running[task.remote(job.specs)] = (job, place)
+                    running[task.remote([spec.values() for spec in job.specs])] = (job, place)
                     yield Started(job, place)
             ended, _ = ray.wait(list(running), num_returns=1)
             job, place = running.pop(ended[0])

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,84 +14,35 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from perfeds2.spec.build import Algorithm, paper_algorithms
-from perfeds2.runs.folder import Arrays, Folder, alone, open_folder, save_arrays
-from perfeds2.spec.fields import OWN_FLAGS, InputError, Spec, put, resolve
-from perfeds2.runs.summary import Row, summarise
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models.model import Params
-from perfeds2.learning.replay import Script, State, on_one, start
-from perfeds2.learning.task import MODELS, Task, cycles_per_sample, payload_bits
-from perfeds2.learning.task import make_task as task_by_name
-from perfeds2.learning.together import Trial, groups, train_together
-from perfeds2.learning.train import Point, Training, evaluation_points, train
-from perfeds2.network.cell import Cell
-from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline, save_timelines
+from perfeds2.learning.replay import on_one
+from perfeds2.learning.task import Task, parameters
+from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points, train
+from perfeds2.learning.train_many import Trial, group_trials, train_together
+from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
+from perfeds2.runs.folder import Arrays, Folder, alone, open_folder, save_arrays
+from perfeds2.runs.summary import Row, summarise
+from perfeds2.spec.build import (
+    Algorithm,
+    make_algorithms,
+    make_cell,
+    make_task,
+    make_timelines,
+    model_of,
+)
+from perfeds2.spec.fields import Spec, spec_from
+from perfeds2.timeline.file import save_timelines
+from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Which = tuple[str, int]  # (algorithm, seed)
-CHECKPOINT_EVERY_S = 2.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a command is: for a bar, nothing else."""
-
-    algorithm: str
-    seed: int
-    share: float  # of the whole command
-    time_s: float  # simulated, in this run
-    rounds: int  # trained by this process so far
-
-
-Watch = Callable[[Progress], None]
-
-
-class Teller:
-    """Adds up the progress of parts that run side by side, and stops them all when one must."""
-
-    def __init__(self, watch: Watch | None, parts: int) -> None:
-        self._watch, self._parts = watch, parts
-        self._at: dict[Which, tuple[float, int]] = {}  # share and rounds of each part
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._told_at = time.monotonic()
-
-    def tell(self, algorithm: str, seed: int, now: Point, last: Point) -> None:
-        with self._lock:
-            if self._stopped:
-                raise CancelledError
-            self._at[algorithm, seed] = (now.time_s / max(last.time_s, 1e-300), now.round)
-            if self._watch is not None:
-                share = sum(share for share, _ in self._at.values()) / self._parts
-                self._watch(
-                    Progress(algorithm, seed, share, now.time_s, sum(rounds for _, rounds in self._at.values()))
-                )
-
-    def tell_clock(self, seed: int, algorithm: Algorithm, closed: int, time_s: float) -> None:  # noqa: ARG002 (as the clock says it)
-        """The clock is being played ahead. Said now and then, as long as nothing has been trained."""
-        with self._lock:
-            if self._watch is not None and not self._at and time.monotonic() - self._told_at > 0.2:
-                self._told_at = time.monotonic()
-                self._watch(Progress(algorithm.name, seed, 0.0, time_s, 0))
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one algorithm left with one seed."""
-
-    rows: list[Row]
-    ue_rows: list[Row]
-    params: Arrays
+IN_WORKER = "PERFEDS2_WORKER"  # set in the processes of a sweep
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -113,33 +64,83 @@ class Comparison:
         return pd.DataFrame(self.rows)
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a command is: for a bar, nothing else."""
+
+    algorithm: str
+    seed: int
+    share: float  # of the whole command
+    time_s: float  # simulated, in this run
+    rounds: int  # trained by this process so far
+
+
+ProgressWatch = Callable[[Progress], None]
+
+
 def compare(
     *,
     out: Path | str | None = None,
-    extra: Sequence[Algorithm] = (),
-    watch: Watch | None = None,
+    watch: ProgressWatch | None = None,
     together: bool | None = None,
+    yes: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
 
-    Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Your own
-    ``Algorithm`` goes in as ``extra``. Without ``out`` nothing is written. ``together`` is explained at ``execute``.
+    Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Where they take a
+    name, your own object goes in as well: ``task`` a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
+    subclass or a function, ``algorithms`` names and ``Algorithm``s, and so on (``perfeds2.spec.build`` says what is
+    called with what). Without ``out`` nothing is written. ``together`` is explained at ``execute``; ``yes`` starts
+    also what would take days.
     """
-    values: dict[str, Any] = {name: dict(value) for name, value in settings.items() if isinstance(value, dict)}
-    flags = {flag.removeprefix("--").replace("-", "_"): place for place, flag in OWN_FLAGS.items()}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            continue
-        if name not in flags:
-            raise InputError(f"{name} is not a setting of compare; expected one of {', '.join(flags)}.")
-        put(values, *flags[name], tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value)
-    spec = resolve(values)
+    not_in_a_worker("compare")
+    spec = spec_from(**settings)
+    refuse_days(spec, yes=yes)
     if out is None:
-        return execute(spec, "compare", None, extra=extra, watch=watch, together=together)
+        return execute(spec, "compare", None, watch=watch, together=together)
     folder = open_folder(Path(out), spec)
     with alone(folder.path):
-        return execute(spec, "compare", folder, extra=extra, watch=watch, together=together)
+        return execute(spec, "compare", folder, watch=watch, together=together)
+
+
+def not_in_a_worker(what: str) -> None:
+    """A worker of a sweep loads the user's file. If that starts a sweep, workers would start workers."""
+    if os.environ.get(IN_WORKER):
+        raise InputError(
+            f"a file that a sweep refers to calls {what} when it is loaded; put that behind if __name__ == '__main__':."
+        )
+
+
+def refuse_days(spec: Spec, *, yes: bool, trains: bool = True) -> None:
+    """Refuse what would take more than a day of this machine, by the pace of its first rounds and its arithmetic."""
+    if yes:
+        return
+    seed = spec.run.seeds[0]
+    cell, needed_s, rounds = make_cell(spec, seed), 0.0, 0.0
+    work = 6.0 * parameters(model_of(spec)) / 2e10  # seconds a sample: forward and backward, at 20 Gflop/s
+    for algorithm in make_algorithms(spec, cell, seed):
+        probe, samples, began = 8, algorithm.learner.samples, time.perf_counter()
+        played = next(_probe(spec, cell, algorithm, probe))
+        pace_s = (time.perf_counter() - began) / probe
+        if spec.run.rounds is not None:
+            expected = float(spec.run.rounds)
+        else:
+            assert spec.run.horizon_s is not None
+            expected = spec.run.horizon_s / max(played.end_s / max(played.rounds, 1), 1e-12)
+        rounds = max(rounds, expected)
+        needed_s += expected * (pace_s + (work * samples * algorithm.protocol.quorum if trains else 0.0))
+    days = needed_s * len(spec.run.seeds) / DAY_S
+    if days > 1:
+        raise InputError(
+            f"this would take about {days:.3g} days of this machine's time ({rounds:.3g} rounds); "
+            f"give a shorter --horizon-s or fewer --rounds, or --yes if you mean it."
+        )
+
+
+def _probe(spec: Spec, cell: Any, algorithm: Algorithm, rounds: int) -> Iterator[Timeline]:
+    short = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": rounds, "horizon_s": None})})
+    return make_timelines(short, cell, [algorithm])
 
 
 def execute(
@@ -147,166 +148,27 @@ def execute(
     command: str,
     folder: Folder | None,
     *,
-    extra: Sequence[Algorithm] = (),
-    watch: Watch | None = None,
+    watch: ProgressWatch | None = None,
     together: bool | None = None,
 ) -> Comparison:
     """Do what a spec says, going on from what the folder already has.
 
-    Parts are independent. A processor trains one on each core, while the next timelines are being simulated. Anything
-    else (a GPU) trains parts of equal shape together, usually all seeds of an algorithm: one of them alone would leave
-    it idle. ``together`` decides instead of the kind of device.
+    Trainings are independent. A processor trains one on each core, while the next timelines are being simulated.
+    Anything else (a GPU) trains those of equal shape together, usually all seeds of an algorithm: one of them alone
+    would leave it idle. ``together`` decides instead of the kind of device.
     """
-    together = jax.default_backend() != "cpu" if together is None else together
-    names = [*spec.run.algorithms, *(algorithm.name for algorithm in extra)]
-    timelines: dict[Which, Timeline] = {}
-    futures: list[Future[dict[Which, Part]]] = []
-    finished: dict[Which, Part] = {}
-    jobs: list[Job] = []
-    teller = Teller(watch, len(names) * len(spec.run.seeds))
-    busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
-    with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
-        try:
-            for job in _jobs(spec, extra, teller):
-                jobs.append(job)
-                timelines[job.which] = job.trial.timeline
-                if not together:
-                    futures.append(pool.submit(_finish, spec, [job], folder, teller))
-            if together:
-                for numbers in groups([job.trial for job in jobs]):
-                    futures.append(pool.submit(_finish, spec, [jobs[number] for number in numbers], folder, teller))
-            for future in futures:
-                finished |= future.result()
-                if folder is not None and not folder.finished:
-                    write_text(folder.path / "metrics.csv", csv_text(_in_order(names, spec, finished, "rows")))
-        except BaseException:
-            teller.stop()
-            pool.shutdown(cancel_futures=True)
-            raise
-    algorithms = [job.algorithm for job in jobs if job.trial.seed == spec.run.seeds[-1]]
-    comparison = Comparison(
-        spec,
-        summarise(spec, command, algorithms, timelines, {which: part.rows for which, part in finished.items()}),
-        timelines,
-        _in_order(names, spec, finished, "rows"),
-        _in_order(names, spec, finished, "ue_rows"),
-        {which: part.params for which, part in finished.items()},
-    )
+    (comparison,) = execute_all([spec], command, folder, watch=watch, together=together)
     if folder is not None and not folder.finished:
         write_results(comparison, folder)
     return comparison
-
-
-def execute_timelines(spec: Spec, command: str, folder: Folder | None, watch: Watch | None = None) -> Comparison:
-    """Only the clock: who is merged when, without training anything."""
-    timelines: dict[Which, Timeline] = {}
-    algorithms: list[Algorithm] = []
-    parts, rounds = len(spec.run.algorithms) * len(spec.run.seeds), 0
-
-    def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
-        if watch is not None:
-            share = (len(timelines) + _share_played(spec, closed, time_s)) / parts
-            watch(Progress(algorithm.name, seed, share, time_s, rounds + closed))
-
-    for seed in spec.run.seeds:
-        cell = make_cell(spec, seed)
-        algorithms = paper_algorithms(spec, cell, upload_bits(spec))
-        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
-            timelines[algorithm.name, seed] = timeline
-            rounds += timeline.rounds
-            if watch is not None:
-                watch(Progress(algorithm.name, seed, len(timelines) / parts, timeline.end_s, rounds))
-    comparison = Comparison(spec, summarise(spec, command, algorithms, timelines, None), timelines, [], [], {})
-    if folder is not None and not folder.finished:
-        write_results(comparison, folder)
-    return comparison
-
-
-def _share_played(spec: Spec, closed: int, time_s: float) -> float:
-    """How much of a timeline is there, by its rounds or by its horizon."""
-    if spec.run.rounds is not None:
-        return min(closed / spec.run.rounds, 1.0)
-    return min(time_s / spec.run.horizon_s, 1.0) if spec.run.horizon_s else 0.0
-
-
-def check(spec: Spec, command: str) -> None:
-    """Find out what cannot work before anything is written."""
-    seed = spec.run.seeds[0]
-    paper_algorithms(spec, make_cell(spec, seed), upload_bits(spec))
-    if command != "simulate":
-        make_task(spec, seed)
-
-
-def make_task(spec: Spec, seed: int) -> Task:
-    try:
-        return task_by_name(spec.task.name, spec.cell.ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    except ValueError as error:
-        raise InputError(f"--task {spec.task.name}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
-
-
-def make_cell(spec: Spec, seed: int) -> Cell:
-    """The cell of a seed: who is where and how fast, and the fading everybody meets."""
-    given = spec.cell
-    cell = Cell.draw(
-        given.ues,
-        seed,
-        layout=given.layout,
-        radius_m=given.radius_m,
-        cpu_hz=given.cpu_hz,
-        cycles_per_sample=given.cycles_per_sample or cycles_per_sample(MODELS[spec.task.name]),
-        power_w=given.power_w,
-        bandwidth_hz=given.bandwidth_hz,
-        path_loss_exponent=given.path_loss_exponent,
-        noise_dbm_per_hz=given.noise_dbm_per_hz,
-        fading_scale=given.fading_scale,
-        downlink_s=given.downlink_s,
-    )
-    return cell if given.distance_m is None else cell.with_distances(given.distance_m)
-
-
-def upload_bits(spec: Spec) -> float:
-    return spec.cell.payload_bits or payload_bits(MODELS[spec.task.name])
-
-
-def make_timelines(
-    spec: Spec,
-    cell: Cell,
-    algorithms: Sequence[Algorithm],
-    tell: Callable[[Algorithm, int, float], None] | None = None,
-) -> Iterator[Timeline]:
-    """Each algorithm's timeline. It knows no weights, so those that differ only in what they learn share one.
-
-    ``tell`` hears of the rounds closed and the second reached on the way.
-    """
-    known: dict[Any, Timeline] = {}
-    for algorithm in algorithms:
-        same = (
-            algorithm.protocol,
-            algorithm.learner.samples,
-            algorithm.bandwidth,
-            id(algorithm.schedule),
-            id(algorithm.shares),
-        )
-        if same not in known:
-            known[same] = simulate(
-                cell,
-                algorithm.protocol,
-                payload_bits=upload_bits(spec),
-                samples=algorithm.learner.samples,
-                rounds=spec.run.rounds,
-                horizon_s=spec.run.horizon_s,
-                bandwidth=algorithm.bandwidth,
-                schedule=algorithm.schedule,
-                shares=algorithm.shares,
-                tell=None if tell is None else partial(tell, algorithm),
-            )
-        yield known[same]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One algorithm with one seed, to be trained."""
+class Entrant:
+    """One algorithm of a spec with one seed, to be trained."""
 
+    spec: Spec
+    number: int  # of the spec
     algorithm: Algorithm
     trial: Trial
 
@@ -319,137 +181,183 @@ class Job:
         return f"{self.algorithm.name}-{self.trial.seed}"
 
 
-def _jobs(spec: Spec, extra: Sequence[Algorithm], teller: Teller) -> Iterator[Job]:
-    """Every algorithm with every seed, as their timelines are simulated."""
-    for seed in spec.run.seeds:
-        task, cell = make_task(spec, seed), make_cell(spec, seed)
-        algorithms = [*paper_algorithms(spec, cell, upload_bits(spec)), *extra]
-        tell = partial(teller.tell_clock, seed)
-        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
-            points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
-            yield Job(algorithm, Trial(task, timeline, algorithm.learner, points, seed))
+@dataclass(frozen=True)
+class Trained:
+    """What an entrant leaves."""
+
+    rows: list[Row]
+    ue_rows: list[Row]
+    params: Arrays
 
 
-def _finish(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: Teller) -> dict[Which, Part]:
-    """Train a few parts of equal shape, or take what the folder has of them."""
-    finished: dict[Which, Part] = {}
-    for job in jobs:
-        if folder is not None and (saved := folder.load_part(job.name)) is not None:
-            params, facts = saved
-            finished[job.which] = Part(facts["rows"], facts["ue_rows"], params)
-    left = [job for job in jobs if job.which not in finished]
-    return finished | (_train(spec, left, folder, teller) if left else {})
-
-
-def _train(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: Teller) -> dict[Which, Part]:
-    """Train parts of equal shape: one as it is, several together, half of them at a time if memory is short."""
-    try:
-        ends = _train_one(spec, jobs[0], folder, teller) if len(jobs) == 1 else _train_all(spec, jobs, folder, teller)
-        return {job.which: _part(spec, job, training, folder) for job, training in zip(jobs, ends, strict=True)}
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error) or len(jobs) == 1:
+def execute_all(
+    specs: Sequence[Spec],
+    command: str,
+    folder: Folder | None = None,
+    *,
+    watch: ProgressWatch | None = None,
+    together: bool | None = None,
+) -> list[Comparison]:
+    """The same for several specs at once: what is of equal shape goes together, whichever spec it is of."""
+    together = jax.default_backend() != "cpu" if together is None else together
+    total = sum(len(spec.run.algorithms) * len(spec.run.seeds) for spec in specs)
+    teller = Teller(watch, total)
+    entrants: list[Entrant] = []
+    futures: list[Future[list[tuple[Entrant, Trained]]]] = []
+    trained: dict[tuple[int, Which], Trained] = {}
+    busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
+    with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
+        try:
+            for entrant in _entrants(specs, teller):
+                entrants.append(entrant)
+                if not together:
+                    futures.append(pool.submit(_finish, [entrant], folder, teller))
+            if together:
+                for alike in _groups(entrants):
+                    futures.append(pool.submit(_finish, alike, folder, teller))
+            for future in futures:
+                trained |= {(entrant.number, entrant.which): one for entrant, one in future.result()}
+                if folder is not None and not folder.finished:
+                    known = [trained.get((0, entrant.which)) for entrant in _ordered(entrants, 0)]
+                    rows = [row for one in known if one is not None for row in one.rows]
+                    write_text(folder.path / "metrics.csv", csv_text(rows))
+        except BaseException:
+            teller.stop()
+            pool.shutdown(cancel_futures=True)
             raise
-    half = len(jobs) // 2
-    return _train(spec, jobs[:half], folder, teller) | _train(spec, jobs[half:], folder, teller)
+    return [_comparison(spec, command, _ordered(entrants, number), trained) for number, spec in enumerate(specs)]
 
 
-def _train_one(spec: Spec, job: Job, folder: Folder | None, teller: Teller) -> Sequence[Training]:
-    trial, saving = job.trial, Saving()
-    training = resume = None if folder is None else _load_checkpoint(folder, job)
+def _entrants(specs: Sequence[Spec], teller: "Teller") -> Iterator[Entrant]:
+    """Every algorithm with every seed, as their timelines are simulated. Specs that agree in the data share them."""
+    tasks: dict[Any, Task] = {}
+    for number, spec in enumerate(specs):
+        for seed in spec.run.seeds:
+            data = (spec.task, spec.cell.ues, seed)
+            task = tasks[data] = tasks.get(data) or make_task(spec, seed)
+            cell = make_cell(spec, seed)
+            algorithms = make_algorithms(spec, cell, seed)
+            tell = partial(teller.tell_clock, seed)
+            for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
+                points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
+                yield Entrant(spec, number, algorithm, Trial(task, timeline, algorithm.learner, points, seed))
+
+
+def _groups(entrants: Sequence[Entrant]) -> Iterator[list[Entrant]]:
+    """Who is trained together: those of equal shape that stop, or do not stop, when they diverge."""
+    for stops in (False, True):
+        own = [entrant for entrant in entrants if bool(entrant.spec.run.stop_when_diverged) is stops]
+        for numbers in group_trials([entrant.trial for entrant in own]):
+            yield [own[number] for number in numbers]
+
+
+def _ordered(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
+    """A spec's entrants, algorithm by algorithm."""
+    own = [entrant for entrant in entrants if entrant.number == number]
+    names = list(dict.fromkeys(entrant.algorithm.name for entrant in own))
+    return sorted(own, key=lambda entrant: names.index(entrant.algorithm.name))
+
+
+def _comparison(
+    spec: Spec, command: str, entrants: Sequence[Entrant], trained: dict[tuple[int, Which], Trained]
+) -> Comparison:
+    ended = {entrant.which: trained[entrant.number, entrant.which] for entrant in entrants}
+    timelines = {entrant.which: entrant.trial.timeline for entrant in entrants}
+    algorithms = [entrant.algorithm for entrant in entrants if entrant.trial.seed == spec.run.seeds[-1]]
+    return Comparison(
+        spec,
+        summarise(spec, command, algorithms, timelines, {which: one.rows for which, one in ended.items()}),
+        timelines,
+        [row for one in ended.values() for row in one.rows],
+        [row for one in ended.values() for row in one.ue_rows],
+        {which: one.params for which, one in ended.items()},
+    )
+
+
+def _finish(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> list[tuple[Entrant, Trained]]:
+    """Train a few entrants of equal shape, or take what the folder has of them."""
+    finished: list[tuple[Entrant, Trained]] = []
+    for entrant in entrants:
+        if folder is not None and (saved := folder.load_part(entrant.name)) is not None:
+            params, facts = saved
+            finished.append((entrant, Trained(facts["rows"], facts["ue_rows"], params)))
+    found = {id(entrant) for entrant, _ in finished}
+    left = [entrant for entrant in entrants if id(entrant) not in found]
+    return finished + (_train(left, folder, teller) if left else [])
+
+
+def _train(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> list[tuple[Entrant, Trained]]:
+    """Train entrants of equal shape: one as it is, several together, half of them at a time if memory is short."""
+    try:
+        train_them = _train_one if len(entrants) == 1 else _train_together
+        ends = train_them(entrants, folder, teller)
+        return [(one, _trained(one, training, folder)) for one, training in zip(entrants, ends, strict=True)]
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(entrants) == 1:
+            raise
+    half = len(entrants) // 2
+    return _train(entrants[:half], folder, teller) + _train(entrants[half:], folder, teller)
+
+
+def _train_one(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> Sequence[Training]:
+    (entrant,) = entrants
+    trial, pace = entrant.trial, Pace()
+    training = resume = None if folder is None else load_checkpoint(folder, entrant.name, trial)
     for training in train(
         *(trial.task, trial.timeline, trial.learner, trial.points),
-        alpha=spec.learning.alpha,
         seed=trial.seed,
         resume=resume,
-        stop_when_diverged=bool(spec.run.stop_when_diverged),
+        stop_when_diverged=bool(entrant.spec.run.stop_when_diverged),
     ):
-        if folder is not None and saving.is_due():
-            _save_checkpoint(folder, job.name, training)
-            saving.is_done()
-        teller.tell(*job.which, trial.points[len(training.values) - 1], trial.points[-1])
+        if folder is not None and pace.is_due():
+            save_checkpoint(folder, entrant.name, training)
+            pace.is_done()
+        teller.tell(entrant, len(training.values))
     assert training is not None
     return [training]
 
 
-def _train_all(spec: Spec, jobs: Sequence[Job], folder: Folder | None, teller: Teller) -> Sequence[Training]:
-    saving, stand = Saving(), None
+def _train_together(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> Sequence[Training]:
+    pace, stand = Pace(), None
     for stand in train_together(
-        [job.trial for job in jobs],
-        alpha=spec.learning.alpha,
-        resume=None if folder is None else [_load_checkpoint(folder, job) for job in jobs],
-        stop_when_diverged=bool(spec.run.stop_when_diverged),
+        [entrant.trial for entrant in entrants],
+        resume=None if folder is None else [load_checkpoint(folder, one.name, one.trial) for one in entrants],
+        stop_when_diverged=bool(entrants[0].spec.run.stop_when_diverged),
     ):
-        if folder is not None and saving.is_due():
-            for number, job in enumerate(jobs):
-                _save_checkpoint(folder, job.name, stand[number])
-            saving.is_done()
+        if folder is not None and pace.is_due():
+            for number, entrant in enumerate(entrants):
+                save_checkpoint(folder, entrant.name, stand[number])
+            pace.is_done()
         for number in stand.moved:
-            points = jobs[number].trial.points
-            teller.tell(*jobs[number].which, points[len(stand.values[number]) - 1], points[-1])
+            teller.tell(entrants[number], len(stand.values[number]))
     assert stand is not None
-    return [stand[number] for number in range(len(jobs))]
+    return [stand[number] for number in range(len(entrants))]
 
 
-def _part(spec: Spec, job: Job, training: Training, folder: Folder | None) -> Part:
-    """What a part leaves when it has been trained to its end."""
-    name, seed = job.which
-    task, timeline = job.trial.task, job.trial.timeline
+def _trained(entrant: Entrant, training: Training, folder: Folder | None) -> Trained:
+    """What an entrant leaves when it has been trained to its end."""
+    (name, seed), timeline = entrant.which, entrant.trial.timeline
     rows = [
         {"algorithm": name, "seed": seed, "round": point.round, "time_s": point.time_s, **values}
-        for point, values in zip(job.trial.points, training.values, strict=True)
+        for point, values in zip(entrant.trial.points, training.values, strict=True)
     ]
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}
-    ue_rows = _per_ue(task, timeline, name, seed, weights, spec.learning.alpha)
+    ue_rows = _per_ue(entrant, weights)
     if folder is not None:
-        folder.save_part(job.name, params, {"rows": rows, "ue_rows": ue_rows})
-        folder.drop_part(f"{job.name}.checkpoint")
+        folder.save_part(entrant.name, params, {"rows": rows, "ue_rows": ue_rows})
+        folder.drop_part(f"{entrant.name}.checkpoint")
         folder.log(f"{name} seed {seed}: {timeline.rounds} rounds, {timeline.end_s:.6g} simulated seconds")
-    return Part(rows, ue_rows, params)
+    return Trained(rows, ue_rows, params)
 
 
-class Saving:
-    """When to save: every two seconds, and where saving takes long, a twentieth of the time."""
-
-    def __init__(self) -> None:
-        self._wait_s, self._since = CHECKPOINT_EVERY_S, time.monotonic()
-
-    def is_due(self) -> bool:
-        self._began = time.monotonic()
-        return self._began - self._since > self._wait_s
-
-    def is_done(self) -> None:
-        self._since = time.monotonic()
-        self._wait_s = max(CHECKPOINT_EVERY_S, 20 * (self._since - self._began) if CHECKPOINT_EVERY_S else 0.0)
-
-
-def _save_checkpoint(folder: Folder, name: str, training: Training) -> None:
-    leaves = jax.tree.leaves(training.state)
-    arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
-    folder.save_part(f"{name}.checkpoint", arrays, {"values": training.values})
-
-
-def _load_checkpoint(folder: Folder, job: Job) -> Training | None:
-    part = folder.load_part(f"{job.name}.checkpoint")
-    if part is None:
-        return None
-    arrays, facts = part
-    trial = job.trial
-    fresh: State = start(trial.task, Script.of(trial.timeline), trial.learner, trial.seed)
-    leaves, structure = jax.tree.flatten(fresh)
-    saved = [arrays[key] for key in sorted(arrays)]
-    if [(a.shape, a.dtype) for a in saved] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
-        raise InputError(
-            f"checkpoint {folder.parts / job.name}.checkpoint.safetensors does not fit this run; delete it."
-        )
-    return Training(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in saved]))
-
-
-def _per_ue(task: Task, timeline: Timeline, name: str, seed: int, params: Params, alpha: float) -> list[Row]:
+def _per_ue(entrant: Entrant, weights: Any) -> list[Row]:
     """How the final model serves each UE."""
-    metrics = {key: np.asarray(values) for key, values in evaluate(task, params, alpha).items()}
-    samples = np.asarray(getattr(task.data, "train", np.zeros(task.ues, int)))  # generated data have no end
-    merges = timeline.merges
+    (name, seed), task = entrant.which, entrant.trial.task
+    table = evaluate(task, weights, entrant.trial.learner.personal_step)
+    metrics = {key: np.asarray(values) for key, values in table.items()}
+    samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
+    merges = entrant.trial.timeline.merges
     return [
         {"algorithm": name, "seed": seed, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
         | {key: float(metrics[key][ue]) for key in METRICS}
@@ -457,14 +365,73 @@ def _per_ue(task: Task, timeline: Timeline, name: str, seed: int, params: Params
     ]
 
 
-def _in_order(names: Sequence[str], spec: Spec, finished: dict[Which, Part], what: str) -> list[Row]:
-    return [
-        row
-        for name in names
-        for seed in spec.run.seeds
-        if (name, seed) in finished
-        for row in getattr(finished[name, seed], what)
-    ]
+class Teller:
+    """Adds up the progress of trainings that run side by side, and stops them all when one must."""
+
+    def __init__(self, watch: ProgressWatch | None, total: int) -> None:
+        self._watch, self._total = watch, total
+        self._at: dict[tuple[int, Which], tuple[float, int]] = {}  # share and rounds of each
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._told_at = time.monotonic()
+
+    def tell(self, entrant: Entrant, evaluated: int) -> None:
+        """An entrant has been evaluated so many times."""
+        points: Sequence[EvaluationPoint] = entrant.trial.points
+        now, last = points[evaluated - 1], points[-1]
+        with self._lock:
+            if self._stopped:
+                raise CancelledError
+            self._at[entrant.number, entrant.which] = (now.time_s / max(last.time_s, 1e-300), now.round)
+            if self._watch is not None:
+                share = sum(share for share, _ in self._at.values()) / self._total
+                rounds = sum(rounds for _, rounds in self._at.values())
+                self._watch(Progress(*entrant.which, share, now.time_s, rounds))
+
+    def tell_clock(self, seed: int, algorithm: Algorithm, closed: int, time_s: float) -> None:  # noqa: ARG002 (as the clock says it)
+        """The clock is being played ahead. Said now and then, as long as nothing has been trained."""
+        with self._lock:
+            if self._watch is not None and not self._at and time.monotonic() - self._told_at > 0.2:
+                self._told_at = time.monotonic()
+                self._watch(Progress(algorithm.name, seed, 0.0, time_s, 0))
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+
+
+def execute_timelines(
+    spec: Spec, command: str, folder: Folder | None, watch: ProgressWatch | None = None
+) -> Comparison:
+    """Only the clock: who is merged when, without training anything."""
+    timelines: dict[Which, Timeline] = {}
+    algorithms: list[Algorithm] = []
+    total, rounds = len(spec.run.algorithms) * len(spec.run.seeds), 0
+
+    def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
+        if watch is not None:
+            share = (len(timelines) + _share_played(spec, closed, time_s)) / total
+            watch(Progress(algorithm.name, seed, share, time_s, rounds + closed))
+
+    for seed in spec.run.seeds:
+        cell = make_cell(spec, seed)
+        algorithms = make_algorithms(spec, cell, seed)
+        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
+            timelines[algorithm.name, seed] = timeline
+            rounds += timeline.rounds
+            if watch is not None:
+                watch(Progress(algorithm.name, seed, len(timelines) / total, timeline.end_s, rounds))
+    comparison = Comparison(spec, summarise(spec, command, algorithms, timelines, None), timelines, [], [], {})
+    if folder is not None and not folder.finished:
+        write_results(comparison, folder)
+    return comparison
+
+
+def _share_played(spec: Spec, closed: int, time_s: float) -> float:
+    """How much of a timeline is there, by its rounds or by its horizon."""
+    if spec.run.rounds is not None:
+        return min(closed / spec.run.rounds, 1.0)
+    return min(time_s / spec.run.horizon_s, 1.0) if spec.run.horizon_s else 0.0
 
 
 def write_results(comparison: Comparison, folder: Folder) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from perfeds2.spec.fields import InputError, Spec
+from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.spec.fields import Spec, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
 DONE = ".parts.done"  # parts that are no longer needed
@@ -65,25 +66,39 @@ class Folder:
 
 def open_folder(path: Path, spec: Spec) -> Folder:
     """Make a folder for a run, or find it again. Refuses one that holds something else."""
-    folder, text = Folder(path), spec.to_toml()
+    folder = Folder(path)
+    if spec.unwritten and (path / "spec.toml").exists():
+        raise InputError(
+            f"--out {path} holds a run, and {spec.unwritten[0]} is written down nowhere, so nobody can tell whether it is "
+            f"the same; choose another folder, or put it into a file."
+        )
+    claim_folder(path, "spec.toml", spec.to_toml(), "run", lambda: resolve(read_toml(path / "spec.toml")).to_toml())
     with _refusing(path):
-        known = path / "spec.toml"
-        if path.exists() and not path.is_dir():
-            raise InputError(f"--out {path} is a file; expected a folder.")
-        if known.exists():
-            if known.read_text(encoding="utf-8") != text:
-                raise InputError(
-                    f"--out {path} already holds a different run (see {known}); choose another folder, or delete it."
-                )
-        elif path.exists() and any(entry for entry in path.iterdir() if not entry.name.startswith(".spec.toml.")):
-            raise InputError(f"--out {path} holds other files and no spec.toml; choose an empty or new folder.")
-        path.mkdir(parents=True, exist_ok=True)
-        if not known.exists():
-            write_text(known, text)  # before anything else: a folder that has it is a run's
         _clear(folder)
         if not folder.finished:
             folder.parts.mkdir(exist_ok=True)
     return folder
+
+
+def claim_folder(path: Path, name: str, text: str, what: str, read: Callable[[], str]) -> None:
+    """Make a folder for what the text says, written to the file of that name; or find it again with the same meaning.
+
+    ``read`` tells what the file that is there would say if it were written today.
+    """
+    with _refusing(path):
+        known = path / name
+        if path.exists() and not path.is_dir():
+            raise InputError(f"--out {path} is a file; expected a folder.")
+        if known.exists():
+            if known.read_text(encoding="utf-8") != text and read() != text:
+                raise InputError(
+                    f"--out {path} already holds a different {what} (see {known}); choose another folder, or delete it."
+                )
+        elif path.exists() and any(entry for entry in path.iterdir() if not entry.name.startswith(f".{name}.")):
+            raise InputError(f"--out {path} holds other files and no {name}; choose an empty or new folder.")
+        path.mkdir(parents=True, exist_ok=True)
+        if not known.exists():
+            write_text(known, text)  # before anything else: whose folder it is
 
 
 def _clear(folder: Folder) -> None:

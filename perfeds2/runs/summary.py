@@ -29,7 +29,7 @@ def summarise(
     return {
         "perfeds2": __version__,
         "command": command,
-        "task": spec.task.name,
+        "task": spec.task.name.label,
         "ues": spec.cell.ues,
         "horizon_s": spec.run.horizon_s,
         "rounds": spec.run.rounds,

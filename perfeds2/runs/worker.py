@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfeds2.runs.execute import Comparison
     from perfeds2.spec.fields import Spec
 
 Reply = dict[str, Any]
@@ -22,17 +23,21 @@ Result = dict[str, Any]  # what came out of one seed
 TELL_EVERY_S = 0.2
 
 
-def work(specs: list[dict[str, Any]], watch: Callable[[float], None] | None = None) -> Reply:
-    """Train what specs say, given as nested values. Returns for each spec a result per seed.
+def work(specs: "Sequence[Spec | dict[str, Any]]", watch: Callable[[float], None] | None = None) -> Reply:
+    """Train what specs say, those of equal shape at once. Returns for each spec a result per seed.
 
     Or in words what went wrong, and whether it may help to try again.
     """
-    from perfeds2.spec.fields import InputError
+    from perfeds2.errors import InputError
 
     try:
+        from perfeds2.runs.execute import execute_all
         from perfeds2.spec.fields import resolve
 
-        return {"results": train_specs([resolve(values) for values in specs], watch)}
+        share = None if watch is None else lambda now: watch(now.share)
+        resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]
+        compared = execute_all(resolved, "sweep", watch=share, together=len(specs) > 1 or None)
+        return {"results": [results_of(each) for each in compared]}
     except InputError as error:
         return {"error": str(error), "again": False}
     except Exception as error:
@@ -40,24 +45,11 @@ def work(specs: list[dict[str, Any]], watch: Callable[[float], None] | None = No
         return {"error": f"{type(error).__name__}: {error}", "again": True}
 
 
-def train_specs(specs: "Sequence[Spec]", watch: Callable[[float], None] | None = None) -> list[list[Result]]:
-    """One spec as ``compare`` trains it; several together, those of equal shape at once."""
-    if len(specs) > 1:
-        from perfeds2.runs.points_together import train_points
-
-        return [results_of(*point) for point in train_points(specs, watch)]
-    from perfeds2.runs.execute import execute
-
-    share = None if watch is None else lambda now: watch(now.share)
-    comparison = execute(specs[0], "sweep", None, watch=share)
-    return [results_of(specs[0], comparison.summary, comparison.rows)]
-
-
-def results_of(spec: "Spec", summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[Result]:
+def results_of(compared: "Comparison") -> list[Result]:
     """What a sweep keeps of a comparison: per seed, each algorithm's facts and metrics."""
     facts = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
     metrics: dict[tuple[str, int], list[Result]] = {}
-    for row in rows:
+    for row in compared.rows:
         kept = {key: value for key, value in row.items() if key not in ("algorithm", "seed")}
         metrics.setdefault((row["algorithm"], row["seed"]), []).append(kept)
     return [
@@ -69,10 +61,10 @@ def results_of(spec: "Spec", summary: Mapping[str, Any], rows: Sequence[Mapping[
                     **{fact: row[fact]["values"][place] for fact in (*facts, "time_to_target_s")},
                     "metrics": metrics[row["algorithm"], seed],
                 }
-                for row in summary["algorithms"]
+                for row in compared.summary["algorithms"]
             ],
         }
-        for place, seed in enumerate(spec.run.seeds)
+        for place, seed in enumerate(compared.spec.run.seeds)
     ]
 
 

@@ -1,22 +1,106 @@
-"""Which algorithms are compared? The paper's nine are one matrix: {FedAvg, FedProx, PerFed} × {SYN, S2, ASY}."""
+"""What objects does a spec stand for? The task, the cell, the algorithms and their timelines, for a seed.
 
+What is the user's own is called with what it names of what is known here:
+
+- a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
+- a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
+- a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
+  that returns rows of UEs or such a function;
+- shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
+- a bandwidth policy: a function of an ``Uplink``;
+- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or an objective, which then
+  runs in the spec's semi-synchronous rounds.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from perfeds2.allocation import bandwidth as policies
 from perfeds2.allocation import schedule as schedules
-from perfeds2.allocation.bandwidth import Policy, equal_share
-from perfeds2.allocation.shares import check_shares, distance_shares, equal_shares, nearest_feasible
-from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
+from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
+from perfeds2.errors import InputError
+from perfeds2.learning.models.model import Model
+from perfeds2.learning.objectives import OBJECTIVES, Objective
 from perfeds2.learning.replay import Learner
+from perfeds2.learning.task import Recipe, Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.spec.fields import ALGORITHMS, InputError, Spec
+from perfeds2.spec.fields import MODES, Spec
+from perfeds2.spec.names import Named, call
 from perfeds2.timeline.rounds import Protocol
-from perfeds2.timeline.simulate import Schedule
+from perfeds2.timeline.simulate import Schedule, simulate
+from perfeds2.timeline.timeline import Timeline
 
 ROWS = 4096  # of a schedule; a longer run repeats them
+
+
+# ---- the task and the cell
+
+
+def make_task(spec: Spec, seed: int) -> Task:
+    """Data in the hands of the UEs, and a model for them."""
+    named, ues = spec.task.name, spec.cell.ues
+    try:
+        make = _own_task if not isinstance(named.value, Recipe) else _task
+        task = make(named, ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
+    if task.ues != ues:
+        raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
+    return task
+
+
+def _task(named: Named, ues: int, labels_per_ue: int, seed: int, data_dir: str | None) -> Task:
+    if not callable(named.value):
+        return _expect(named.value, Task, "--task", named)
+    known = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    return _expect(call(named.value, f"--task {named}", known), Task, "--task", named)
+
+
+_own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, then it is trained
+
+
+def model_of(spec: Spec) -> Model:
+    """What is trained. The built-in tasks know it before their data are read."""
+    recipe = spec.task.name.value
+    return recipe.model if isinstance(recipe, Recipe) else make_task(spec, spec.run.seeds[0]).model
+
+
+def make_cell(spec: Spec, seed: int) -> Cell:
+    """The cell of a seed: who is where and how fast, and the fading everybody meets."""
+    settings, own = spec.cell, spec.cell.kind
+    kind: Any = Cell if own is None else own.value
+    if isinstance(kind, Cell):
+        cell = kind
+    else:
+        known: dict[str, Any] = settings.model_dump(exclude={"kind", "distance_m", "payload_bits"}) | {"seed": seed}
+        known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
+        made = call(kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind, f"--cell {own}", known)
+        cell = _expect(made, Cell, "--cell", own)
+    if cell.ues != settings.ues:
+        raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
+    return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
+
+
+def upload_bits(spec: Spec) -> float:
+    """Z: what one upload takes."""
+    return spec.cell.payload_bits or payload_bits(model_of(spec))
+
+
+def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
+    if not isinstance(made, kind):
+        raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
+    return made
+
+
+# ---- the algorithms
 
 
 @dataclass(frozen=True)
@@ -36,77 +120,169 @@ class Algorithm:
         return type(self.learner.objective).__name__
 
 
-def paper_algorithms(spec: Spec, cell: Cell, payload_bits: float) -> list[Algorithm]:
-    """The spec's algorithms on a cell. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
+@dataclass(frozen=True)
+class Combination:
+    """An objective in a mode: one of the paper's nine."""
+
+    objective: Callable[..., Objective]
+    mode: str
+
+
+def algorithm_name(objective: str, mode: str) -> str:
+    """As users of the paper know it: PerFedS2, PerFed-SYN, PerFed-ASY."""
+    return f"{objective}S2" if mode == "S2" else f"{objective}-{mode}"
+
+
+ALGORITHMS = {algorithm_name(name, mode): Combination(OBJECTIVES[name], mode) for mode in MODES for name in OBJECTIVES}
+
+
+def make_algorithms(spec: Spec, cell: Cell, seed: int) -> list[Algorithm]:
+    """The spec's algorithms on a cell."""
+    planned: dict[int, Any] = {}  # by samples: FedAvg's and FedProx's is one
+    algorithms = [_make_algorithm(spec, cell, seed, named, planned) for named in spec.run.algorithms]
+    names = [algorithm.name for algorithm in algorithms]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"--algorithms has {twice} twice; give each its own name.")
+    return algorithms
+
+
+def _make_algorithm(spec: Spec, cell: Cell, seed: int, named: Named, planned: dict[int, Any]) -> Algorithm:
+    own: Any = named.value
+    if isinstance(own, Algorithm):
+        return own
+    if isinstance(own, Combination):
+        return _combine(spec, cell, seed, named.text, own.objective, own.mode, planned)
+    if hasattr(own, "batches"):  # an objective, or a class of such
+        make, name = (own, own.__name__) if inspect.isclass(own) else (lambda: own, type(own).__name__)
+        return _combine(spec, cell, seed, f"{name}S2", make, "S2", planned)
+    made = call(own, f"--algorithms {named}", {"cell": cell, "seed": seed, "spec": spec})
+    return _expect(made, Algorithm, "--algorithms", named)
+
+
+def _combine(
+    spec: Spec,
+    cell: Cell,
+    seed: int,
+    name: str,
+    objective: Callable[..., Objective],
+    mode: str,
+    planned: dict[int, Any],
+) -> Algorithm:
+    """An objective in a mode. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
 
     Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
     first would be rounding noise (erratum 12).
     """
-    bandwidth = bandwidth_policy(spec.protocol.bandwidth)
-    together = spec.protocol.bandwidth == "equal_finish" or spec.protocol.bandwidth.startswith("between")
-    planned: dict[
-        int, tuple[Float[np.ndarray, " n"], Schedule | None]
-    ] = {}  # by samples: FedAvg's and FedProx's is one
-    algorithms = []
-    for name in spec.run.algorithms:
-        _, mode = ALGORITHMS[name]
-        learner = make_learner(spec, name)
-        if mode != "S2":
-            own = equal_share if mode == "ASY" and together else bandwidth
-            algorithms.append(Algorithm(name, learner, spec.protocol_of(mode), own, mode=mode))
-            continue
-        if learner.samples not in planned:
-            planned[learner.samples] = plan_rounds(spec, cell, payload_bits, learner.samples)
-        shares, schedule = planned[learner.samples]
-        algorithms.append(Algorithm(name, learner, spec.protocol_of(mode), bandwidth, schedule, shares, mode))
-    return algorithms
+    learner, bandwidth = make_learner(spec, objective), spec.protocol.bandwidth.value
+    if mode != "S2":
+        together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
+        own = equal_share if mode == "ASY" and together else bandwidth
+        return Algorithm(name, learner, protocol_of(spec, mode), own, mode=mode)
+    if learner.samples not in planned:
+        planned[learner.samples] = plan_rounds(spec, cell, seed, learner.samples)
+    shares, schedule = planned[learner.samples]
+    return Algorithm(name, learner, protocol_of(spec, mode), bandwidth, schedule, shares, mode)
 
 
-def make_learner(spec: Spec, name: str) -> Learner:
-    """What the UEs of one of the nine compute."""
+def make_learner(spec: Spec, objective: Callable[..., Objective]) -> Learner:
+    """What the UEs compute: the objective, called with those of the learning settings that it names."""
     learning = spec.learning
-    match ALGORITHMS[name][0]:
-        case "PerFed":
-            objective = PerFed(learning.alpha, learning.hessian)
-        case "FedProx":
-            objective = FedProx(learning.proximal)
-        case _:
-            objective = FedAvg()
-    return Learner(objective, learning.beta, learning.batch, learning.local_steps)
+    made = call(objective, f"the objective {objective}", dict(learning))
+    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=learning.alpha)
 
 
-def bandwidth_policy(name: str) -> Policy:
-    kind, _, number = name.partition(":")
-    return policies.between(float(number)) if kind == "between" else getattr(policies, kind)
+def protocol_of(spec: Spec, mode: str) -> Protocol:
+    """The rounds of one mode on this cell."""
+    if mode == "SYN":
+        return Protocol(spec.cell.ues)
+    if mode == "ASY":
+        return Protocol(1)
+    assert spec.protocol.quorum is not None
+    bound = None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
+    return Protocol(spec.protocol.quorum, bound, spec.protocol.stale)
 
 
-def plan_rounds(
-    spec: Spec, cell: Cell, payload_bits: float, samples: int
-) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
-    """Shares, and the schedule that gives them. Distance shares are moved to the nearest that the bounds allow."""
-    protocol = spec.protocol_of("S2")
-    quorum, bound = protocol.quorum, protocol.max_staleness
-    planned = spec.protocol.schedule != "first"
+def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
+    """Who takes part how often. What a rule says is moved to the nearest that the bounds allow, if rounds are planned."""
+    protocol, given = protocol_of(spec, "S2"), spec.protocol.shares
+    bound = protocol.max_staleness if planned else None
+    if not isinstance(given, Named):
+        shares = np.asarray(given, float)
+        check_shares(shares, protocol.quorum, bound)
+        return shares
+    known = {"cell": cell, "ues": cell.ues, "quorum": protocol.quorum, "seed": seed, "samples": samples}
+    shares = np.asarray(call(given.value, f"--shares {given}", known | {"payload_bits": upload_bits(spec)}), float)
+    if given.value is equal_shares or not planned:
+        return shares
+    return nearest_feasible(shares, protocol.quorum, bound)
+
+
+def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
+    """Shares, and the schedule that gives them."""
+    protocol, named = protocol_of(spec, "S2"), spec.protocol.schedule
     try:
-        match spec.protocol.shares:
-            case "equal":
-                shares = equal_shares(cell.ues)
-            case "distance":
-                shares = distance_shares(cell, payload_bits, samples)
-                shares = nearest_feasible(shares, quorum, bound) if planned else shares
-            case given:
-                shares = np.asarray(given, float)
-                check_shares(shares, quorum, bound if planned else None)
-        if not planned:
+        shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
+        if named.value is None:
             return shares, None
-        rows = getattr(schedules, spec.protocol.schedule)(shares, quorum, spec.run.rounds or ROWS)
-        schedules.check_schedule(rows, cell.ues, bound, protocol.stale)
+        if "round_" in inspect.signature(named.value).parameters:
+            return shares, named.value
+        known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
+        more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
+        rows: Any = call(named.value, f"--schedule {named}", known | more)
+        if not isinstance(rows, np.ndarray | list | tuple):
+            return shares, rows
+        rows = np.asarray(rows)
+        if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
+            raise ValueError(
+                f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}."
+            )
+        schedules.check_schedule(rows, cell.ues, protocol.max_staleness, protocol.stale)
+    except InputError:
+        raise
     except ValueError as error:
-        raise InputError(
-            f"--schedule {spec.protocol.schedule} --shares {_short(spec.protocol.shares)}: {error}"
-        ) from None
+        shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
+        raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
     return shares, schedules.as_schedule(rows)
 
 
-def _short(shares: str | tuple[float, ...]) -> str:
-    return shares if isinstance(shares, str) else "given"
+# ---- their timelines
+
+
+def make_timelines(
+    spec: Spec,
+    cell: Cell,
+    algorithms: Sequence[Algorithm],
+    tell: Callable[[Algorithm, int, float], None] | None = None,
+) -> Iterator[Timeline]:
+    """Each algorithm's timeline. It knows no weights, so those that differ only in what they learn share one.
+
+    ``tell`` hears of the rounds closed and the second reached on the way.
+    """
+    known: dict[Any, Timeline] = {}
+    bits = upload_bits(spec)
+    for algorithm in algorithms:
+        plan = (id(algorithm.schedule), id(algorithm.shares))
+        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, *plan)
+        if same not in known:
+            known[same] = simulate(
+                cell,
+                algorithm.protocol,
+                payload_bits=bits,
+                samples=algorithm.learner.samples,
+                rounds=spec.run.rounds,
+                horizon_s=spec.run.horizon_s,
+                bandwidth=algorithm.bandwidth,
+                schedule=algorithm.schedule,
+                shares=algorithm.shares,
+                tell=None if tell is None else partial(tell, algorithm),
+            )
+        yield known[same]
+
+
+def check(spec: Spec, *, trains: bool) -> None:
+    """Find out what cannot work before anything is written."""
+    seed = spec.run.seeds[0]
+    make_algorithms(spec, make_cell(spec, seed), seed)
+    if trains:
+        make_task(spec, seed)

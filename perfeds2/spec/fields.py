@@ -1,30 +1,83 @@
-"""What exactly is to be run? One validated object, the same from flags, from a TOML file and back."""
+"""What exactly is to be run? Every setting, once: its type, range, unit, default, help and flag.
 
-import difflib
+Flags of the command line, keys of a TOML spec, ``--set``, grids of a sweep, keywords in Python and the configuration of a
+federation all come from the fields below.
+"""
+
 import tomllib
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 import tomli_w
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
 
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.errors import InputError, did_you_mean
+from perfeds2.spec.names import Kind, Named
 
-OBJECTIVES = ("FedAvg", "FedProx", "PerFed")
 MODES = ("SYN", "S2", "ASY")
-TASKS = ("digits", "synthetic", "mnist", "cifar100", "shakespeare")
-SCHEDULES = ("first", "deficit", "printed", "printed_fixed")
-SHARES = ("equal", "distance")
-POLICIES = ("equal_share", "equal_finish", "weighted_rate", "max_throughput", "proportional_fair", "between:THETA")
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def within(low: float, high: float) -> AfterValidator:
-    return AfterValidator(partial(_within, low, high))
+# ---- what names may stand for
+
+
+def _tasks() -> Mapping[str, Any]:
+    from perfeds2.learning.datasets import TASKS
+
+    return TASKS
+
+
+def _cells() -> Mapping[str, Any]:
+    from perfeds2.network.cell import CELLS
+
+    return CELLS
+
+
+def _schedules() -> Mapping[str, Any]:
+    from perfeds2.allocation.schedule import SCHEDULES
+
+    return SCHEDULES
+
+
+def _shares() -> Mapping[str, Any]:
+    from perfeds2.allocation.shares import SHARES
+
+    return SHARES
+
+
+def _policies() -> Mapping[str, Any]:
+    from perfeds2.allocation.bandwidth import POLICIES
+
+    return POLICIES
+
+
+def _algorithms() -> Mapping[str, Any]:
+    from perfeds2.spec.build import ALGORITHMS
+
+    return ALGORITHMS
+
+
+TASK, CELL, SCHEDULE = Kind("task", _tasks), Kind("cell", _cells), Kind("schedule", _schedules)
+SHARES, POLICY, ALGORITHM = (
+    Kind("shares rule", _shares),
+    Kind("bandwidth policy", _policies),
+    Kind("algorithm", _algorithms),
+)
+
+
+AS_TEXT = PlainSerializer(str, return_type=str)
+TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
+CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
+ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
+SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
+PolicyName = Annotated[Named, PlainValidator(POLICY.find), AS_TEXT]
+AlgorithmName = Annotated[Named, PlainValidator(ALGORITHM.find), AS_TEXT]
+
+
+# ---- what values may be
 
 
 def _within(low: float, high: float, value: float) -> float:
@@ -33,6 +86,53 @@ def _within(low: float, high: float, value: float) -> float:
     return value
 
 
+def within(low: float, high: float) -> AfterValidator:
+    return AfterValidator(partial(_within, low, high))
+
+
+def _listed(value: Any) -> Any:
+    """A text as a list: ``1,2,5`` or ``[1, 2, 5]``."""
+    if not isinstance(value, str):
+        return value
+    inner = value.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1]
+    return [part.strip().strip("'\"") for part in inner.split(",") if part.strip()]
+
+
+def _shares_from(value: Any) -> Any:
+    """A rule by its name, or one number per UE."""
+    if isinstance(value, str) and not ("," in value or value.strip().startswith("[")):
+        return SHARES.find(value)
+    if isinstance(value, Named) or callable(value):
+        return SHARES.find(value)
+    return _listed(value)
+
+
+def _as_written(shares: Any) -> Any:
+    return shares.text if isinstance(shares, Named) else list(shares)
+
+
+def _seeds_from(value: Any) -> Any:
+    """``5`` is 0 to 4; ``3,7`` those two; ``0..9`` a range."""
+    if not isinstance(value, str) or value.strip().startswith("["):
+        return range(value) if isinstance(value, int) and 0 < value < MOST_SEEDS else _listed(value)
+    seeds: list[Any] = []
+    parts = _listed(value)
+    for part in parts:
+        first, dots, last = part.partition("..")
+        if dots and first.strip().isdecimal() and last.strip().isdecimal() and int(last) - int(first) < MOST_SEEDS:
+            seeds += range(int(first), int(last) + 1)
+        elif len(parts) == 1 and part.isdecimal() and int(part) < MOST_SEEDS:
+            seeds += range(int(part))
+        else:
+            seeds.append(part)
+    return seeds
+
+
+MOST_SEEDS = 1_000_000
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Wide enough for any radio and any machine, narrow enough that no product of them leaves the range of a number.
 Usual = Annotated[Positive, within(1e-9, 1e9)]
 Large = Annotated[Positive, within(1e-9, 1e18)]
@@ -41,179 +141,286 @@ Metres = Annotated[NotNegative, within(0, 1e9)]
 StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+List = BeforeValidator(_listed)
 
 
-def algorithm_name(objective: str, mode: str) -> str:
-    """As users of the paper know it: PerFedS2, PerFed-SYN, PerFed-ASY."""
-    return f"{objective}S2" if mode == "S2" else f"{objective}-{mode}"
+# ---- the settings
 
 
-ALGORITHMS = {algorithm_name(objective, mode): (objective, mode) for mode in MODES for objective in OBJECTIVES}
+def setting(default: Any, look: str, help_: str, *, flag: str = "", shown: str = "", kind: Kind | None = None) -> Any:
+    """A field. ``look`` is how its value looks in the help; ``shown`` its default in words, where the value says little.
 
-
-class InputError(ValueError):
-    """Something the user gave cannot be used; the message is one sentence that says what to do."""
-
-
-def one_of(names: tuple[str, ...]) -> AfterValidator:
-    return AfterValidator(partial(_known, names))
-
-
-def _known(names: tuple[str, ...], value: str) -> str:
-    if value not in names:
-        near = difflib.get_close_matches(value, names, 1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"is not known; {hint}expected one of {', '.join(names)}")
-    return value
-
-
-def _policy(value: str) -> str:
-    """A policy's name; ``between:0.3`` carries its number."""
-    name, colon, number = value.partition(":")
-    if name == "between":
-        try:
-            if colon and 0 <= float(number) <= 1:
-                return value
-        except ValueError:
-            pass
-        raise ValueError("needs a number from 0 to 1, as in between:0.5")
-    return _known(POLICIES, value)
+    The flag is the field's name unless another is given. ``{names}`` in the help stands for what the kind lists.
+    """
+    known = {"look": look, "flag": flag, "shown": shown, "kind": kind}
+    factory = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(**factory, description=help_, json_schema_extra=known)  # type: ignore[arg-type]  # ours to read
 
 
 class Section(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    """Settings that belong together. Its title is their panel in the help."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, title="")
 
 
-class TaskSpec(Section):
+class TaskSpec(Section, title="Task"):
     """What is learned."""
 
-    name: Annotated[str, one_of(TASKS)] = "digits"
-    labels_per_ue: Count = 3
-    data_dir: str | None = None
+    name: TaskName = setting("digits", "NAME", "What is learned: {names} (all but the first two need perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
+    data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
 
 
-class CellSpec(Section):
+class CellSpec(Section, title="Cell"):
     """The cell: Table I of the paper where it says something."""
 
-    ues: Population = 20
-    layout: Literal["disc", "uniform", "equal"] = "disc"
-    radius_m: Usual = 200.0
-    distance_m: tuple[Metres, ...] | None = None  # given distances stand in for the layout
-    bandwidth_hz: Large = 1e6
-    power_w: Usual = 0.01
-    path_loss_exponent: Annotated[Positive, within(0, 10)] = 3.8
-    noise_dbm_per_hz: Annotated[float, Field(allow_inf_nan=False), within(-300, 300)] = -174.0
-    fading_scale: Usual = 40.0
-    cpu_hz: tuple[Large, Large] = (2e8, 2e9)  # log-uniform between the two
-    cycles_per_sample: Large | None = None  # None: 100 a parameter
-    payload_bits: Large | None = None  # None: 32 a parameter
-    downlink_s: Seconds = 0.0
+    kind: CellName | None = setting(None, "NAME", "What the cell is: {names}, or your own.", flag="cell", shown="paper", kind=CELL)  # fmt: skip
+    ues: Population = setting(20, "N", "How many UEs are in the cell.")
+    layout: Literal["disc", "uniform", "equal"] = setting("disc", "RULE", "Where UEs are: over the disc, uniform in distance, or all equally far.")  # fmt: skip
+    radius_m: Usual = setting(200.0, "M", "Radius of the cell.")
+    distance_m: Annotated[tuple[Metres, ...], List] | None = setting(None, "M,M", "A distance per UE, instead of a layout.")  # fmt: skip
+    bandwidth_hz: Large = setting(1e6, "HZ", "The uplink band all UEs share.")
+    power_w: Usual = setting(0.01, "W", "What a UE sends with.")
+    path_loss_exponent: Annotated[Positive, within(0, 10)] = setting(3.8, "KAPPA", "The gain falls with distance to this power.")  # fmt: skip
+    noise_dbm_per_hz: Annotated[float, Field(allow_inf_nan=False), within(-300, 300)] = setting(-174.0, "DBM", "Noise density.")  # fmt: skip
+    fading_scale: Usual = setting(40.0, "SCALE", "Rayleigh scale of the fading coefficient.")
+    cpu_hz: Annotated[tuple[Large, Large], List] = setting((2e8, 2e9), "HZ,HZ", "Slowest and fastest processor; log-uniform between them.")  # fmt: skip
+    cycles_per_sample: Large | None = setting(None, "N", "Processor cycles for one sample.", shown="100 a parameter")
+    payload_bits: Large | None = setting(None, "BITS", "What one upload takes.", shown="32 a parameter")
+    downlink_s: Seconds = setting(0.0, "SECONDS", "Until a UE has a new model.")
 
 
-class ProtocolSpec(Section):
+class ProtocolSpec(Section, title="Rounds"):
     """The semi-synchronous rounds. SYN and ASY follow from them: A = n, and A = 1 without a bound."""
 
-    quorum: Count | None = None  # None: a quarter of the UEs
-    max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = 5
-    stale: Literal["restart", "wait", "ignore"] = "restart"
-    schedule: Annotated[str, one_of(SCHEDULES)] = "first"
-    shares: Annotated[str, one_of(SHARES)] | tuple[NotNegative, ...] = "equal"  # or one number per UE
-    bandwidth: Annotated[str, AfterValidator(_policy)] = "equal_share"
+    quorum: Count | None = setting(None, "A", "A round of the S2 algorithms closes on so many updates.", shown="a quarter of the UEs")  # fmt: skip
+    max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
+    stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
+    schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or a planned set: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
+    shares: Annotated[SharesName | tuple[NotNegative, ...], BeforeValidator(_shares_from), PlainSerializer(_as_written)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
+    bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 
 
-class LearningSpec(Section):
+class LearningSpec(Section, title="Learning"):
     """How a UE computes and the server merges."""
 
-    alpha: StepSize = 0.03
-    beta: Annotated[Positive, within(0, 1e38)] = 0.07
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 40
-    local_steps: Annotated[int, Field(ge=1, le=100_000)] = 1
-    proximal: StepSize = 0.1
-    hessian: Literal["exact", "fo", "hf"] = "exact"
+    alpha: StepSize = setting(0.03, "STEP", "Step size of the personal gradient step.")
+    beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
+    proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")
+    hessian: Literal["exact", "fo", "hf"] = setting("exact", "HOW", "PerFed's Hessian term: exact, left out (fo), or by differences of gradients (hf).")  # fmt: skip
 
 
-class RunSpec(Section):
+class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[Annotated[str, one_of(tuple(ALGORITHMS))], ...], Field(min_length=1)] = tuple(
-        ALGORITHMS
-    )
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(min_length=1)] = (0, 1, 2, 3, 4)
-    horizon_s: Positive | None = None
-    rounds: Count | None = None
-    eval_every_s: Positive | None = None
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] = 0.9
-    stop_when_diverged: bool | None = None  # None: train on, though nothing comes of it
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(_algorithms()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_seeds_from), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
+    horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
+    rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
+    eval_every_s: Positive | None = setting(None, "SECONDS", "Evaluate after so many simulated seconds.", shown="horizon / 60")  # fmt: skip
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] = setting(0.9, "SHARE", "Time-to-target looks for this personalised accuracy.")  # fmt: skip
+    stop_when_diverged: bool | None = setting(None, "", "Train no further with a seed whose loss is no number any more.")  # fmt: skip
 
 
 class Spec(Section):
     """Everything that decides a run's numbers."""
 
-    task: TaskSpec = TaskSpec()
-    cell: CellSpec = CellSpec()
-    protocol: ProtocolSpec = ProtocolSpec()
-    learning: LearningSpec = LearningSpec()
-    run: RunSpec = RunSpec()
+    task: TaskSpec = Field(default_factory=TaskSpec)
+    cell: CellSpec = Field(default_factory=CellSpec)
+    protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
+    learning: LearningSpec = Field(default_factory=LearningSpec)
+    run: RunSpec = Field(default_factory=RunSpec)
+    own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
 
-    def protocol_of(self, mode: str) -> Protocol:
-        """The rounds of one mode on this cell."""
-        if mode == "SYN":
-            return Protocol(self.cell.ues)
-        if mode == "ASY":
-            return Protocol(1)
-        assert self.protocol.quorum is not None
-        bound = None if self.protocol.max_staleness == "unbounded" else self.protocol.max_staleness
-        return Protocol(self.protocol.quorum, bound, self.protocol.stale)
+    @property
+    def given(self) -> list[Named]:
+        """What is the user's own."""
+        shares = self.protocol.shares if isinstance(self.protocol.shares, Named) else None
+        every = (self.task.name, self.cell.kind, self.protocol.schedule, shares, self.protocol.bandwidth)
+        return [one for one in (*every, *self.run.algorithms) if one is not None and one.source]
+
+    @property
+    def unwritten(self) -> list[str]:
+        """What was given from Python and cannot be written down."""
+        return [one.text for one in self.given if not one.is_written]
+
+    def values(self) -> dict[str, Any]:
+        """Nested values, as a TOML file has them."""
+        dumped = self.model_dump(mode="json", exclude_none=True)
+        return dumped if self.own else {section: inner for section, inner in dumped.items() if section != "own"}
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(self.values())
 
 
-# What a task has for defaults where it differs from the digits: Table I's step sizes, the paper's number of UEs, and how
-# long in simulated seconds, and to which accuracy, is worth looking.
-TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "synthetic": {"run": {"target_accuracy": 0.7}},
-    "mnist": {"run": {"horizon_s": 600.0}},
-    "cifar100": {
-        "task": {"labels_per_ue": 5},
-        "learning": {"alpha": 0.02, "beta": 0.06},
-        "run": {"horizon_s": 2000.0, "target_accuracy": 0.5},
-    },
-    "shakespeare": {"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},
+SECTIONS: dict[str, type[Section]] = {
+    "task": TaskSpec,
+    "cell": CellSpec,
+    "protocol": ProtocolSpec,
+    "learning": LearningSpec,
+    "run": RunSpec,
 }
+
+
+# ---- the doors
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field as its users see it."""
+
+    section: str
+    key: str
+    name: str  # without dashes before it, as the flag has it: labels-per-ue
+    panel: str
+    look: str  # empty for a switch
+    description: str
+    default: str
+    kind: Kind | None
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def keyword(self) -> str:
+        return self.name.replace("-", "_")
+
+    def help(self) -> str:
+        """What it is for, with the names there are and the default."""
+        text = self.description
+        if self.kind is not None:
+            text = text.replace("{names}", ", ".join(self.kind.table()))
+        return f"{text} (default: {self.default})" if self.default else text
+
+
+def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
+    for section, model in sections.items():
+        for key, info in model.model_fields.items():
+            extra: Any = info.json_schema_extra
+            default = info.default
+            plain = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
+            shown = extra["shown"] or ("" if plain is None or info.default_factory else str(plain))
+            name = extra["flag"] or key.replace("_", "-")
+            panel = str(model.model_config.get("title"))
+            yield Setting(section, key, name, panel, extra["look"], str(info.description), shown, extra["kind"])
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Every setting of a spec, in the order of the fields."""
+    return tuple(settings_of(SECTIONS))
+
+
+SEEDS = ("run", "seeds")
+
+
+def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
+    """Section and key of a setting, by its flag, as a keyword, or as section.key."""
+    plain, places = name.replace("-", "_"), {each.keyword: (each.section, each.key) for each in settings()}
+    if plain == "seed":
+        return SEEDS
+    if plain in places:
+        return places[plain]
+    section, _, key = name.partition(".")
+    if section in SECTIONS and key in SECTIONS[section].model_fields:
+        return section, key
+    known = ["seed", *(each.name for each in settings()), *(f"{each.section}.{each.key}" for each in settings())]
+    hint = did_you_mean(name, known)
+    raise InputError(
+        f"{name} is not {what}; {hint if hint.endswith('?') else 'expected the name of a flag, such as quorum, or section.key.'}"
+    )
+
+
+def name_of(place: tuple[str, str]) -> str:
+    """What a setting is called in tables and as a keyword."""
+    return next(each.keyword for each in settings() if (each.section, each.key) == place)
+
+
+def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
+    """Set one value in nested values."""
+    inner = values.setdefault(section, {})
+    if not isinstance(inner, dict):
+        raise InputError(f"{section} must be a section, [{section}], got {inner!r}.")
+    inner[key] = value
+
+
+def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    """Set what flags or keywords say. ``seed`` is a single seed, so it cannot stand beside ``seeds``."""
+    if flags.get("seed") is not None and flags.get("seeds") is not None:
+        raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
+    for name, value in flags.items():
+        put(values, *place_of(name), [value] if name == "seed" else value)
+
+
+def put_text(values: dict[str, Any], assignment: str) -> None:
+    """Set one value from ``section.key=value``, the value as a flag takes it or as TOML writes it."""
+    path, equals, text = assignment.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise InputError(f"--set takes section.key=value, got {assignment!r}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, KeyError, RecursionError):
+        value = text.strip()
+    put(values, section, key, value)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
+    values: dict[str, Any] = {name: dict(value) for name, value in settings.items() if isinstance(value, Mapping)}
+    flags = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
+    put_flags(values, {name: _as_list(value) for name, value in flags.items()})
+    return values
+
+
+def _as_list(value: Any) -> Any:
+    """Ranges, arrays and generators as lists; NumPy's numbers as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    many = isinstance(value, Iterable) and not isinstance(value, str) and not callable(value)
+    return [_as_list(each) for each in value] if many else value
+
+
+def spec_from(**settings: Any) -> Spec:
+    """A spec from Python: ``spec_from(task="digits", ues=20, cell={"layout": "equal"}, bandwidth=my_policy)``."""
+    return resolve(nested(settings))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The nested values of a spec file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"--spec {path} does not exist.") from None
+    except IsADirectoryError:
+        raise InputError(f"--spec {path} is a folder; expected a TOML file such as {path / 'spec.toml'}.") from None
+    except (ValueError, OSError, RecursionError) as error:  # TOML's and Unicode's errors are ValueErrors
+        raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
+
+
+# ---- from values to a spec
+
 HORIZON_S = 30.0
 MOST_EVALUATIONS = 1_000_000
 
 
-def with_task_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """The values, over the defaults of the task they name."""
-    task = values.get("task")
-    name = task.get("name") if isinstance(task, dict) else None
-    defaults = TASK_DEFAULTS.get(name, {}) if isinstance(name, str) else {}
-    filled = dict(values)
-    for section, own in defaults.items():
-        given = values.get(section, {})
-        if isinstance(given, dict):
-            limited = section == "run" and given.get("rounds") is not None
-            filled[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | given
-    return filled
-
-
-def resolve(values: dict[str, Any]) -> Spec:
+def resolve(values: Mapping[str, Any]) -> Spec:
     """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
     try:
-        spec = Spec.model_validate(with_task_defaults(values))
+        spec = Spec.model_validate(_with_defaults(values))
     except pydantic.ValidationError as error:
         raise InputError(_sentence(error.errors()[0])) from None
     ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
     if cell.distance_m is not None and len(cell.distance_m) != ues:
-        raise InputError(
-            f"--set cell.distance_m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues)."
-        )
+        raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
     quorum = max(1, round(ues / 4)) if protocol.quorum is None else protocol.quorum
     if quorum > ues:
         raise InputError(f"--quorum must be from 1 to the number of UEs, {ues} (--ues), got {quorum}.")
-    if not isinstance(protocol.shares, str) and len(protocol.shares) != ues:
+    if isinstance(protocol.shares, tuple) and len(protocol.shares) != ues:
         raise InputError(f"--shares has {len(protocol.shares)} numbers, but there are {ues} UEs (--ues).")
     if run.rounds is not None and run.horizon_s is not None:
         raise InputError(f"--horizon-s {run.horizon_s:g} and --rounds {run.rounds} were both given; give one of them.")
@@ -229,102 +436,106 @@ def resolve(values: dict[str, Any]) -> Spec:
         update={
             "protocol": protocol.model_copy(update={"quorum": quorum}),
             "run": run.model_copy(update={"horizon_s": horizon_s, "seeds": tuple(dict.fromkeys(run.seeds))}),
+            "own": _own_files(spec),
         }
     )
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The nested values of a spec file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"--spec {path} does not exist.") from None
-    except IsADirectoryError:
-        raise InputError(f"--spec {path} is a folder; expected a TOML file such as {path / 'spec.toml'}.") from None
-    except (ValueError, OSError, RecursionError) as error:  # TOML's and Unicode's errors are ValueErrors
-        raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
+def _own_files(spec: Spec) -> dict[str, str]:
+    """The sha256 of every file that something of the user's is in. It must be what the spec says, if it says one."""
+    files = {one.source: one.digest for one in spec.given}
+    for source, digest in files.items():
+        if spec.own.get(source, digest) != digest:
+            raise InputError(
+                f"{source} is not the file this spec was written with: it has changed since (another sha256); put the old "
+                f"one back, or start anew."
+            )
+    return files
 
 
-def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
-    """Set one value in nested values."""
-    inner = values.setdefault(section, {})
-    if not isinstance(inner, dict):
-        raise InputError(f"{section} must be a section, [{section}], got {inner!r}.")
-    inner[key] = value
+def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, over what the task they name has for defaults, and over its number of UEs."""
+    filled = dict(values)
+    for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL)):
+        inner = values.get(section)
+        given = inner.get(key) if isinstance(inner, Mapping) else None
+        if given is None:
+            continue
+        try:
+            value = kind.find(given).value
+        except ValueError:  # said by the validation, with its flag
+            continue
+        if not callable(value):  # a Task or a Cell is made for so many UEs
+            _fill(filled, {"cell": {"ues": getattr(value, "ues", None)}})
+        _fill(filled, getattr(value, "defaults", {}))
+    return filled
 
 
-def put_text(values: dict[str, Any], assignment: str) -> None:
-    """Set one value from ``section.key=value``, the value in TOML (a bare word is text)."""
-    path, equals, text = assignment.partition("=")
-    section, dot, key = path.strip().partition(".")
-    if not (equals and dot and section and key):
-        raise InputError(f"--set takes section.key=value, got {assignment!r}.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, KeyError, RecursionError):
-        value = text.strip()
-    put(values, section, key, value)
+def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> None:
+    for section, own in defaults.items():
+        given = values.get(section, {})
+        if isinstance(given, Mapping):
+            limited = section == "run" and given.get("rounds") is not None
+            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | dict(given)
 
 
-def flag_of(location: tuple[str | int, ...]) -> str:
-    """How a user names a value on the command line."""
-    path = [
-        str(part)
-        for part in location
-        if not isinstance(part, int) and "[" not in str(part) and part not in ("int", "literal")
-    ]
-    section, key = path[0], path[1] if len(path) > 1 else ""
-    if (section, key) in OWN_FLAGS:
-        return OWN_FLAGS[section, key]
-    return f"--set {section}.{key}" if key else f"section [{section}]"
-
-
-OWN_FLAGS = {
-    ("task", "name"): "--task",
-    ("task", "labels_per_ue"): "--labels-per-ue",
-    ("task", "data_dir"): "--data-dir",
-    ("cell", "ues"): "--ues",
-    ("cell", "bandwidth_hz"): "--bandwidth-hz",
-    ("protocol", "quorum"): "--quorum",
-    ("protocol", "max_staleness"): "--max-staleness",
-    ("protocol", "stale"): "--stale",
-    ("protocol", "schedule"): "--schedule",
-    ("protocol", "shares"): "--shares",
-    ("protocol", "bandwidth"): "--bandwidth",
-    ("learning", "alpha"): "--alpha",
-    ("learning", "beta"): "--beta",
-    ("learning", "batch"): "--batch",
-    ("learning", "local_steps"): "--local-steps",
-    ("run", "algorithms"): "--algorithms",
-    ("run", "seeds"): "--seeds",
-    ("run", "horizon_s"): "--horizon-s",
-    ("run", "rounds"): "--rounds",
-    ("run", "eval_every_s"): "--eval-every-s",
-    ("run", "target_accuracy"): "--target-accuracy",
-    ("run", "stop_when_diverged"): "--stop-when-diverged",
-}
+# ---- what is wrong, in a sentence
 
 
 def _sentence(error: Any) -> str:
-    """pydantic's first complaint as one sentence: the flag, what came, what was expected."""
-    flag, came = flag_of(error["loc"]), error.get("input")
+    """pydantic's first complaint in our words: the flag, what came, what was expected."""
+    location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
+    if error["type"] == "extra_forbidden":
+        section, *rest = map(str, location)
+        fields = SECTIONS[section].model_fields if rest and section in SECTIONS else SECTIONS
+        path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
+        hint = did_you_mean(rest[0] if rest else section, fields)
+        return f"{path} is not a setting; {hint}{'' if hint.endswith('?') else '.'}"
+    flag = _flag_at(location)
     match error["type"]:
-        case "extra_forbidden":
-            section, *rest = error["loc"]
-            fields = Spec.model_fields if not rest else Spec.model_fields[str(section)].annotation.model_fields  # type: ignore[union-attr]  # sections are models
-            name = str(rest[0] if rest else section)
-            near = difflib.get_close_matches(name, list(fields), 1, cutoff=0.4)
-            hint = f"; did you mean {near[0]}?" if near else f"; expected one of {', '.join(fields)}."
-            path = ".".join(part if part.isprintable() else repr(part) for part in map(str, error["loc"]))
-            return f"{path} is not a setting{hint}"
         case "value_error":
-            return f"{flag} {came!r} {error['ctx']['error']}."
-        case "too_short":
-            return f"{flag} is empty; give at least one."
+            return f"{flag} {_as_given(came)} {limits['error']}."
+        case "too_short" | "missing":
+            return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
+        case kind:
+            return f"{flag} must be {_expected(kind, limits, location)}, got {came!r}."
+
+
+def _as_given(came: Any) -> str:
+    return repr(came) if isinstance(came, str | int | float) else str(getattr(came, "__name__", type(came).__name__))
+
+
+def _expected(kind: str, limits: Mapping[str, Any], location: tuple[str | int, ...]) -> str:
+    """What a value must be, by the kind of complaint."""
+    match kind:
         case "finite_number" | "float_parsing" | "float_type":
-            return f"{flag} must be a finite number, got {came!r}."
-        case "int_parsing" | "int_type" | "int_from_float":
-            return f"{flag} must be a whole number, got {came!r}."
+            return "a finite number"
+        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
+            return "a whole number" + (" or 'unbounded'" if "max_staleness" in location else "")
+        case "greater_than":
+            return f"greater than {limits['gt']:.10g}"
+        case "greater_than_equal":
+            return f"at least {limits['ge']:.10g}"
+        case "less_than":
+            return f"less than {limits['lt']:.10g}"
+        case "less_than_equal":
+            return f"at most {limits['le']:.10g}"
+        case "literal_error":
+            return str(limits["expected"])
+        case "bool_parsing" | "bool_type":
+            return "true or false"
+        case "string_type" | "string_unicode":
+            return "a text"
+        case "tuple_type" | "too_long":
+            return "a list" + (f" of {limits['max_length']}" if "max_length" in limits else "")
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"a table of settings, [{location[0]}]"
         case _:
-            expected = error["msg"].removeprefix("Input should be ").replace("greater than or equal to", "at least")
-            return f"{flag} must be {expected}, got {came!r}."
+            return "something else (see --help)"
+
+
+def _flag_at(location: tuple[str | int, ...]) -> str:
+    """How a user names a value on the command line."""
+    section, *rest = (str(part) for part in location if not isinstance(part, int))
+    found = next((each for each in settings() if rest and (each.section, each.key) == (section, rest[0])), None)
+    return found.flag if found is not None else f"section [{section}]"

@@ -16,7 +16,7 @@ from perfeds2.theory.constants import Batch, Constants, diversity, noise, smooth
 
 
 @dataclass(frozen=True)
-class Setting:
+class Premises:
     """What Theorem 1 needs to know of the objective and of the protocol."""
 
     smoothness: float  # L_F
@@ -44,7 +44,7 @@ class Setting:
         batch_in: Batch,
         batch_out: Batch,
         batch_hessian: Batch,
-    ) -> "Setting":
+    ) -> "Premises":
         """Carry measured constants over to the meta-objective by Lemmas 1 to 3."""
         return cls(
             smoothness(constants, alpha),
@@ -82,22 +82,22 @@ class Bound:
 # The conditions on β, as brackets that must not be positive, and the largest β each admits.
 
 
-def printed_bracket(setting: Setting) -> float:
+def printed_bracket(premises: Premises) -> float:
     """L_Fβ² − β + 2L_F²β²S² − 1, from the condition printed in Theorem 1 (erratum 7: not what its proof needs)."""
-    product = setting.smoothness * setting.beta
-    return product * setting.beta - setting.beta + 2 * (product * setting.staleness) ** 2 - 1
+    product = premises.smoothness * premises.beta
+    return product * premises.beta - premises.beta + 2 * (product * premises.staleness) ** 2 - 1
 
 
-def corrected_bracket(setting: Setting) -> float:
+def corrected_bracket(premises: Premises) -> float:
     """L_Fβ − 1 + 2L_F²β²S²: what the proof of Theorem 1 drops must have this sign (erratum 7)."""
-    product = setting.smoothness * setting.beta
-    return product - 1 + 2 * (product * setting.staleness) ** 2
+    product = premises.smoothness * premises.beta
+    return product - 1 + 2 * (product * premises.staleness) ** 2
 
 
-def proved_bracket(setting: Setting) -> float:
+def proved_bracket(premises: Premises) -> float:
     """L_Fβ − 1 + 8L_F²β²S² (erratum 15)."""
-    product = setting.smoothness * setting.beta
-    return product - 1 + 8 * (product * setting.staleness) ** 2
+    product = premises.smoothness * premises.beta
+    return product - 1 + 8 * (product * premises.staleness) ** 2
 
 
 def largest_printed_beta(smoothness: float, staleness: int) -> float:
@@ -119,14 +119,14 @@ def largest_proved_beta(smoothness: float, staleness: int) -> float:
 # Theorem 1 as printed.
 
 
-def printed(setting: Setting, quorum: int) -> Bound:
+def printed(premises: Premises, quorum: int) -> Bound:
     """Theorem 1: 2Δ/(βK) + 4(L_Fβ + 2L_F²β²S²)(σ_F² + γ_F²)√A, under its printed condition."""
-    return _theorem_1(setting, math.sqrt(quorum))
+    return _theorem_1(premises, math.sqrt(quorum))
 
 
-def scheduled(setting: Setting, share_sums: Float[np.ndarray, " K"]) -> Bound:
+def scheduled(premises: Premises, share_sums: Float[np.ndarray, " K"]) -> Bound:
     """Theorem 1 with the schedule's own Σ_{i∈A_k} η_i, averaged over the rounds, in place of √A (erratum 8)."""
-    return _theorem_1(setting, float(np.mean(share_sums)))
+    return _theorem_1(premises, float(np.mean(share_sums)))
 
 
 def share_sums(ues: Int[np.ndarray, "K A"], shares: Float[np.ndarray, " n"]) -> Float[np.ndarray, " K"]:
@@ -134,23 +134,23 @@ def share_sums(ues: Int[np.ndarray, "K A"], shares: Float[np.ndarray, " n"]) -> 
     return shares[ues].sum(axis=1)
 
 
-def _theorem_1(setting: Setting, participation: float) -> Bound:
-    product = setting.smoothness * setting.beta
-    factor = 4 * (product + 2 * (product * setting.staleness) ** 2)
-    floor = factor * (setting.noise + setting.diversity) * participation
-    return Bound(_start(setting), floor, _met(printed_bracket(setting)))
+def _theorem_1(premises: Premises, participation: float) -> Bound:
+    product = premises.smoothness * premises.beta
+    factor = 4 * (product + 2 * (product * premises.staleness) ** 2)
+    floor = factor * (premises.noise + premises.diversity) * participation
+    return Bound(_start(premises), floor, _met(printed_bracket(premises)))
 
 
 # What can be proved.
 
 
-def merge_error(setting: Setting, spread: float) -> float:
+def merge_error(premises: Premises, spread: float) -> float:
     """2(σ_F² + θγ_F²), a bound on the mean over the rounds of E[T1] = E‖X + Y‖².
 
     X is the sampling noise of a merge, Y the participants' deviation from the average UE. Lemma 3 bounds the
     deviation over all UEs, not over those merged; θ (``spread``) makes up for that. See ``spread_of_*``.
     """
-    return 2 * (setting.noise + spread * setting.diversity)
+    return 2 * (premises.noise + spread * premises.diversity)
 
 
 def spread_of_any_schedule(ues: int, quorum: int) -> float:
@@ -170,23 +170,23 @@ def spread_of_shares(shares: Float[np.ndarray, " n"]) -> float:
     return float(shares.size * shares.max())
 
 
-def proved(setting: Setting, error: float) -> Bound:
+def proved(premises: Premises, error: float) -> Bound:
     """2Δ/(βK) + (3 − L_Fβ + 4L_F²β²S²)·E[T1] for 1 − L_Fβ ≥ 8L_F²β²S² (erratum 15). ``error`` bounds E[T1]."""
-    product = setting.smoothness * setting.beta
-    factor = 3 - product + 4 * (product * setting.staleness) ** 2
-    return Bound(_start(setting), factor * error, _met(proved_bracket(setting)))
+    product = premises.smoothness * premises.beta
+    factor = 3 - product + 4 * (product * premises.staleness) ** 2
+    return Bound(_start(premises), factor * error, _met(proved_bracket(premises)))
 
 
-def sharpened(setting: Setting, error: float) -> Bound:
+def sharpened(premises: Premises, error: float) -> Bound:
     """2Δ/(βK) + 2·E[T1] for 1 − L_Fβ ≥ 2L_F²β²S²: below ``proved`` everywhere, under erratum 7's condition.
 
     The merged gradient is not split into signal and noise before the staleness is paid for.
     """
-    return Bound(_start(setting), 2 * error, _met(corrected_bracket(setting)))
+    return Bound(_start(premises), 2 * error, _met(corrected_bracket(premises)))
 
 
-def _start(setting: Setting) -> float:
-    return 2 * setting.gap / setting.beta
+def _start(premises: Premises) -> float:
+    return 2 * premises.gap / premises.beta
 
 
 def _met(bracket: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from perfeds2.theory.bounds import Setting, printed
+from perfeds2.theory.bounds import Premises, printed
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class Optimum:
         return self.quorum <= self.accuracy_quorum * (1 + 1e-9)
 
 
-def optimum(setting: Setting, epsilon: float, shares: Float[np.ndarray, " n"]) -> Optimum:
+def optimum(premises: Premises, epsilon: float, shares: Float[np.ndarray, " n"]) -> Optimum:
     """A* and K* for a target ε on each term of the printed bound (end of Section V).
 
     C4.2 bounds A from below, so the corrected A* is the larger of the two terms (erratum 6), kept in 1..n and where
     the shares can be realised. K must reach ε and merge every UE once; the printed S/η_i is not implied by anything
     (erratum 5).
     """
-    shares = _checked(shares, epsilon, setting.staleness)
+    shares = _checked(shares, epsilon, premises.staleness)
     smallest, largest = float(shares.min()), float(shares.max())
-    accuracy_quorum = _accuracy_quorum(setting, epsilon)
-    accuracy_rounds = 2 * setting.gap / (setting.beta * epsilon)
-    least_quorum, most_quorum = 1 / (setting.staleness * smallest), 1 / largest
+    accuracy_quorum = _accuracy_quorum(premises, epsilon)
+    accuracy_rounds = 2 * premises.gap / (premises.beta * epsilon)
+    least_quorum, most_quorum = 1 / (premises.staleness * smallest), 1 / largest
     lowest, highest = _ceil(least_quorum), min(_floor(most_quorum), shares.size)
     if lowest > highest:
         raise ValueError(
-            f"no quorum fits these shares at S = {setting.staleness}: UE {int(shares.argmin())} (share {smallest:.4g}) "
+            f"no quorum fits these shares at S = {premises.staleness}: UE {int(shares.argmin())} (share {smallest:.4g}) "
             f"needs A ≥ {lowest} to be merged once in S rounds, UE {int(shares.argmax())} (share {largest:.4g}) needs "
             f"A ≤ {highest} to be merged at most once a round; raise S or make the shares more equal."
         )
@@ -57,8 +57,8 @@ def optimum(setting: Setting, epsilon: float, shares: Float[np.ndarray, " n"]) -
     return Optimum(
         quorum=quorum,
         rounds=max(1, _ceil(accuracy_rounds), _ceil(least_rounds)),
-        printed_quorum=min(accuracy_quorum, 1 / (setting.staleness * largest)),
-        printed_rounds=min(accuracy_rounds, setting.staleness / largest),
+        printed_quorum=min(accuracy_quorum, 1 / (premises.staleness * largest)),
+        printed_rounds=min(accuracy_rounds, premises.staleness / largest),
         accuracy_quorum=accuracy_quorum,
         accuracy_rounds=accuracy_rounds,
         least_quorum=least_quorum,
@@ -67,9 +67,9 @@ def optimum(setting: Setting, epsilon: float, shares: Float[np.ndarray, " n"]) -
     )
 
 
-def _accuracy_quorum(setting: Setting, epsilon: float) -> float:
+def _accuracy_quorum(premises: Premises, epsilon: float) -> float:
     """ε² / (16(L_Fβ + 2L_F²β²S²)²(σ_F² + γ_F²)²); infinite without noise and diversity."""
-    floor_of_one = printed(setting, quorum=1).floor
+    floor_of_one = printed(premises, quorum=1).floor
     return (epsilon / floor_of_one) ** 2 if floor_of_one > 0 else math.inf
 
 

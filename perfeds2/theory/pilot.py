@@ -22,7 +22,7 @@ Loss = Callable[[Any, tuple[Any, Any]], Any]  # loss(params, (x, y)): the mean l
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ConstantEstimate:
     """A constant as seen at the probe points."""
 
     value: float  # the largest over the probe points: a lower estimate of the supremum
@@ -34,14 +34,14 @@ class Estimate:
 class Pilot:
     """Every constant of Assumptions 2 to 5 with its uncertainty; units are those of the loss and the parameters."""
 
-    smoothness: Estimate  # L
-    gradient_bound: Estimate  # C
-    hessian_lipschitz: Estimate  # ρ
-    gradient_noise: Estimate  # σ_G
-    hessian_noise: Estimate  # σ_H
-    gradient_diversity: Estimate  # γ_G
-    hessian_diversity: Estimate  # γ_H
-    gap: Estimate  # F(w_0) − F*, w_0 being the first probe point; low: by descent, high: by the lower bound on the loss
+    smoothness: ConstantEstimate  # L
+    gradient_bound: ConstantEstimate  # C
+    hessian_lipschitz: ConstantEstimate  # ρ
+    gradient_noise: ConstantEstimate  # σ_G
+    hessian_noise: ConstantEstimate  # σ_H
+    gradient_diversity: ConstantEstimate  # γ_G
+    hessian_diversity: ConstantEstimate  # γ_H
+    gap: ConstantEstimate  # F(w_0) − F*, w_0 being the first probe point; low: by descent, high: by the lower bound on the loss
 
     def constants(self, which: Literal["value", "low", "high"] = "value") -> Constants:
         """The numbers for the bounds: each constant's ``value``, ``low`` or ``high``."""
@@ -211,14 +211,14 @@ def _spectral_norm(action: Callable[[jax.Array], jax.Array], start: jax.Array, s
     return jnp.abs(jnp.linalg.eigvalsh(tridiagonal[:steps, :steps])).max()
 
 
-def _summary(at_points: list[float]) -> Estimate:
+def _summary(at_points: list[float]) -> ConstantEstimate:
     """The largest, the smallest, and Robson and Whitlock's upper limit for an endpoint: X₁ + (1 − p)/p·(X₁ − X₂)."""
     if not all(math.isfinite(value) for value in at_points):
         raise ValueError(
             "a probe point gave a constant that is not finite; choose probe points where the loss is smooth."
         )
     second, first = sorted(at_points)[-2:]
-    return Estimate(first, min(at_points), first + (1 - _MISS) / _MISS * (first - second))
+    return ConstantEstimate(first, min(at_points), first + (1 - _MISS) / _MISS * (first - second))
 
 
 def _gap(
@@ -228,7 +228,7 @@ def _gap(
     alpha: float,
     steps: int,
     lower_bound: float | None,
-) -> Estimate:
+) -> ConstantEstimate:
     """F(w_0) − F*: at least what a descent gains, at most what the lower bound leaves."""
 
     def adapted(flat: jax.Array, ue: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -247,11 +247,11 @@ def _gap(
     found = minimize(for_scipy, np.asarray(flat, np.float64), jac=True, method="L-BFGS-B", options={"maxiter": steps})
     gained = max(at_start - float(found.fun), 0.0)
     if lower_bound is None:
-        return Estimate(gained, gained, gained)
+        return ConstantEstimate(gained, gained, gained)
     left = at_start - lower_bound
     if left < gained:
         raise ValueError(f"F reaches {found.fun:.6g}, below the lower bound {lower_bound:.6g}; give lower_bound=None.")
-    return Estimate(left, gained, left)
+    return ConstantEstimate(left, gained, left)
 
 
 _TINY = 1e-30  # keeps 0/0 out of a branch that is not taken

@@ -27,7 +27,7 @@ Tell = Callable[[int, float], None]  # hears how many rounds have closed, and wh
 
 
 @dataclass(frozen=True)
-class Setting:
+class Conditions:
     """What stays the same from round to round."""
 
     cell: Cell
@@ -97,31 +97,31 @@ def simulate(
     shares = np.full(cell.ues, 1 / cell.ues) if shares is None else np.asarray(shares, float)
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
-    setting = Setting(cell, protocol, float(payload_bits), cell.compute_s(samples), shares, bandwidth, schedule)
-    hopeful = _hopeful(setting) if watch is None else None
+    conditions = Conditions(cell, protocol, float(payload_bits), cell.compute_s(samples), shares, bandwidth, schedule)
+    hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
-        timeline = play_crowd(setting, split_crowd(cell, hopeful), rounds=rounds, horizon_s=horizon_s, tell=tell)
+        timeline = play_crowd(conditions, split_crowd(cell, hopeful), rounds=rounds, horizon_s=horizon_s, tell=tell)
         if timeline is not None:
             return timeline
-    _, timeline = play(setting, start_clock(setting), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
+    _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
     return timeline
 
 
-def start_clock(setting: Setting) -> Clock:
+def start_clock(conditions: Conditions) -> Clock:
     """Second 0: everybody at work has just been handed w_0."""
-    server = open_server(setting.cell.ues, setting.protocol)
+    server = open_server(conditions.cell.ues, conditions.protocol)
     at_work = server.versions != IDLE
     return Clock(
         0.0,
         server,
-        np.where(at_work, setting.compute_s, 0.0),
-        np.where(at_work, setting.payload_bits, 0.0),
-        np.full(setting.cell.ues, np.inf),
+        np.where(at_work, conditions.compute_s, 0.0),
+        np.where(at_work, conditions.payload_bits, 0.0),
+        np.full(conditions.cell.ues, np.inf),
     )
 
 
 def play(
-    setting: Setting,
+    conditions: Conditions,
     clock: Clock,
     past: Timeline | None = None,
     *,
@@ -131,12 +131,12 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
-    past = _nothing_yet(setting) if past is None else past
+    past = _nothing_yet(conditions) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record = Record(setting, past)
+    record = Recorder(conditions, past)
     while rounds is None or clock.server.round < past.rounds + rounds:
-        later, info = tick(setting, clock)
+        later, info = tick(conditions, clock)
         if horizon_s is not None and later.time_s > horizon_s:
             break
         record.add(clock.server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s)
@@ -148,11 +148,11 @@ def play(
     return clock, record.timeline(clock.server, clock.arrived_s)
 
 
-class Record:
+class Recorder:
     """Collects the rounds of a timeline, one after the other."""
 
-    def __init__(self, setting: Setting, past: Timeline) -> None:
-        self._setting = setting
+    def __init__(self, conditions: Conditions, past: Timeline) -> None:
+        self._conditions = conditions
         self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
 
@@ -184,44 +184,48 @@ class Record:
             np.concatenate, zip(*self._lost, strict=True)
         )
         return Timeline(
-            ues, staleness, arrival_s, time_s, self._setting.compute_s,
+            ues, staleness, arrival_s, time_s, self._conditions.compute_s,
             lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count,
         )  # fmt: skip
 
 
-def _nothing_yet(setting: Setting) -> Timeline:
-    quorum, n = setting.protocol.quorum, setting.cell.ues
+def _nothing_yet(conditions: Conditions) -> Timeline:
+    quorum, n = conditions.protocol.quorum, conditions.cell.ues
     none, never = np.empty(0, np.int64), np.empty(0)
     table = (0, quorum)
     return Timeline(
-        none.reshape(table), none.reshape(table), never.reshape(table), never, setting.compute_s,
+        none.reshape(table), none.reshape(table), never.reshape(table), never, conditions.compute_s,
         none, none, none, never, np.zeros(n, np.int64), np.full(n, np.inf),
     )  # fmt: skip
 
 
-def tick(setting: Setting, clock: Clock) -> tuple[Clock, RoundInfo]:
+def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
     """Play one round."""
-    server, n = clock.server, setting.cell.ues
-    planned = None if setting.schedule is None else _planned(setting.schedule, server.round, setting.protocol.quorum, n)
+    server, n = clock.server, conditions.cell.ues
+    planned = (
+        None
+        if conditions.schedule is None
+        else _planned(conditions.schedule, server.round, conditions.protocol.quorum, n)
+    )
     uplink = Uplink(
         server.round,
-        setting.cell.bandwidth_hz,
-        setting.cell.signal_hz(server.round),
+        conditions.cell.bandwidth_hz,
+        conditions.cell.signal_hz(server.round),
         clock.compute_s,
         clock.bits,
-        setting.shares,
+        conditions.shares,
         None if planned is None else _mask(planned, n),
     )
-    bandwidth = allocate(setting.bandwidth, uplink)
+    bandwidth = allocate(conditions.bandwidth, uplink)
     rate, arrival_s = _arrivals(clock, bandwidth, uplink.signal_hz)
-    closing = close_round(server, arrival_s, setting.protocol, planned)
+    closing = close_round(server, arrival_s, conditions.protocol, planned)
     if not math.isfinite(closing.time_s):
-        obstacle = _obstacle(server, arrival_s, setting.protocol, planned)
+        obstacle = _obstacle(server, arrival_s, conditions.protocol, planned)
         raise ValueError(f"round {server.round} never closes: {obstacle}")
     staleness = server.round - server.versions[closing.merged]
-    later_server, handed = hand_out(server, closing, setting.protocol)
+    later_server, handed = hand_out(server, closing, conditions.protocol)
     info = RoundInfo(clock.time_s, closing, handed, staleness, uplink, bandwidth, rate, arrival_s, server.versions)
-    return _carry_over(setting, clock, later_server, handed.handed, rate, arrival_s), info
+    return _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s), info
 
 
 def _planned(schedule: Schedule, round_: int, quorum: int, n: int) -> Int[np.ndarray, " A"]:
@@ -289,7 +293,7 @@ def _obstacle(
 
 
 def _carry_over(
-    setting: Setting,
+    conditions: Conditions,
     clock: Clock,
     server: Server,
     handed: Int[np.ndarray, " handed"],
@@ -302,34 +306,34 @@ def _carry_over(
     bits = np.minimum(compute_s, 0.0)
     bits *= rate  # minus the bits sent
     bits += clock.bits
-    np.maximum(bits, LEAST_LEFT * setting.payload_bits, out=bits)
+    np.maximum(bits, LEAST_LEFT * conditions.payload_bits, out=bits)
     np.maximum(compute_s, 0.0, out=compute_s)
     arrived_s = np.full(bits.size, np.inf)
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
-    if setting.protocol.waits:  # a UE without a job has nothing left to do
+    if conditions.protocol.waits:  # a UE without a job has nothing left to do
         idle = np.flatnonzero(server.versions == IDLE)
         compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
-    compute_s[handed], bits[handed], arrived_s[handed] = setting.compute_s[handed], setting.payload_bits, np.inf
+    compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
     return Clock(now_s, server, compute_s, bits, arrived_s)
 
 
 # A crowd: the same rounds, following only those who can arrive.
 
 
-def _hopeful(setting: Setting) -> int | None:
+def _hopeful(conditions: Conditions) -> int | None:
     """How many of a crowd to follow; None where everybody must be: their work counts, or they are few."""
-    protocol, n = setting.protocol, setting.cell.ues
-    if protocol.stale != "restart" or protocol.max_staleness is None or setting.schedule is not None:
+    protocol, n = conditions.protocol, conditions.cell.ues
+    if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
         return None
-    known = setting.bandwidth is equal_share and type(setting.cell).signal_hz is Cell.signal_hz
+    known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 
 
 def play_crowd(
-    setting: Setting,
+    conditions: Conditions,
     crowd: Crowd,
     *,
     rounds: int | None = None,
@@ -337,14 +341,14 @@ def play_crowd(
     tell: Tell | None = None,
 ) -> Timeline | None:
     """The timeline of ``play`` from second 0, for ``restart`` and ``equal_share``; None if the hopeless might arrive."""
-    cell, protocol, n, ues = setting.cell, setting.protocol, setting.cell.ues, crowd.hopeful
-    if protocol.stale != "restart" or protocol.max_staleness is None or setting.schedule is not None:
+    cell, protocol, n, ues = conditions.cell, conditions.protocol, conditions.cell.ues, crowd.hopeful
+    if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
         raise ValueError("only a crowd that restarts, without a schedule, can be played without following everybody.")
-    few = replace(setting, compute_s=setting.compute_s[ues], shares=setting.shares[ues])
+    few = replace(conditions, compute_s=conditions.compute_s[ues], shares=conditions.shares[ues])
     clock = Clock(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
-    record, sent_bits = Record(setting, _nothing_yet(setting)), 0.0  # by a hopeless UE in its job, at most
+    record, sent_bits = Recorder(conditions, _nothing_yet(conditions)), 0.0  # by a hopeless UE in its job, at most
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
     while rounds is None or clock.server.round < rounds:
         server, sending = clock.server, clock.bits > 0
@@ -355,7 +359,7 @@ def play_crowd(
         if server.round % (protocol.max_staleness + 1) == 0:
             sent_bits = 0.0  # never merged, the hopeless all start over together
         sent_bits += most_bits(crowd, band_hz, closing.time_s - clock.time_s)
-        if not sent_bits < (1 - MARGIN) * setting.payload_bits:
+        if not sent_bits < (1 - MARGIN) * conditions.payload_bits:
             return None
         if horizon_s is not None and closing.time_s > horizon_s:
             break

@@ -1,7 +1,5 @@
 """Who was merged in each round, how stale, and when?"""
 
-import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from perfeds2.files import write_atomically
 from perfeds2.timeline.rounds import IDLE
 
 State = Literal["computing", "sending", "waiting", "idle"]
@@ -259,17 +256,16 @@ class Timeline:
 
     def save(self, path: Path | str) -> None:
         """Write one .npz; the same timeline always gives the same bytes."""
+        from perfeds2.timeline.file import save_timelines
+
         save_timelines(path, {"": self})
 
     @classmethod
     def load(cls, path: Path | str) -> "Timeline":
         """Read a timeline back, and refuse anything that is not one."""
-        timelines = load_timelines(path)
-        if list(timelines) != [""]:
-            raise ValueError(
-                f"{path} holds {len(timelines)} timelines ({', '.join(timelines)}); read it with load_timelines."
-            )
-        return cls(**{f.name: getattr(timelines[""], f.name) for f in fields(cls)})
+        from perfeds2.timeline.file import load_timeline
+
+        return load_timeline(path)
 
     def _check(self) -> None:
         k, n = self.time_s.size, self.compute_s.size
@@ -332,59 +328,3 @@ def _one_by_one(
     count = np.maximum(count, 0)
     row = np.repeat(np.arange(count.size), count)
     return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
-
-
-def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
-    """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
-    arrays = {
-        f"{name}/{field.name}".lstrip("/"): getattr(timeline, field.name)
-        for name, timeline in timelines.items()
-        for field in fields(Timeline)
-    }
-    with (
-        write_atomically(Path(path)) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-    ):
-        for key, values in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:  # no clock in the bytes
-                np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
-
-
-MOST_BYTES = 1 << 34  # unpacked; a million UEs for a million merged updates have 0.1 GB
-
-
-def load_timelines(path: Path | str) -> dict[str, Timeline]:
-    """Read the timelines of a run's folder or file, by name."""
-    path = Path(path)
-    if path.is_dir():
-        path = path / "timeline.npz"
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
-                raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes")
-            arrays = {key: archive[key] for key in archive.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path} is not a readable timeline ({_first_line(error)}); expected an .npz written by perfeds2."
-        ) from error
-    names = {field.name for field in fields(Timeline)}
-    grouped: dict[str, dict[str, np.ndarray]] = {}
-    for key, values in arrays.items():
-        name, _, field = key.rpartition("/")
-        if isinstance(values, np.ndarray):  # np.load gives the bytes of members that are not arrays
-            grouped.setdefault(name, {})[field] = values
-    for group in grouped.values() or [{}]:
-        if not names - {"lost_count"} <= group.keys() <= names:  # files of before had a row for every lost job
-            raise ValueError(
-                f"{path} is not a timeline: it lacks {sorted(names - group.keys())} and has extra {sorted(group.keys() - names)}."
-            )
-    try:
-        return {name: Timeline(**group) for name, group in grouped.items()}
-    except ValueError as error:
-        raise ValueError(f"{path} is not a timeline: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -30,7 +30,7 @@ class Radio:
 
 
 @dataclass(frozen=True)
-class Rules:
+class RoundRules:
     quorum: int
     max_staleness: int | None
     stale: str
@@ -114,17 +114,19 @@ class Phone:
                     raise
 
 
-def play_with_processes(radio: Radio, rules: Rules, compute_s, payload_bits: float, rounds: int) -> list[Round]:
+def play_with_processes(radio: Radio, rules: RoundRules, compute_s, payload_bits: float, rounds: int) -> list[Round]:
     """The first rounds of the protocol on these devices."""
     env = simpy.Environment()
     bell = simpy.Store(env)
     phones = [Phone(env, i, float(seconds), payload_bits, bell) for i, seconds in enumerate(compute_s)]
     history: list[Round] = []
-    env.run(until=env.process(serve(env, phones, bell, radio, rules, rounds, history)))
+    env.run(until=env.process(close_rounds(env, phones, bell, radio, rules, rounds, history)))
     return history
 
 
-def serve(env, phones: list[Phone], bell: simpy.Store, radio: Radio, rules: Rules, rounds: int, history: list[Round]):
+def close_rounds(
+    env, phones: list[Phone], bell: simpy.Store, radio: Radio, rules: RoundRules, rounds: int, history: list[Round]
+):
     """The server: hears the bell, decides when a round is over, and hands out the new model."""
     places = len(phones)
     if rules.stale == "wait" and rules.max_staleness is not None:
@@ -173,11 +175,11 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | No
         phone.set_rate(band * math.log2(1 + gain / band) if band > 0 else 0.0)
 
 
-def overdue(phone: Phone, k: int, rules: Rules) -> bool:
+def overdue(phone: Phone, k: int, rules: RoundRules) -> bool:
     return phone.version != OUT and rules.max_staleness is not None and k - phone.version > rules.max_staleness
 
 
-def who_closes(phones: list[Phone], k: int, rules: Rules, plan: list[int] | None) -> list[Phone] | None:
+def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[int] | None) -> list[Phone] | None:
     """The updates this round merges if it can close now, else None."""
     here = [p for p in phones if p.arrived_s < math.inf and not overdue(p, k, rules)]
     here.sort(key=lambda phone: (phone.arrived_s, phone.number))

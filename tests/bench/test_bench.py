@@ -18,9 +18,9 @@ from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, n
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner, job_key, replay
+from perfeds2.learning.replay import Learner, replay
 from perfeds2.spec.fields import InputError
 
 SMALL = MLP((12, 8, 10))
@@ -47,7 +47,7 @@ def replays_draws(data: Shards, seed: int):
     numbers = Shards(jnp.arange(len(data.y))[:, None], data.y, *(getattr(data, n) for n in ("start", "train", "test")))
 
     def draw(ue, version):
-        key = jax.random.fold_in(jax.random.fold_in(job_key(seed), ue), version)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), ue), version)
         return numbers.batches(key, jnp.asarray(ue, jnp.int32), (1, 1, BATCH))[0][0, 0, :, 0]
 
     return draw

@@ -14,7 +14,7 @@ from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.settings import Settings
 from perfeds2.deployment.transport import Reply
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 

@@ -8,7 +8,7 @@ CODE = """
 import sys, jax, jax.numpy as jnp
 from perfeds2.learning.compiled import keep_compiled
 print(keep_compiled())
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.models.mlp import MLP
 f = jax.jit(lambda k: MLP((8, 8)).init(k))
 print(float(f(jax.random.key(0))["dense1.weight"].sum()))
 """

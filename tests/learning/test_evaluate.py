@@ -1,13 +1,18 @@
 """Are the metrics what their names say?"""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from perfeds2.learning.data import Shards
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.models.model import accuracy, cross_entropy
-from perfeds2.learning.task import digits
+from perfeds2.learning.partition import Partition
+from perfeds2.learning.task import Task
 
 
 def test_metrics_equal_a_plain_loop_over_ues():
@@ -16,7 +21,7 @@ def test_metrics_equal_a_plain_loop_over_ues():
     params = task.model.init(jax.random.key(0))
     ours = evaluate(task, params, 0.5)
     for ue in (0, 3):
-        first, train, test = (int(a[ue]) for a in (task.data.start, task.data.train, task.data.test))
+        first, train, test = (int(a[ue]) for a in (task.data.start, task.data.train_count, task.data.test_count))
         x, y = task.data.x[first : first + train], task.data.y[first : first + train]
         tx, ty = task.data.x[first + train : first + train + test], task.data.y[first + train : first + train + test]
         all_of_them = jnp.ones(test, bool)
@@ -31,3 +36,28 @@ def test_metrics_equal_a_plain_loop_over_ues():
         for name, value in expected.items():
             np.testing.assert_allclose(ours[name][ue], value, rtol=1e-5)
     assert (np.asarray(ours["train_loss_personal"]) < np.asarray(ours["train_loss"])).all()
+
+
+@dataclass(frozen=True)
+class Bias:
+    """The same logits for every sample, and something to differentiate."""
+
+    def init(self, key):  # noqa: ARG002 (the interface)
+        return {"bias": jnp.zeros(3)}
+
+    def __call__(self, params, x):
+        return jnp.broadcast_to(params["bias"], (*x.shape[:-1], 3))
+
+
+@pytest.mark.parametrize(("bias", "loss"), [([1.0, 0.0, -jnp.inf], jnp.inf), ([jnp.nan, 0.0, 0.0], jnp.nan)])
+def test_a_model_whose_loss_is_not_finite_has_no_accuracy(bias, loss):
+    """One UE knows class 0, the other class 2, which the first model thinks impossible: an infinite loss."""
+    y = np.array([0, 0, 2, 2])
+    parts = Partition(np.arange(4), np.array([0, 2]), np.array([1, 1]), np.array([1, 1]))
+    task = Task("small", Bias(), Shards.of(np.zeros((4, 1), np.float32), y, parts))
+    metrics = {name: np.asarray(value) for name, value in evaluate(task, {"bias": jnp.array(bias)}, 0.1).items()}
+    np.testing.assert_array_equal(metrics["train_loss"][1], loss)
+    assert np.isnan(metrics["test_accuracy"][1])
+    assert np.isnan(metrics["test_accuracy_personal"][1])
+    if np.isfinite(metrics["train_loss"][0]):
+        assert metrics["test_accuracy"][0] == 1.0

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from perfeds2.learning.models.model import MLP, cross_entropy
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 
 MODEL = MLP((3, 4, 3))

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning.data import Generated, Shards
+from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.partition import partition_by_label
-from perfeds2.learning.task import digits, synthetic
 
 LABELS = np.repeat(np.arange(10), 60)
 
@@ -20,7 +20,7 @@ def test_parts_are_disjoint_and_hold_the_right_labels(ues, labels_per_ue, seed, 
     everything = LABELS if test_labels is None else np.concatenate([LABELS, test_labels])
     assert np.unique(parts.order).size == parts.order.size
     for ue in range(ues):
-        first, train, test = parts.start[ue], parts.train[ue], parts.test[ue]
+        first, train, test = parts.start[ue], parts.train_count[ue], parts.test_count[ue]
         mine, held = parts.order[first : first + train], parts.order[first + train : first + train + test]
         assert np.unique(everything[mine]).size == labels_per_ue
         assert set(everything[held]) == set(everything[mine])
@@ -33,7 +33,7 @@ def test_parts_are_disjoint_and_hold_the_right_labels(ues, labels_per_ue, seed, 
 
 def test_sizes_differ():
     parts = partition_by_label(LABELS, 10, 3, 0)
-    assert parts.train.max() > 2 * parts.train.min()
+    assert parts.train_count.max() > 2 * parts.train_count.min()
 
 
 def test_same_seed_same_parts():
@@ -59,7 +59,7 @@ def test_batches_come_from_the_ues_own_training_part():
     task = digits(5, 2, 0)
     assert isinstance(task.data, Shards)
     for ue in range(5):
-        first, train = int(task.data.start[ue]), int(task.data.train[ue])
+        first, train = int(task.data.start[ue]), int(task.data.train_count[ue])
         own = {bytes(np.asarray(x)) for x in task.data.x[first : first + train]}
         x, _ = task.data.batches(jax.random.key(ue), jax.numpy.asarray(ue), (200,))
         drawn = {bytes(np.asarray(row)) for row in x}

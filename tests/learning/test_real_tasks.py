@@ -9,16 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.learning.datasets import sources
-from perfeds2.learning.datasets.real_tasks import (
-    REAL_MODELS,
-    STEP_SIZES,
-    cifar100_data,
-    mnist_data,
-    shakespeare_data,
-)
+from perfeds2.learning.datasets import TASKS, sources
+from perfeds2.learning.datasets.cifar100 import cifar100_data
+from perfeds2.learning.datasets.mnist import mnist_data
+from perfeds2.learning.datasets.plays import WHOLE, WINDOW, Role, count_roles, read_roles
+from perfeds2.learning.datasets.shakespeare import ALPHABET, Windows, letters, shakespeare_data
 from perfeds2.learning.datasets.sources import DataMissing, find
-from perfeds2.learning.datasets.text import ALPHABET, WHOLE, WINDOW, Role, Windows, counts, letters, read_roles
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.spec.fields import resolve
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -57,7 +55,7 @@ def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
     assert data.x.dtype == jnp.uint8
     assert data.ues == 5
     for ue in range(5):
-        first, train, test = (int(numbers[ue]) for numbers in (data.start, data.train, data.test))
+        first, train, test = (int(numbers[ue]) for numbers in (data.start, data.train_count, data.test_count))
         x, y = np.asarray(data.x[:, 0]), np.asarray(data.y)
         mine, held = slice(first, first + train), slice(first + train, first + train + test)
         assert set(y[mine]) == set(y[held])
@@ -71,7 +69,7 @@ def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
     colours = np.asarray(data.x).reshape(-1, 3, 1024).swapaxes(1, 2).reshape(-1, 3)
     assert {tuple(pixel) for pixel in np.unique(colours, axis=0)} == {(1, 2, n) for n in range(6)}
     for ue in range(4):
-        first, train = int(data.start[ue]), int(data.train[ue])
+        first, train = int(data.start[ue]), int(data.train_count[ue])
         assert np.unique(data.y[first : first + train]).size == 30
         assert set(np.asarray(data.test_part(jnp.asarray(ue), 64)[0][:, -1])) == {5}
     with pytest.raises(ValueError, match="from 1 to the task's 100 labels, got 101"):
@@ -79,12 +77,12 @@ def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
 
 
 def test_ues_are_roles_that_say_enough_drawn_by_the_seed(folder):
-    sizes = [int(n) for n in np.sort(shakespeare_data(5, 3, 0, folder).train)]
+    sizes = [int(n) for n in np.sort(shakespeare_data(5, 3, 0, folder).train_count)]
     # Of 200 + 90n characters, 80 are no window's start and 80 keep the parts apart; a fifth of the rest is for tests.
     assert sizes == [130 + 90 * n - round((130 + 90 * n) / 5) for n in range(5)]
     with pytest.raises(ValueError, match="there are 5 roles that say enough, got 6 UEs"):
         shakespeare_data(6, 3, 0, folder)
-    chosen = [np.asarray(shakespeare_data(3, 3, seed, folder).train).tolist() for seed in (0, 0, 1, 2, 3)]
+    chosen = [np.asarray(shakespeare_data(3, 3, seed, folder).train_count).tolist() for seed in (0, 0, 1, 2, 3)]
     assert chosen[0] == chosen[1]
     assert len({str(sizes) for sizes in chosen}) > 1
 
@@ -97,26 +95,31 @@ def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
             data(2, 2, 0, tmp_path)
 
 
-def test_every_model_takes_its_data(folder):
-    for name, data in (
-        ("mnist", mnist_data(3, 2, 0, folder)),
-        ("cifar100", cifar100_data(3, 2, 0, folder)),
-        ("shakespeare", shakespeare_data(3, 2, 0, folder)),
-    ):
-        model = REAL_MODELS[name]
-        x, y = data.batches(jax.random.key(0), jnp.asarray(1), (2, 5))
-        logits = model(model.init(jax.random.key(1)), x)
-        assert logits.shape == (2, 5, {"mnist": 10, "cifar100": 100, "shakespeare": 80}[name])
-        assert y.shape == (2, 5)
-        assert jnp.isfinite(logits).all()
-        assert set(STEP_SIZES) == set(REAL_MODELS)
+@pytest.mark.parametrize("name", TASKS)
+def test_every_recipe_makes_its_task_and_the_model_takes_the_data(folder, name):
+    task = TASKS[name](3, 2, 0, folder)
+    assert (task.name, task.ues, task.model) == (name, 3, TASKS[name].model)
+    x, y = task.data.batches(jax.random.key(0), jnp.asarray(1), (2, 5))
+    logits = task.model(task.model.init(jax.random.key(1)), x)
+    assert logits.shape == (2, 5, {"cifar100": 100, "shakespeare": 80}.get(name, 10))
+    assert y.shape == (2, 5)
+    assert jnp.isfinite(logits).all()
+    assert task.data.train_count.shape == (3,)
+
+
+def test_what_fits_a_task_is_a_setting():
+    for name, recipe in TASKS.items():
+        values = {section: dict(own) for section, own in recipe.defaults.items()}
+        spec = resolve({**values, "task": {"name": name, **values.get("task", {})}})
+        for section, own in recipe.defaults.items():
+            assert {key: getattr(getattr(spec, section), key) for key in own} == own
 
 
 def test_pixels_are_scaled_to_one():
-    model = REAL_MODELS["mnist"]
+    model = TASKS["mnist"].model
     params = model.init(jax.random.key(0))
     x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (3, 784)), jnp.uint8)
-    np.testing.assert_allclose(model(params, x), model.network(params, x / 255.0), rtol=1e-6)  # type: ignore[union-attr]  # mnist's has one
+    np.testing.assert_allclose(model(params, x), MLP((784, 100, 10))(params, x / 255.0), rtol=1e-6)
     assert sum(w.size for w in params.values()) == 79_510
 
 
@@ -136,7 +139,9 @@ def test_training_and_test_part_have_no_character_in_common():
     for size in (82 + WINDOW, 300, 1000):
         role = Role("A", "A", "".join(map(chr, 32 + np.arange(size) % 90)))
         data = Windows.of([role, role])
-        start, train, test_start, test = (int(a[1]) for a in (data.start, data.train, data.test_start, data.test))
+        start, train, test_start, test = (
+            int(a[1]) for a in (data.start, data.train_count, data.test_start, data.test_count)
+        )
         assert start == size
         last_trained = start + train - 1 + WINDOW
         assert test_start == last_trained + 1
@@ -149,11 +154,11 @@ def test_evaluations_look_at_evenly_spaced_windows_or_at_all():
     assert data.lengths() == (64, 64)
     x, y, mask = data.train_part(jnp.asarray(0), 64)
     said = letters(role.text)
-    at = [n * int(data.train[0]) // 64 for n in range(64)]
+    at = [n * int(data.train_count[0]) // 64 for n in range(64)]
     np.testing.assert_array_equal(x, [said[i : i + 80] for i in at])
     np.testing.assert_array_equal(y, said[np.array(at) + 80])
     assert mask.all()
-    assert data.test_part(jnp.asarray(1), 64)[2].sum() == int(data.test[1]) == 2
+    assert data.test_part(jnp.asarray(1), 64)[2].sum() == int(data.test_count[1]) == 2
 
 
 def test_a_role_too_short_to_be_split_is_an_error():
@@ -181,13 +186,13 @@ def test_the_real_plays_give_leafs_counts():
     found = real("shakespeare")
     texts = [path for path in found.folder.iterdir() if path.name.startswith(("leaf_roles", "raw_data", "1994"))]
     every = [read_roles(path) for path in texts]
-    assert counts(every[0]) == WHOLE
+    assert count_roles(every[0]) == WHOLE
     assert all(roles == every[0] for roles in every)
 
 
 def test_the_real_digits_have_their_counts():
     real("mnist")
     data = mnist_data(1, 10, 0)
-    assert (int(data.train[0]), int(data.test[0])) == (60_000, 10_000)
+    assert (int(data.train_count[0]), int(data.test_count[0])) == (60_000, 10_000)
     assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # fmt: skip
     assert abs(float(np.asarray(data.x[:60_000]).mean()) / 255 - 0.1307) < 1e-4

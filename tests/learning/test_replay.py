@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning import replay as module
+from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Script, advance, replay, shelve, start
-from perfeds2.learning.task import digits, synthetic
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.learning.twin import replay_slowly
 from perfeds2.network.cell import Cell
@@ -27,6 +27,18 @@ CELL = Cell.draw(6, 0)
 
 def timeline(protocol, rounds=25, cell=CELL):
     return simulate(cell, protocol, payload_bits=1e5, samples=60, rounds=rounds)
+
+
+def made_line(ues, staleness):
+    """Given merges, one second apart."""
+    seconds = 1.0 + np.arange(len(ues))
+    return replace(
+        timeline(Protocol(ues.shape[1]), rounds=0),
+        ues=ues,
+        staleness=staleness,
+        arrival_s=np.repeat(seconds[:, None], ues.shape[1], axis=1),
+        time_s=seconds,
+    )
 
 
 def assert_close(ours, theirs, tolerance=2e-6):
@@ -81,13 +93,32 @@ def test_planning_in_chunks_equals_planning_ahead_bitwise():
         assert np.array_equal(short[name], early.params[name])
 
 
+def test_a_job_looks_at_every_batch_of_every_step():
+    for objective, batches in (
+        (FedAvg(), 1),
+        (FedProx(), 1),
+        (PerFed(), 3),
+        (PerFed(hessian="fo"), 2),
+        (PerFed(hessian="hf"), 3),
+    ):
+        assert Learner(objective, batch=40).samples == 40 * batches
+        assert Learner(objective, batch=8, local_steps=5).samples == 40 * batches
+
+
+def test_evaluations_take_the_learners_alpha_else_the_objectives_else_the_papers():
+    assert Learner(PerFed(0.2), alpha=0.5).personal_step == 0.5
+    assert Learner(PerFed(0.2), alpha=0.0).personal_step == 0.0
+    assert Learner(PerFed(0.2)).personal_step == 0.2
+    assert Learner(FedProx(0.2)).personal_step == 0.03
+
+
 def test_local_steps_upload_the_sum_of_the_steps_gradients():
     """Two synchronous UEs, one round, m local steps: the mean of the local models, as FedAvg has it."""
     task = digits(2, 5, 0)
     line = timeline(Protocol(2), rounds=1, cell=Cell.draw(2, 0))
     learner = Learner(FedAvg(), beta=0.2, batch=8, local_steps=3)
     merged = replay(task, line, learner)
-    key = module.job_key(0)
+    key = jax.random.fold_in(jax.random.key(0), 1)
     first = task.model.init(jax.random.fold_in(jax.random.key(0), 0))
     models = []
     for ue in range(2):
@@ -102,14 +133,40 @@ def test_local_steps_upload_the_sum_of_the_steps_gradients():
 
 
 def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
-    """Two timelines that merge the same job in different rounds compute the same gradient for it."""
-    data = TASK.data
-    key = module.job_key(7)
-    a = data.batches(jax.random.fold_in(jax.random.fold_in(key, 4), 2), jnp.asarray(4), (2, 8))
-    b = data.batches(jax.random.fold_in(jax.random.fold_in(key, 4), 2), jnp.asarray(4), (2, 8))
-    other = data.batches(jax.random.fold_in(jax.random.fold_in(key, 4), 3), jnp.asarray(4), (2, 8))
-    assert np.array_equal(a[0], b[0])
-    assert not np.array_equal(a[0], other[0])
+    """Every merge is computed from the batch of its (UE, version), by hand; two merges of the same job draw the same."""
+    ues, staleness = np.array([[0], [1], [0], [1], [1]]), np.array([[0], [0], [1], [2], [0]])  # versions 0, 1, 1, 1, 4
+
+    class Remember:
+        """Uploads what was drawn, so that the weights (of step −1) become the sum of it."""
+
+        batches = 1
+
+        def __call__(self, loss, params, start, batches):  # noqa: ARG002 (the interface)
+            return jax.tree.map(lambda w: jnp.zeros_like(w) + batches[0].sum(), params)
+
+    def drawn(line):
+        script, learner = Script.of(line), Learner(Remember(), beta=-1.0, batch=8)
+        state, sums = start(TASK, script, learner, 7), []
+        for k in range(line.rounds):
+            before = np.asarray(state.params["dense2.bias"])[0]
+            state = advance(TASK, script, learner, state, 7, k, k + 1)
+            sums.append(float(np.asarray(state.params["dense2.bias"])[0] - before))
+        return sums
+
+    key = jax.random.fold_in(jax.random.key(7), 1)
+    expected = [
+        float(
+            TASK.data.batches(jax.random.fold_in(jax.random.fold_in(key, ue), version), jnp.asarray(ue), (1, 1, 8))[
+                0
+            ].sum()
+        )
+        for ue, version in ((0, 0), (1, 1), (0, 1), (1, 1), (1, 4))
+    ]
+    ours = drawn(made_line(ues, staleness))
+    np.testing.assert_allclose(ours, expected, rtol=1e-4)
+    assert len(set(np.round(expected, 3))) == 4, (
+        "another UE or version draws others; the same job, in another round, the same"
+    )
 
 
 @given(
@@ -168,13 +225,13 @@ def test_own_objectives_need_no_registration():
 def test_training_resumed_after_any_evaluation_gives_the_same_bits():
     learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(2, 3), rounds=20)
     points = evaluation_points(line, about=6)
-    whole = list(train(TASK, line, learner, points, alpha=0.1))
+    whole = list(train(TASK, line, learner, points))
     for stop in range(1, len(points)):
-        steps = train(TASK, line, learner, points, alpha=0.1)
+        steps = train(TASK, line, learner, points)
         for _ in range(stop):
             training = next(steps)
         saved = replace(training, state=jax.tree.map(lambda w: jnp.asarray(np.asarray(w)), training.state))
-        resumed = list(train(TASK, line, learner, points, alpha=0.1, resume=saved))
+        resumed = list(train(TASK, line, learner, points, resume=saved))
         assert resumed[-1].values == whole[-1].values
         for name, weights in whole[-1].state.params.items():
             assert np.array_equal(weights, resumed[-1].state.params[name])
@@ -198,5 +255,5 @@ def test_synthetic_is_learned():
     line = simulate(Cell.draw(20, 0), Protocol(20), payload_bits=1e5, samples=60, rounds=150)
     learner = Learner(FedAvg(), beta=0.3, batch=20)
     points = evaluation_points(line, about=1)
-    losses = [t.values[-1]["train_loss"] for t in train(synthetic(20, 3, 0), line, learner, points, alpha=0.1)]
+    losses = [t.values[-1]["train_loss"] for t in train(synthetic(20, 3, 0), line, learner, points)]
     assert losses[-1] < 0.7 * losses[0]

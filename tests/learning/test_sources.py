@@ -4,9 +4,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
-import pickle
-import pickletools
 import struct
 import tarfile
 import tempfile
@@ -21,16 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning.datasets import sources
-from perfeds2.learning.datasets.formats import (
-    DataBroken,
-    read_cifar100_archive,
-    read_cifar100_parts,
-    read_idx,
-    read_mnist,
-    read_plain_pickle,
-)
+from perfeds2.learning.datasets.cifar100 import read_cifar100_archive, read_cifar100_parts
+from perfeds2.learning.datasets.formats import DataBroken, read_idx
+from perfeds2.learning.datasets.mnist import read_mnist
+from perfeds2.learning.datasets.plays import Role, read_roles, roles_of_text
 from perfeds2.learning.datasets.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, status
-from perfeds2.learning.datasets.text import Role, read_roles, roles_of_text
 
 MNIST_FILES = tuple(names[0] for names in sources.MNIST.forms[0].files)
 RANDOM = np.random.default_rng(0)
@@ -58,31 +50,11 @@ def write_mnist(folder, packed=True):
     return paths
 
 
-def old_pickle(table):
-    """A dictionary as Python 2 wrote it in 2009: texts and raw bytes are strings, arrays are rebuilt by NumPy."""
-
-    def write(value):
-        match value:
-            case str() | bytes():
-                raw = value.encode("latin-1") if isinstance(value, str) else value
-                return (b"U" + bytes([len(raw)]) if len(raw) < 256 else b"T" + struct.pack("<i", len(raw))) + raw
-            case int():
-                return b"K" + bytes([value]) if 0 <= value < 256 else b"J" + struct.pack("<i", value)
-            case list():
-                return b"](" + b"".join(map(write, value)) + b"e"
-            case np.ndarray():
-                rebuilt = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87Rq\x09"
-                kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + write(-1) + write(-1) + b"K\x00tb"
-                shape = b"(" + b"".join(map(write, value.shape)) + b"t"
-                return rebuilt + b"(K\x01" + shape + kind + b"\x89" + write(value.tobytes()) + b"tb"
-        raise TypeError(value)
-
-    items = b"".join(write(key) + b"q\x05" + write(value) for key, value in table.items())
-    return b"\x80\x02}q\x01(" + items + b"u."
-
-
-def cifar_table(rows=slice(None)):
-    return {"filenames": ["a.png", "b.png"], "fine_labels": LABELS[rows], "coarse_labels": [1], "data": PIXELS[rows]}
+def cifar_records(rows=slice(None)):
+    """Images as the binary version has them: a coarse label, a fine one, the pixels."""
+    return b"".join(
+        bytes([3, label]) + pixels.tobytes() for label, pixels in zip(LABELS[rows], PIXELS[rows], strict=True)
+    )
 
 
 def archive(members, packed=True):
@@ -97,9 +69,8 @@ def archive(members, packed=True):
 
 
 def cifar_archive(packed=True):
-    members = {"cifar-100-python/file.txt~": b"", "cifar-100-python/meta": b"\x80\x02}."}
-    tables = {"train": old_pickle(cifar_table()), "test": old_pickle(cifar_table(slice(2)))}
-    return archive(members | {f"cifar-100-python/{name}": table for name, table in tables.items()}, packed)
+    members = {"fine_label_names.txt": b"apple\n", "train.bin": cifar_records(), "test.bin": cifar_records(slice(2))}
+    return archive({f"cifar-100-binary/{name}": content for name, content in members.items()}, packed)
 
 
 def cifar_part(rows=slice(None), compression=zipfile.ZIP_LZMA):
@@ -332,14 +303,41 @@ def test_a_forged_idx_header_allocates_nothing(written):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_official_archive_is_read_without_unpickling(written, packed, monkeypatch):
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, None)
-    images = read_cifar100_archive(written(cifar_archive(packed), "cifar-100-python.tar.gz"))
+def test_the_official_archive_is_read(written, packed):
+    images = read_cifar100_archive(written(cifar_archive(packed), "cifar-100-binary.tar.gz"))
     np.testing.assert_array_equal(images.x, PIXELS)
     np.testing.assert_array_equal(images.test_x, PIXELS[:2])
-    assert images.y.tolist() == LABELS
+    assert images.y.tolist() == LABELS  # the fine ones
     assert images.test_y.tolist() == LABELS[:2]
+
+
+def test_records_that_are_cut_or_have_no_such_label_are_one_sentence(written):
+    good = cifar_records()
+    for train, sentence in (
+        (good[:-1], r"has 12295 bytes in train.bin; expected records of 3074\.$"),
+        (b"", "holds 0 labels for 0 images"),
+        (bytes([3, 100]) + good[2:], "holds the label 100; the largest is 99"),
+    ):
+        path = written(archive({"train.bin": train, "test.bin": good}), "cifar-100-binary.tar.gz")
+        with pytest.raises(DataBroken, match=sentence):
+            read_cifar100_archive(path)
+
+
+def test_the_python_archive_is_answered_with_the_name_of_the_file_that_is_read(tmp_path):
+    (tmp_path / "cifar100").mkdir()
+    old = tmp_path / "cifar100" / "cifar-100-python.tar.gz"
+    old.write_bytes(archive({"cifar-100-python/train": b"x"}))
+    with pytest.raises(DataMissing) as caught:
+        find("cifar100", tmp_path)
+    assert str(caught.value) == (
+        f"{old} is not read; expected cifar-100-binary.tar.gz beside it: get it with `perfeds2 data fetch cifar100`."
+    )
+    renamed = old.rename(old.with_name("cifar-100-binary.tar.gz"))
+    with pytest.raises(DataBroken, match=r"lacks train.bin and test.bin; expected the binary version"):
+        read_cifar100_archive(find("cifar100", tmp_path).files[0])
+    renamed.write_bytes(cifar_archive())
+    old.write_bytes(b"still here")
+    assert find("cifar100", tmp_path).files == (renamed,)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
@@ -354,46 +352,11 @@ def test_npz_parts_are_read_in_order(tmp_path, compression):
     assert images.test_y.tolist() == LABELS[:2]
 
 
-def test_our_old_pickles_are_pickles():
-    # Only what this file wrote itself is given to pickle.
-    table = pickle.loads(old_pickle({"a": ["b", 300, -1], "c": "d" * 300}), encoding="latin1")
-    assert table == {"a": ["b", 300, -1], "c": "d" * 300}
-    names = {instruction.name for instruction, _, _ in pickletools.genops(old_pickle(cifar_table()))}
-    assert {"GLOBAL", "REDUCE", "BUILD", "BINSTRING", "SHORT_BINSTRING"} <= names
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_pickles_of_today_are_read_too(protocol):
-    table = read_plain_pickle(io.BytesIO(pickle.dumps(cifar_table(), protocol)))
-    np.testing.assert_array_equal(table.pop("data").value, PIXELS)
-    assert table == {"filenames": ["a.png", "b.png"], "fine_labels": LABELS, "coarse_labels": [1]}
-
-
-class Evil:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def test_a_pickle_with_a_call_in_it_is_refused_and_not_run(written, tmp_path):
-    target = tmp_path / "made"
-    for protocol in (0, 2, 4, 5):
-        content = pickle.dumps({"data": Evil(target)}, protocol)
-        with pytest.raises(DataBroken, match="never need"):
-            read_plain_pickle(io.BytesIO(content))
-        path = written(archive({"cifar-100-python/train": content}), "cifar-100-python.tar.gz")
-        with pytest.raises(DataBroken, match="never need"):
-            read_cifar100_archive(path)
-    assert not target.exists()
-
-
 def test_nothing_is_written_where_an_archive_wants_it(tmp_path):
-    path = tmp_path / "inner" / "cifar-100-python.tar.gz"
+    path = tmp_path / "inner" / "cifar-100-binary.tar.gz"
     path.parent.mkdir()
-    path.write_bytes(archive({"../escaped": b"x", "train": old_pickle(cifar_table())}))
-    with pytest.raises(DataBroken, match="lacks test"):
+    path.write_bytes(archive({"../escaped": b"x", "train.bin": cifar_records()}))
+    with pytest.raises(DataBroken, match=r"lacks test.bin"):
         read_cifar100_archive(path)
     assert sorted(tmp_path.rglob("*")) == [path.parent, path]
 
@@ -458,8 +421,8 @@ READERS = {
     "idx": (IMAGES, "images", lambda path: read_idx(path, 3)),
     "idx gz": (gzip.compress(IMAGES), "images.gz", lambda path: read_idx(path, 3)),
     "labels": (LABEL_BYTES, "labels", lambda path: read_idx(path, 1)),
-    "tar": (cifar_archive(packed=False), "cifar-100-python.tar", read_cifar100_archive),
-    "tar gz": (cifar_archive(), "cifar-100-python.tar.gz", read_cifar100_archive),
+    "tar": (cifar_archive(packed=False), "cifar-100-binary.tar", read_cifar100_archive),
+    "tar gz": (cifar_archive(), "cifar-100-binary.tar.gz", read_cifar100_archive),
     "npz lzma": (cifar_part(), "test.npz", lambda path: read_cifar100_parts([path, path])),
     "npz plain": (cifar_part(compression=zipfile.ZIP_STORED), "test.npz", lambda path: read_cifar100_parts([path, path])),
     "roles": (json.dumps(leaf_table()).encode(), "leaf_roles.json", read_roles),
@@ -498,19 +461,6 @@ def test_a_damaged_file_is_one_sentence(name, data):
         path = Path(folder) / file
         path.write_bytes(data.draw(damaged(content)))
         read_or_one_sentence(reader, path)
-
-
-INSTRUCTIONS = sorted(op.code.encode("latin-1") for op in pickletools.opcodes)
-
-
-@given(st.lists(st.sampled_from(INSTRUCTIONS) | st.binary(max_size=3), max_size=40).map(b"".join))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_instructions_make_plain_data_or_one_sentence(instructions):
-    content = archive({"train": instructions + b"."}, packed=False)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cifar-100-python.tar"
-        path.write_bytes(content)
-        read_or_one_sentence(read_cifar100_archive, path)
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "null", "[]", '{"users": 1}', '{"users": ["a"], "hierarchies": ["b"], "user_data": {"a": 3}}', '{"users": [["a"]], "hierarchies": ["b"], "user_data": {}}', "9" * 10_000])  # fmt: skip

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfeds2.errors import InputError
 from perfeds2.paper import errata
 from perfeds2.paper.errata import ERRATA, chosen, errata_markdown, errata_table, errata_text
-from perfeds2.spec.fields import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")

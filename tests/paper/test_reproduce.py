@@ -7,12 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
+from perfeds2.errors import InputError
 from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures import figure as tables
 from perfeds2.paper.figures.figure import EQUAL, SIX, Figure, Panel, algorithms, merged, varied
 from perfeds2.paper.reproduce import load_curves, load_figures, open_set, plan_runs, reproduce
+from perfeds2.runs import checkpoint
 from perfeds2.runs import execute as runs_module
-from perfeds2.spec.fields import InputError
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
 ALGORITHMS = Figure(
@@ -151,7 +152,7 @@ class StoppedError(Exception):
 
 
 def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs_module, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
 
     def stop_in_the_third_run(progress):
         if progress.share > 0.7:

@@ -163,18 +163,17 @@ def apply(setting: dict[str, Any]) -> None:
     import resource
 
     from perfeds2.paper.figures import FIGURES, figure
-    from perfeds2.runs import execute as compare
-    from perfeds2.runs import sweep
+    from perfeds2.runs import checkpoint, sweep
 
     if "checkpoint_every_s" in setting:
-        compare.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
+        checkpoint.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
     if "horizon_s" in setting:
         figure.HORIZON_S["quick"].update(setting["horizon_s"])
     if "most_lines" in setting:
         panels = (replace(panel, lines=panel.lines[: setting["most_lines"]]) for panel in FIGURES["exp_4"].panels)
         FIGURES["exp_4"] = replace(FIGURES["exp_4"], panels=tuple(panels))
     if "in_process" in setting:
-        sweep.open_engine = one_worker
+        sweep.open_crew = one_worker
     if "xla_flags" in setting:
         os.environ["XLA_FLAGS"] = setting["xla_flags"]  # read when the first function is compiled
     if "workers" in setting:
@@ -186,18 +185,11 @@ def apply(setting: dict[str, Any]) -> None:
         delete_before_operation(operation, folder)
 
 
-def one_worker(on: str, workers: int | None, log: Path) -> Any:
-    """Does a sweep's jobs in the process that writes its files: the one whose death matters."""
-    from perfeds2.runs.crew import Done, Line, Started, open_engine
-    from perfeds2.runs.worker import work
+def one_worker(on: str, workers: int | None, log: Path) -> Any:  # noqa: ARG001 (as a sweep asks for it)
+    """Does a sweep's work in the process that writes its files: the one whose death matters."""
+    from perfeds2.runs.crew import crew_here
 
-    def events(line: Line) -> Any:
-        while line:
-            job = line.take()
-            yield Started(job, 0)
-            yield Done(job, 0, work(job.specs)["results"])
-
-    return replace(open_engine(on, workers, log), events=events)
+    return crew_here()
 
 
 def count_operations(cwd: str, last: int | None, counter: mmap.mmap) -> None:

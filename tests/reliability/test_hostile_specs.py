@@ -8,25 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from command_line import cli, perfeds2
+from command_line import perfeds2
 from hostile_bytes import hostile, number, plain, refused_or_read, spoiled, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.runs import execute as compare
-from perfeds2.spec.fields import (
-    ALGORITHMS,
-    POLICIES,
-    SCHEDULES,
-    InputError,
-    Spec,
-    put_text,
-    read_toml,
-    resolve,
-)
+from perfeds2.allocation.bandwidth import POLICIES
+from perfeds2.allocation.schedule import SCHEDULES
+from perfeds2.errors import InputError
+from perfeds2.runs import execute
+from perfeds2.spec import build
+from perfeds2.spec.build import ALGORITHMS
+from perfeds2.spec.fields import SECTIONS, Spec, put_text, read_toml, resolve, settings
 
-SECTIONS = {name: list(field.annotation.model_fields) for name, field in Spec.model_fields.items()}  # type: ignore[union-attr]
-PLACES = [(section, key) for section, keys in SECTIONS.items() for key in keys]
+PLACES = [(each.section, each.key) for each in settings()]
 GOOD = resolve({}).to_toml().encode()
 WORDS = ["digits", "unbounded", "wait", "deficit", "equal", "between:0.5", "between:nan", "exact", "PerFedS2", "0..3"]
 WORDS += [
@@ -114,8 +109,9 @@ def commands_stop_before_work(monkeypatch):
     def reached(*_: object, **__: object) -> None:
         raise ReachedError
 
-    for name in ("check", "execute", "execute_timelines"):
-        monkeypatch.setattr(compare, name, reached)
+    monkeypatch.setattr(build, "check", reached)
+    for name in ("refuse_days", "execute", "execute_timelines"):
+        monkeypatch.setattr(execute, name, reached)
 
 
 numbers_of_flags = itertools.count()
@@ -124,7 +120,12 @@ numbers_of_flags = itertools.count()
 @pytest.mark.usefixtures("commands_stop_before_work")
 @given(
     command=st.sampled_from(["run", "compare", "simulate"]),
-    flags=st.lists(st.tuples(st.sampled_from([*cli.SETTINGS, "set", "spec", "resume", "nonsense"]), words), max_size=5),
+    flags=st.lists(
+        st.tuples(
+            st.sampled_from([*(each.name for each in settings()), "seed", "set", "spec", "resume", "nonsense"]), words
+        ),
+        max_size=5,
+    ),
 )
 @hostile
 def test_flags_are_understood_or_refused_and_leave_nothing_behind(tmp_path_factory, command, flags):
@@ -158,9 +159,9 @@ rules = st.fixed_dictionaries(
         "quorum": st.integers(1, 4),
         "max_staleness": st.one_of(st.integers(0, 3), st.just("unbounded")),
         "stale": st.sampled_from(["restart", "wait", "ignore"]),
-        "schedule": st.sampled_from(SCHEDULES),
+        "schedule": st.sampled_from(list(SCHEDULES)),
         "shares": st.one_of(st.sampled_from(["equal", "distance"]), st.lists(anywhere, min_size=1, max_size=4)),
-        "bandwidth": st.sampled_from([*POLICIES[:-1], "between:0", "between:0.5", "between:1"]),
+        "bandwidth": st.sampled_from([*list(POLICIES)[:-1], "between:0", "between:0.5", "between:1"]),
     },
 )
 
@@ -171,7 +172,7 @@ def test_any_cell_has_a_timeline_or_is_refused(cell, protocol, mode):
     def play() -> Any:
         run = {"algorithms": [mode], "seeds": [0], "rounds": 3}
         spec = resolve({"task": {"name": "synthetic"}, "cell": cell, "protocol": protocol, "run": run})
-        return compare.execute_timelines(spec, "simulate", None)
+        return execute.execute_timelines(spec, "simulate", None)
 
     with np.errstate(all="ignore"):
         played = refused_or_read(play, InputError)

@@ -15,7 +15,8 @@ from tiny_data import write_mnist
 
 import perfeds2
 from perfeds2.learning.datasets import sources
-from perfeds2.learning.datasets.formats import DataBroken, read_cifar100_archive, read_text
+from perfeds2.learning.datasets.cifar100 import read_cifar100_archive
+from perfeds2.learning.datasets.formats import DataBroken, read_text
 
 PACKAGE = Path(perfeds2.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -111,20 +112,20 @@ def test_archives_cannot_write_anywhere(tmp_path):
     """Their members are read in memory, by the end of their names; no path of theirs is ever opened."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name in ("../../escaped/train", "/tmp/escaped/test"):
+        for name in ("../../escaped/train.bin", "/tmp/escaped/test.bin"):
             member = tarfile.TarInfo(name)
             member.size = 4
             tar.addfile(member, io.BytesIO(b"evil"))
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    (inner / "cifar-100-python.tar.gz").write_bytes(buffer.getvalue())
+    (inner / "cifar-100-binary.tar.gz").write_bytes(buffer.getvalue())
     with pytest.raises(DataBroken):
-        read_cifar100_archive(inner / "cifar-100-python.tar.gz")
+        read_cifar100_archive(inner / "cifar-100-binary.tar.gz")
     with zipfile.ZipFile(inner / "plays.zip", "w") as archive:
         archive.writestr("../../escaped.txt", "To be")
     assert read_text(inner / "plays.zip") == "To be"
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
-        "cifar-100-python.tar.gz",
+        "cifar-100-binary.tar.gz",
         "plays.zip",
     ]
 

@@ -3,20 +3,20 @@
 from pathlib import Path
 
 from perfeds2.report.answer import answer, listed, seconds
-from perfeds2.report.series import Algorithm, Estimate, Run, load_run
+from perfeds2.report.run import Estimate, Outcome, Run, load_run
 
 
-def an_algorithm(name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]) -> Algorithm:
+def an_algorithm(name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]) -> Outcome:
     mean, low, high = accuracy or (None, None, None)
     known = sorted(time for time in times if time is not None)
     estimate = Estimate(mean, low, high, ())
-    return Algorithm(
+    return Outcome(
         name, "PerFed", "S2", {"test_accuracy_personal": estimate}, times, known[len(known) // 2] if known else None, 0
     )
 
 
-def a_run(*algorithms: Algorithm, target: float | None = 0.8, seeds: tuple[int, ...] = (0, 1, 2)) -> Run:
-    return Run("0", "compare", "digits", 4, 60.0, None, seeds, target, (), algorithms, "", None, None, {})
+def a_run(*algorithms: Outcome, target: float | None = 0.8, seeds: tuple[int, ...] = (0, 1, 2)) -> Run:
+    return Run("0", "compare", "digits", 4, 60.0, None, seeds, target, (), algorithms)
 
 
 def test_the_headline_names_who_reached_the_target_first():

@@ -1,6 +1,7 @@
 """Claims about the page as a file."""
 
 import json
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from conftest import ALGORITHMS
 from plotly.offline import get_plotlyjs
 
+import perfeds2.report
 from perfeds2.report.page import write_report
 
 PANELS = {"test-accuracy-personal", "train-loss-personal", "test-accuracy", "train-loss"}
@@ -56,7 +59,7 @@ def test_the_table_has_a_row_per_algorithm_and_marks_what_went_wrong(compared: P
     page = page_of(compared, tmp_path)
     assert page.count('<th scope="row">') == 9
     assert page.count("diverged in 1 of 3 seeds</span>") == 1
-    assert re.search(r"<b>\d+\.\d</b> <span class=\"half\">± \d+\.\d</span>", page)
+    assert re.search(r"<b>\d+\.\d</b><span class=\"half\"> ± \d+\.\d</span>", page)
 
 
 def test_starved_ues_are_marked(make_run, tmp_path: Path):
@@ -130,7 +133,29 @@ def test_no_name_or_text_becomes_markup(make_run, tmp_path: Path):
     assert page.count("</script>") == 3 + get_plotlyjs().count("</script>")  # the data, plotly, ours
 
 
-@pytest.mark.parametrize("module", ["page", "paper"])
-def test_the_report_needs_neither_jax_nor_flower(module: str):
-    code = f"import sys, perfeds2.report.{module}; sys.exit(bool({{'jax', 'flwr'}} & sys.modules.keys()))"
+def test_two_seeds_have_no_interval_anywhere_and_the_page_says_why(make_run, tmp_path: Path):
+    """Also of a folder that an older version wrote, whose summary has one."""
+    page = page_of(make_run(seeds=[0, 1]), tmp_path).replace(get_plotlyjs(), "")
+    assert "±" not in page
+    assert page.count("Fewer than three seeds give no interval.") == 2  # of the curves, and of the table
+    assert "Two seeds only: there are no intervals" in page
+    assert len(charts_of(page)["train-loss"][0]["data"]) == 9
+
+
+def test_own_algorithms_have_lines_of_their_own(make_run, tmp_path: Path):
+    own = [(f"Mine {number}", "PerFed", "custom") for number in range(3)]
+    page = page_of(make_run(algorithms=[*ALGORITHMS, *own], seeds=[0]), tmp_path)
+    lines = [tuple(trace["line"].items()) for trace in charts_of(page)["train-loss"][0]["data"]]
+    assert len(lines) == len(set(lines)) == 12
+    assert "dash-dotted your own" in page
+    samples = re.findall(r'stroke="(#\w+)" stroke-width="2.5" stroke-dasharray="([\d ]*)"', page)
+    assert len(samples) == 2 * 12  # in the legend, and in the table
+    assert len(set(samples)) == 12
+
+
+MODULES = sorted(each.name for each in pkgutil.iter_modules(perfeds2.report.__path__))
+
+
+def test_the_report_needs_neither_jax_nor_flower():
+    code = f"import sys\nfrom perfeds2.report import {', '.join(MODULES)}\nsys.exit(bool({{'jax', 'flwr'}} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,8 +20,11 @@ NAMES = [
 
 def test_every_figure_comes_as_a_small_pdf_and_png_one_column_wide(compared: Path, tmp_path: Path):
     written = write_paper_figures(compared, tmp_path / "figures")
-    assert [path.name for path in written] == [f"{name}.{kind}" for name in NAMES for kind in ("pdf", "png")]
-    for path in written:
+    assert [path.name for path in written] == [
+        *(f"{name}.{kind}" for name in NAMES for kind in ("pdf", "png")),
+        "table.tex",
+    ]
+    for path in written[:-1]:
         assert 0 < path.stat().st_size < 300_000
         if path.suffix == ".png":
             pixels = imread(path)
@@ -40,7 +43,7 @@ def test_the_same_folder_gives_the_same_bytes(make_run, tmp_path: Path):
 def test_a_simulation_has_the_figures_of_its_timeline(make_run):
     folder = make_run(command="simulate", seeds=[0], algorithms=[("PerFedS2", "PerFed", "S2")])
     written = write_paper_figures(folder)
-    assert {path.stem for path in written} == {"activity", "staleness", "shares"}
+    assert {path.stem for path in written} == {"activity", "staleness", "shares", "table"}
     assert {path.parent for path in written} == {folder / "figures"}
 
 

@@ -22,16 +22,20 @@ from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, F
 from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
 from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
-from perfeds2.report.reproduction import SEQUENCE, load_panels, looks, ordered_colours, write_figure
+from perfeds2.report.reproduction import line_styles, load_panels, write_figure
 from perfeds2.report.reproduction_page import write_page
-from perfeds2.report.style import COLOURS
-from perfeds2.runs.summary import statistic
+from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
+from perfeds2.runs.statistics import statistic
 from perfeds2.spec.fields import ALGORITHMS, InputError
 
 browser = in_browser.browser
 EVIL = in_browser.EVIL
 FINAL = {"FedAvg": 0.8, "FedProx": 0.81, "PerFed": 0.93}  # made-up personalised accuracy
 SLOW_S = {"SYN": 12.0, "S2": 5.0, "ASY": 7.0}
+
+
+def ordered_colours(names: str) -> list[str]:
+    return [style.colour for style in ordered_styles(list(names)).values()]
 
 
 def in_chromium(test):
@@ -109,8 +113,8 @@ def test_loss_stands_beside_accuracy_unless_there_are_four_panels(reproduced: Pa
         (figure,) = load_figures([name])
         panels = load_panels(figure, reproduced / f"{name}.csv")
         assert [drawn.panel for drawn in panels] == list(figure.panels)
-        assert all(list(drawn.curves) == metrics for drawn in panels)
-        assert all(list(drawn.curves[metrics[0]]) == [line.label for line in drawn.panel.lines] for drawn in panels)
+        assert all([part.metric for part in drawn.parts] == metrics for drawn in panels)
+        assert all(list(drawn.parts[0].curves) == [line.label for line in drawn.panel.lines] for drawn in panels)
 
 
 def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
@@ -120,7 +124,7 @@ def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
     table["test_accuracy_personal"] = table.seed.map({0: 0.1, 1: 0.2, 2: 0.6})
     table.to_csv(tmp_path / "exp_1.csv", index=False)
     (drawn,) = load_panels(figure, tmp_path / "exp_1.csv")
-    curve = drawn.curves["test_accuracy_personal"]["PerFedS2"]
+    curve = drawn.parts[1].curves["PerFedS2"]
     assert curve.high is not None
     assert (curve.time_s[0], curve.time_s[-1], drawn.seeds) == (0, 60, 3)
     np.testing.assert_allclose(curve.mean, 0.3)
@@ -131,10 +135,10 @@ def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_pa
     (figure,) = load_figures(["exp_1"])
     numbers_of(figure, diverged=("PerFed-ASY", 1)).to_csv(tmp_path / "exp_1.csv", index=False)
     drawn = load_panels(figure, tmp_path / "exp_1.csv")[0]
-    ends = {label: curve.time_s[-1] for label, curve in drawn.curves["train_loss_personal"].items()}
+    ends = {label: curve.time_s[-1] for label, curve in drawn.parts[0].curves.items()}
     assert ends.pop("PerFed-ASY") < 32
     assert set(ends.values()) == {60}
-    assert drawn.curves["test_accuracy_personal"]["PerFed-ASY"].time_s[-1] == 60
+    assert drawn.parts[1].curves["PerFed-ASY"].time_s[-1] == 60
     assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path)) == 2
 
 
@@ -159,15 +163,15 @@ def test_a_csv_without_curves_is_refused_in_one_sentence(tmp_path: Path, text: s
 
 def test_algorithms_have_their_colours_and_varied_settings_an_ordered_scale():
     six, labels = load_figures(["exp_1", "exp_3"])
-    look = looks(six.panels[0])
-    assert look["PerFedS2"].colour == look["PerFed-SYN"].colour == COLOURS["PerFed"]
-    assert look["PerFedS2"].dash_px == () != look["PerFed-SYN"].dash_px
-    varied = [*looks(labels.panels[0]).values()]
+    styles = line_styles(six.panels[0])
+    assert styles["PerFedS2"].colour == styles["PerFed-SYN"].colour == COLOURS["PerFed"]
+    assert styles["PerFedS2"].dash_px == () != styles["PerFed-SYN"].dash_px
+    varied = [*line_styles(labels.panels[0]).values()]
     assert (varied[0].colour, varied[-1].colour) == (SEQUENCE[0], SEQUENCE[-1])
-    assert ordered_colours(5) == list(SEQUENCE)
-    assert ordered_colours(1) == [SEQUENCE[0]]
+    assert ordered_colours("abcde") == list(SEQUENCE)
+    assert ordered_colours("a") == [SEQUENCE[0]]
     brightness = [
-        sum(w * int(c[at : at + 2], 16) for w, at in ((0.3, 1), (0.59, 3), (0.11, 5))) for c in ordered_colours(4)
+        sum(w * int(c[at : at + 2], 16) for w, at in ((0.3, 1), (0.59, 3), (0.11, 5))) for c in ordered_colours("abcd")
     ]
     assert brightness == sorted(brightness)  # in grey, too
 

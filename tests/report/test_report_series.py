@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfeds2.network.cell import Cell
 from perfeds2.report import series
+from perfeds2.report.run import load_run
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -34,24 +35,8 @@ def test_carrying_forward_matches_looking_back_by_hand(evaluations: list[tuple[f
         assert value == past[-1] if past else np.isnan(value)
 
 
-def test_the_interval_of_three_seeds_is_students():
-    mean, low, high = series.mean_and_interval(np.array([[1.0], [2.0], [3.0]]))
-    assert low is not None
-    assert high is not None
-    assert mean[0] == 2.0
-    assert high[0] - mean[0] == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)  # t of 2 degrees, deviation 1
-    assert mean[0] - low[0] == pytest.approx(high[0] - mean[0])
-
-
-def test_one_seed_has_no_interval():
-    mean, low, high = series.mean_and_interval(np.array([[1.0, 4.0]]))
-    assert mean.tolist() == [1.0, 4.0]
-    assert low is None
-    assert high is None
-
-
 def test_a_curve_ends_where_a_seed_diverges(compared: Path):
-    run = series.load_run(compared)
+    run = load_run(compared)
     drawn = series.curves(run, "train_loss")
     assert drawn["PerFedS2"].time_s[-1] == 60.0
     assert drawn["FedProx-ASY"].time_s[-1] <= 32.5 < 60.0  # made infinite at the first evaluation after 30 s
@@ -60,17 +45,19 @@ def test_a_curve_ends_where_a_seed_diverges(compared: Path):
 
 def test_a_loss_that_leaves_the_drawing_takes_its_interval_with_it():
     time_s, flat = np.arange(3.0), np.full(3, 2.0)
-    calm = series.Curve(time_s, flat, flat - 0.1, flat + 0.1)
-    wild = series.Curve(time_s, np.array([2.0, 1e6, 1e6]), np.array([1.9, -1e6, -1e6]), np.array([2.1, 3e6, 3e6]))
-    seen = series.losses_in_view({"calm": calm, "wild": wild, "one seed": series.Curve(time_s, flat, None, None)})
+    calm = series.MeanCurve(time_s, flat, flat - 0.1, flat + 0.1)
+    wild = series.MeanCurve(time_s, np.array([2.0, 1e6, 1e6]), np.array([1.9, -1e6, -1e6]), np.array([2.1, 3e6, 3e6]))
+    seen = series.in_view(
+        {"calm": calm, "wild": wild, "one": series.MeanCurve(time_s, flat, None, None), "none": None}, "train_loss"
+    )
     np.testing.assert_array_equal(np.asarray(seen["calm"].low), flat - 0.1)
     np.testing.assert_array_equal(np.asarray(seen["wild"].low), [1.9, 1e6, 1e6])
     np.testing.assert_array_equal(np.asarray(seen["wild"].high), [2.1, 1e6, 1e6])
-    assert seen["one seed"].low is None
+    assert (list(seen), seen["one"].low) == (["calm", "wild", "one"], None)
 
 
 def test_without_a_horizon_a_curve_ends_with_its_shortest_seed(compared: Path):
-    run = series.load_run(compared)
+    run = load_run(compared)
     table = pd.DataFrame(
         {"algorithm": "PerFedS2", "seed": [0, 0, 1, 1], "time_s": [0, 4, 0, 10], "train_loss": [2.0, 1.0, 4.0, 3.0]}
     )
@@ -80,7 +67,7 @@ def test_without_a_horizon_a_curve_ends_with_its_shortest_seed(compared: Path):
 
 
 def test_algorithms_with_one_timeline_form_one_group(compared: Path):
-    labels = [group.label for group in series.groups(series.load_run(compared))]
+    labels = [group.label for group in series.groups(load_run(compared))]
     assert labels == [
         "FedAvg-SYN, FedProx-SYN, PerFed-SYN",
         "FedAvgS2, FedProxS2, PerFedS2",
@@ -101,7 +88,7 @@ def test_every_staleness_has_one_bin(largest: int):
 
 
 def test_staleness_shares_count_every_merge(compared: Path):
-    run = series.load_run(compared)
+    run = load_run(compared)
     for group in series.groups(run):
         starts, _ = series.staleness_bins(max(t.depth for t in group.timelines) - 1)
         shares = series.staleness_shares(group, starts)
@@ -135,7 +122,7 @@ def test_the_window_shows_a_few_jobs_and_never_too_many():
 
 def test_a_folder_that_is_none_is_refused_with_what_to_do(tmp_path: Path):
     with pytest.raises(ValueError, match=r"no summary\.json"):
-        series.load_run(tmp_path)
+        load_run(tmp_path)
     (tmp_path / "summary.json").write_text(json.dumps({"algorithms": []}))
     with pytest.raises(ValueError, match="not a summary"):
-        series.load_run(tmp_path)
+        load_run(tmp_path)

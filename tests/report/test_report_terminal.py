@@ -124,5 +124,6 @@ def test_a_piped_download_and_a_picture_become_lines(clock, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "mnist/images: 5.0 of 10.0 MB, 0:00:03 so far",
         "mnist/labels: 6.0 MB, 0:00:20 so far",
+        "mnist: done in 0:00:20",
         "three [b]",
     ]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
-from perfeds2.runs import execute as module
+from perfeds2.runs import checkpoint as module
 from perfeds2.runs.folder import load_arrays, open_folder
 from perfeds2.spec.fields import InputError, resolve
-from perfeds2.timeline.timeline import load_timelines
+from perfeds2.timeline.file import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
 
@@ -134,7 +134,7 @@ def test_an_own_algorithm_is_compared_with_the_papers():
         return bandwidth
 
     mine = Algorithm("Mine", Learner(FedAvg(), batch=8), Protocol(3, 2), nearest_first)
-    comparison = compare(**{**SMALL, "seeds": (0,)}, algorithms=("FedAvgS2",), extra=[mine])
+    comparison = compare(**{**SMALL, "seeds": (0,)}, algorithms=["FedAvgS2", mine])
     assert [row["algorithm"] for row in comparison.summary["algorithms"]] == ["FedAvgS2", "Mine"]
     assert comparison.timelines["Mine", 0].quorum == 3
 

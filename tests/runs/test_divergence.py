@@ -27,7 +27,7 @@ def test_a_diverged_run_is_marked_everywhere_and_breaks_nothing(tmp_path, capsys
     summary = (tmp_path / "run" / "summary.json").read_text()
     assert "NaN" not in summary
     print_summary(json.loads(summary))
-    assert "diverged (2 of 2)" in capsys.readouterr().out
+    assert "diverged in 2 of 2 seeds" in capsys.readouterr().out
     assert "diverged in 2 of 2 seeds" in write_report(tmp_path / "run").read_text()
     if stop:
         assert write_paper_figures(tmp_path / "run")

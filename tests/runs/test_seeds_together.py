@@ -3,7 +3,7 @@
 import pytest
 
 from perfeds2 import compare
-from perfeds2.runs import execute as module
+from perfeds2.runs import checkpoint, execute
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
 
@@ -27,7 +27,7 @@ class KilledError(Exception):
 
 
 def test_seeds_together_go_on_after_a_kill(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
     whole = compare(**SETTINGS, seeds=(0, 1), together=True)
     count = 0
 
@@ -51,12 +51,12 @@ def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypat
 
     asked = []
 
-    def short_of_memory(_spec, jobs, _folder, _teller):
-        asked.append(len(jobs))
+    def short_of_memory(entrants, _folder, _teller):
+        asked.append(len(entrants))
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     whole = compare(**SETTINGS, seeds=(0, 1, 2), together=False)
-    monkeypatch.setattr(module, "_train_all", short_of_memory)
+    monkeypatch.setattr(execute, "_train_together", short_of_memory)
     again = compare(**SETTINGS, seeds=(0, 1, 2), together=True)
     assert asked == [3, 2]
     assert again.rows == whole.rows

@@ -19,25 +19,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from perfeds2 import compare
-from perfeds2.runs import sweep as module
-from perfeds2.runs.crew import Done, Engine, Failed, Job, Line, Moved, Started, open_engine
-from perfeds2.spec.fields import InputError
-from perfeds2.runs.sweep import (
-    FACTS,
-    Standing,
-    grid_from_flags,
-    load_sweep,
-    make_grid,
-    make_jobs,
-    nested,
-    parse_grid,
-    read_sweep,
-    run_sweep,
-    sweep,
-)
-from perfeds2.runs.worker import work
+from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.sweep import _Board, _draw, _lines, print_failures, print_sweep, write_chart
+from perfeds2.report.sweep import StandingLines, board, draw_chart, print_failures, print_sweep, write_chart
+from perfeds2.runs import sweep as module
+from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Started, WaitingLine, open_crew
+from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
+from perfeds2.runs.sweep import FACTS, Standing, load_sweep, make_assignments, read_sweep, run_sweep, sweep
+from perfeds2.runs.worker import work
+from perfeds2.spec.fields import nested
 
 TABLES = ("sweep.csv", "sweep_summary.csv")
 SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}
@@ -112,7 +102,7 @@ def test_names_given_twice_in_two_spellings_are_refused():
 # Engines, played by hand
 
 
-def results_of(job: Job):
+def results_of(job: Assignment):
     """What a worker would say: numbers that tell runs apart."""
 
     def metrics(point, seed):
@@ -125,7 +115,7 @@ def results_of(job: Job):
 
     return [
         [{"seed": seed, "algorithms": algorithms(point, seed, run["algorithms"])} for seed in run["seeds"]]
-        for point, run in zip(job.points, (spec["run"] for spec in job.specs), strict=True)
+        for point, run in zip(job.points, (spec.values()["run"] for spec in job.specs), strict=True)
     ]
 
 
@@ -147,7 +137,7 @@ def played(fails=lambda _, __: None, *, together=False, shuffle=lambda _: None):
                 raise error
             yield Done(job, 0, results_of(job)) if error is None else Failed(job, 0, error, again="input" not in error)
 
-    return lambda _: Engine(1, together, events)
+    return lambda _: Crew(1, together, events)
 
 
 HAND = make_grid(nested({"algorithms": ["PerFedS2", "FedAvgS2"]}), {"quorum": [1, 2, 3], "alpha": [0, 0.1], "seed": [0, 1, 5]})  # fmt: skip
@@ -219,8 +209,8 @@ def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_pat
     def fails(job, _):
         return "ValueError: no luck" if job.label == "quorum=2, alpha=0.0, seed=1" else None
 
-    path, said = tmp_path / "a", []
-    swept = run_sweep(HAND, path, on=played(fails), retries=2, watch=_lines(said.append))
+    path, said, lines = tmp_path / "a", [], StandingLines()
+    swept = run_sweep(HAND, path, on=played(fails), retries=2, watch=lambda now: said.extend(lines(now)))
     (failure,) = swept.failures
     assert (failure.label, failure.attempts) == ("quorum=2, alpha=0.0, seed=1", 3)
     assert said.count("quorum=2, alpha=0.0, seed=1: ValueError: no luck") == 3
@@ -237,10 +227,9 @@ def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_pat
 
 
 def test_the_live_table_says_what_every_worker_is_at():
-    board = _Board()
-    board.take(Standing(100, 37, 10, 1, 2, 54.0, {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}, None))
+    now = Standing(100, 37, 10, 1, 2, 50.0, {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}, None)
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(board.draw())
+    console.print(board(now, age_s=4.0))
     shown = console.export_text()
     assert "37 of 100 runs done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
     assert "quorum=5, seed=3   31%" in shown
@@ -280,27 +269,27 @@ def test_a_folder_with_something_else_is_refused(whole, tmp_path):
 def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"perfeds2\[ray\]"):
-        open_engine("ray", None, tmp_path / "log")
+        open_crew("ray", None, tmp_path / "log")
 
 
 def test_on_a_gpu_points_of_equal_shape_are_one_job(monkeypatch):
-    """Quorum and α part them; what is together does not depend on what is missing."""
+    """The quorum parts them, step sizes do not; what is together does not depend on what is missing."""
     grid = make_grid({}, {"quorum": [1, 2], "alpha": [0, 0.1], "beta": [0.1, 0.2, 0.3], "seed": [0, 5]})
     missing = {point.number: [5] if point.number == 4 else [] for point in grid.points}
-    (job,) = make_jobs(grid, missing, together=True)
-    assert (job.points, job.runs) == ((3, 4, 5), 6)
-    assert [spec["run"]["seeds"] for spec in job.specs] == [[0, 5]] * 3
-    (job,) = make_jobs(grid, missing, together=False)
-    assert (job.points, job.specs[0]["run"]["seeds"]) == ((4,), [5])
+    (job,) = make_assignments(grid, missing, together=True)
+    assert (job.points, job.runs) == ((0, 1, 2, 3, 4, 5), 12)
+    assert [spec.run.seeds for spec in job.specs] == [(0, 5)] * 6
+    (job,) = make_assignments(grid, missing, together=False)
+    assert (job.points, job.specs[0].run.seeds) == ((4,), (5,))
     monkeypatch.setattr(module, "MOST_TOGETHER", 4)
-    everything = make_jobs(grid, {point.number: [0, 5] for point in grid.points}, together=True)
-    assert [job.points for job in everything[:2]] == [(0, 1), (2,)]
+    everything = make_assignments(grid, {point.number: [0, 5] for point in grid.points}, together=True)
+    assert [job.points for job in everything[:2]] == [(0, 1), (2, 3)]
     assert sorted(number for job in everything for number in job.points) == list(range(12))
 
 
 def test_points_trained_together_get_what_they_get_alone():
-    grid = make_grid(nested(SMALL), {"beta": [0.05, 0.5], "seed": [0, 1]})
-    both, alone = (make_jobs(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
+    grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
+    both, alone = (make_assignments(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
     shares = []
     ours = [result for point in work(both[0].specs, shares.append)["results"] for result in point]
     theirs = [work(job.specs)["results"][0][0] for job in alone]
@@ -313,12 +302,10 @@ def test_points_trained_together_get_what_they_get_alone():
         assert mine == other
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    mixed = [spec for number, spec in enumerate(both[0].specs) if not spec["learning"].update(alpha=number)]
-    assert "differ in learning.alpha" in work(mixed)["error"]
 
 
 def test_a_worker_keeps_to_the_shape_it_has_compiled():
-    line = Line(Job(number, (0,), 1, "", shape, []) for number, shape in enumerate("aabbc"))
+    line = WaitingLine(Assignment(number, (0,), 1, "", shape, []) for number, shape in enumerate("aabbc"))
     assert line.take().number == 0
     assert line.take("b", busy=["a"]).number == 2
     assert line.take(None, busy=["a", "b"]).number == 4  # nobody is at c
@@ -338,10 +325,10 @@ def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
 def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
     swept = run_sweep(HAND, whole)
     drawing = Figure()
-    _draw(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
+    draw_chart(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
     assert [axes.get_xlabel() for axes in drawing.axes] == ["quorum"]
     drawing = Figure()
-    _draw(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
+    draw_chart(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
     assert len(drawing.axes) == 2
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from perfeds2.spec.fields import ALGORITHMS, InputError, put_text, read_toml, resolve
+from perfeds2.errors import InputError
+from perfeds2.spec.build import ALGORITHMS, protocol_of
+from perfeds2.spec.fields import put_text, read_toml, resolve
 
 
 def test_the_nine_algorithms_have_the_papers_names():
@@ -23,10 +25,10 @@ def test_a_resolved_spec_written_and_read_is_the_same(tmp_path):
 
 def test_modes_are_one_protocol():
     spec = resolve({"cell": {"ues": 12}, "protocol": {"quorum": 3, "max_staleness": 4, "stale": "wait"}})
-    assert spec.protocol_of("SYN").quorum == 12
-    assert spec.protocol_of("ASY").quorum == 1
-    assert spec.protocol_of("ASY").max_staleness is None
-    assert (spec.protocol_of("S2").quorum, spec.protocol_of("S2").max_staleness) == (3, 4)
+    assert protocol_of(spec, "SYN").quorum == 12
+    assert protocol_of(spec, "ASY").quorum == 1
+    assert protocol_of(spec, "ASY").max_staleness is None
+    assert (protocol_of(spec, "S2").quorum, protocol_of(spec, "S2").max_staleness) == (3, 4)
 
 
 def test_the_quorum_defaults_to_a_quarter():
@@ -44,17 +46,20 @@ def test_the_quorum_defaults_to_a_quarter():
         (["cell.ues=0"], "--ues must be at least 1, got 0."),
         (["cell.bandwidth_hz=-5"], "--bandwidth-hz must be greater than 0, got -5."),
         (["learning.alpha=nan"], "--alpha must be a finite number, got nan."),
-        (["cell.noise_dbm_per_hz=nan"], "--set cell.noise_dbm_per_hz must be a finite number, got nan."),
-        (["cell.cpu_hz=[1e9, inf]"], "--set cell.cpu_hz must be a finite number, got inf."),
+        (["cell.noise_dbm_per_hz=nan"], "--noise-dbm-per-hz must be a finite number, got nan."),
+        (["cell.cpu_hz=[1e9, inf]"], "--cpu-hz must be a finite number, got inf."),
         (["run.horizon_s=nan"], "--horizon-s must be a finite number, got nan."),
         (
             ["task.name=digit"],
-            "--task 'digit' is not known; did you mean digits? expected one of digits, synthetic, mnist",
+            "--task 'digit' is not known; did you mean digits? or your own as FILE.py:NAME.",
         ),
         (["run.algorithms=['PerFed2']"], "did you mean PerFedS2?"),
         (["protocol.stale=sometimes"], "--stale must be 'restart', 'wait' or 'ignore', got 'sometimes'."),
         (["protocol.bandwidth=equal_finsh"], "did you mean equal_finish?"),
-        (["protocol.bandwidth=between:2"], "needs a number from 0 to 1"),
+        (
+            ["protocol.bandwidth=between:2"],
+            "--bandwidth 'between:2' needs a number as in between:0.5 (theta must be from 0",
+        ),
         (["cell.bandwith_hz=1"], "cell.bandwith_hz is not a setting; did you mean bandwidth_hz?"),
         (["run.rounds=5", "run.horizon_s=5"], "give one of them"),
         (["cell.distance_m=[1, 2]"], "has 2 distances, but there are 20 UEs"),

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from perfeds2.theory.bounds import (
     Bound,
-    Setting,
+    Premises,
     corrected_bracket,
     largest_corrected_beta,
     largest_printed_beta,
@@ -30,7 +30,7 @@ from perfeds2.theory.bounds import (
 )
 from perfeds2.theory.constants import Constants
 
-KNOWN = Setting(smoothness=10.0, noise=3.0, diversity=5.0, gap=2.0, beta=0.01, staleness=2)  # L_Fβ = 0.1
+KNOWN = Premises(smoothness=10.0, noise=3.0, diversity=5.0, gap=2.0, beta=0.01, staleness=2)  # L_Fβ = 0.1
 
 
 def test_theorem_1_as_printed_by_hand():
@@ -104,7 +104,7 @@ def test_nonsense_is_refused_by_name():
 
 def test_a_setting_from_constants_uses_the_three_lemmas():
     constants = Constants(2.0, 3.0, 5.0, 4.0, 6.0, 0.5, 2.0, 7.0)
-    made = Setting.of(constants, alpha=0.1, beta=0.01, staleness=3, batch_in=4, batch_out=8, batch_hessian=2)
+    made = Premises.of(constants, alpha=0.1, beta=0.01, staleness=3, batch_in=4, batch_out=8, batch_hessian=2)
     assert made.smoothness == pytest.approx(9.5)
     assert made.noise == pytest.approx(12 * 11.16 * 1.045 - 108)
     assert made.diversity == pytest.approx(49.08)
@@ -120,7 +120,7 @@ def test_the_largest_steps_are_the_roots_of_their_conditions(smoothness, stalene
     ):
 
         def at(beta, bracket=bracket):
-            return bracket(Setting(smoothness, 0.0, 0.0, 0.0, beta, staleness))
+            return bracket(Premises(smoothness, 0.0, 0.0, 0.0, beta, staleness))
 
         closed = largest(smoothness, staleness)
         assert closed == pytest.approx(brentq(at, 1e-12, 1e7, xtol=1e-15), rel=1e-9)
@@ -130,7 +130,7 @@ def test_the_largest_steps_are_the_roots_of_their_conditions(smoothness, stalene
 
 @given(smoothness=st.floats(1e-3, 1e3), staleness=st.integers(0, 50), part=st.floats(1e-3, 1))
 def test_the_sharpened_bound_is_never_above_the_proved_one(smoothness, staleness, part):
-    setting = Setting(smoothness, 1.0, 1.0, 1.0, part * largest_proved_beta(smoothness, staleness), staleness)
+    setting = Premises(smoothness, 1.0, 1.0, 1.0, part * largest_proved_beta(smoothness, staleness), staleness)
     error = merge_error(setting, 1.0)
     assert proved(setting, error).admissible
     assert sharpened(setting, error).after(10) <= proved(setting, error).after(10)
@@ -255,7 +255,7 @@ def test_every_single_run_stays_below_the_proved_bounds_with_its_own_error(
     start, curvature, gap = _problem(rng, task)
     ues = equal_turns(rng, n, quorum, 5) if even else uneven_turns(rng, n, quorum, 5 * per_period)
     for bound, largest in ((proved, largest_proved_beta), (sharpened, largest_corrected_beta)):
-        setting = Setting(curvature, 0.0, 0.0, gap, part * largest(curvature, staleness), staleness)
+        setting = Premises(curvature, 0.0, 0.0, gap, part * largest(curvature, staleness), staleness)
         run = semi_synchronous(rng, task, start, ues, staleness=staleness, beta=setting.beta, replicas=4)
         assert run.staleness.max() <= staleness
         for replica in range(4):
@@ -273,7 +273,7 @@ def test_with_equal_participation_the_spread_is_the_average_over_ues(seed, quoru
     beta = part * largest_proved_beta(curvature, staleness)
     ues = equal_turns(rng, n, quorum, 8)
     run = semi_synchronous(rng, task, start, ues, staleness=staleness, beta=beta, replicas=64)
-    setting = Setting(curvature, task.noise_variance, float(run.apart.mean()), gap, beta, staleness)
+    setting = Premises(curvature, task.noise_variance, float(run.apart.mean()), gap, beta, staleness)
     error = merge_error(setting, spread_of_shares(np.bincount(ues.ravel()) / ues.size))
     assert error == pytest.approx(2 * (task.noise_variance + run.apart.mean()))
     assert run.errors.mean() <= error
@@ -292,7 +292,7 @@ def test_with_any_participation_n_over_a_makes_up_for_the_average(seed, quorum, 
     beta = part * largest_proved_beta(curvature, staleness)
     ues = uneven_turns(rng, n, quorum, 8 * per_period)
     run = semi_synchronous(rng, task, start, ues, staleness=staleness, beta=beta, replicas=64)
-    setting = Setting(curvature, task.noise_variance, run.spread, gap, beta, staleness)
+    setting = Premises(curvature, task.noise_variance, run.spread, gap, beta, staleness)
     error = merge_error(setting, spread_of_any_schedule(n, quorum))
     assert run.errors.mean() <= error
     for bound in (proved, sharpened):
@@ -321,7 +321,7 @@ def test_the_mean_stays_below_the_proved_bounds_with_the_papers_constants(
         gap=float(task.value(start) - task.value(task.optimum)),
     )
     beta = part * largest_proved_beta(4 * constants.smoothness, staleness)
-    setting = Setting.of(
+    setting = Premises.of(
         constants,
         alpha=task.alpha,
         beta=beta,

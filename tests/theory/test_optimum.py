@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.theory.bounds import Setting, printed
+from perfeds2.theory.bounds import Premises, printed
 from perfeds2.theory.optimum import optimum
 
-KNOWN = Setting(smoothness=10.0, noise=3.0, diversity=5.0, gap=2.0, beta=0.01, staleness=2)  # L_Fβ = 0.1
+KNOWN = Premises(smoothness=10.0, noise=3.0, diversity=5.0, gap=2.0, beta=0.01, staleness=2)  # L_Fβ = 0.1
 
 
 def test_both_optima_by_hand():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.theory.pilot import Estimate, _spectral_norm, _summary, measure
+from perfeds2.theory.pilot import ConstantEstimate, _spectral_norm, _summary, measure
 
 N, M, D = 4, 6, 5  # UEs, samples each, parameters
 
@@ -101,7 +101,7 @@ def test_the_uncertainty_is_zero_where_points_agree_and_brackets_where_they_diff
 
 
 def test_the_upper_limit_extrapolates_from_the_two_largest():
-    assert _summary([1.0, 3.0, 2.5]) == Estimate(value=3.0, low=1.0, high=5.0)  # 3 + 4·0.5
+    assert _summary([1.0, 3.0, 2.5]) == ConstantEstimate(value=3.0, low=1.0, high=5.0)  # 3 + 4·0.5
     with pytest.raises(ValueError, match="not finite"):
         _summary([1.0, float("nan")])
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize_scalar, root_scalar
 
 from perfeds2.theory.bounds import (
-    Setting,
+    Premises,
     corrected_bracket,
     largest_corrected_beta,
     largest_printed_beta,
@@ -38,7 +38,7 @@ def test_5_at_least_once_in_s_rounds_bounds_the_share_by_a_and_s_not_by_k():
     assert [bool(demand <= 0.05) for demand in printed_demand] == [False, False, True]
 
 
-SMALL = Setting(smoothness=1.0, noise=1.0, diversity=1.0, gap=1.0, beta=0.1, staleness=4)
+SMALL = Premises(smoothness=1.0, noise=1.0, diversity=1.0, gap=1.0, beta=0.1, staleness=4)
 
 
 def test_6_the_printed_a_star_violates_c4_2_and_the_corrected_one_does_not():
@@ -66,7 +66,7 @@ def test_7_a_step_the_printed_condition_admits_never_comes_to_rest():
     """f = 100·log cosh w, one UE, no noise: at β = 0.05 the iterates jump between ±2.45 and ‖∇F‖² stays near 9700."""
     scale, alpha, beta, rounds = 100.0, 1e-5, 0.05, 1000
     constants = Constants(scale, scale, scale * BEND, 0.0, 0.0, 0.0, 0.0, gap=scale * math.log(math.cosh(2.45)))
-    setting = Setting(smoothness(constants, alpha), 0.0, 0.0, constants.gap, beta, staleness=0)
+    setting = Premises(smoothness(constants, alpha), 0.0, 0.0, constants.gap, beta, staleness=0)
     assert printed_bracket(setting) < 0 < corrected_bracket(setting)
     assert largest_corrected_beta(setting.smoothness, 0) < beta < largest_printed_beta(setting.smoothness, 0)
 
@@ -143,7 +143,7 @@ def test_15_theorem_1_fails_when_participation_is_unequal():
         hessian_diversity=float(hessians.std(axis=0).max()),
         gap=value(start) - float(minimize_scalar(value, bounds=(-1, 1), method="bounded").fun),
     )
-    setting = Setting(smoothness(constants, alpha), 0.0, diversity(constants, alpha), constants.gap, beta, staleness=4)
+    setting = Premises(smoothness(constants, alpha), 0.0, diversity(constants, alpha), constants.gap, beta, staleness=4)
     assert printed_bracket(setting) < 0
     assert corrected_bracket(setting) < 0
     w, total = start, 0.0
@@ -157,6 +157,25 @@ def test_15_theorem_1_fails_when_participation_is_unequal():
     assert scheduled(setting, np.array([0.75, 0.75, 0.75, 0.25])).after(rounds) < measured
     error = merge_error(setting, spread_of_shares(shares))
     assert measured <= sharpened(setting, error).after(rounds) <= proved(setting, error).after(rounds)
+
+
+@pytest.mark.parametrize(
+    ("shares", "squared_gradient", "squared_error"), [((0.75, 0.25), 0.090, 0.358), ((1.0, 0.0), 0.226, 0.226)]
+)
+def test_where_small_steps_settle_merges_cancel_on_average_not_one_by_one(shares, squared_gradient, squared_error):
+    """Two UEs, log cosh(w ∓ 1), A = 1: ‖∇F‖² is the square of the mean error of a merge, not the mean of its square."""
+
+    def slopes(w):
+        gradient = np.tanh(w - np.array([1.0, -1.0]))
+        return (1 - 0.1 * (1 - gradient**2)) * np.tanh(w - np.array([1.0, -1.0]) - 0.1 * gradient)
+
+    settled = root_scalar(lambda w: np.dot(shares, slopes(w)), bracket=(0.0, 2.0)).root
+    merged, wanted = slopes(settled), slopes(settled).mean()
+    errors = merged - wanted
+    assert np.dot(shares, merged) == pytest.approx(0, abs=1e-9)
+    assert wanted**2 == pytest.approx(np.dot(shares, errors) ** 2)
+    assert wanted**2 == pytest.approx(squared_gradient, abs=5e-4)
+    assert np.dot(shares, errors**2) == pytest.approx(squared_error, abs=5e-4)
 
 
 def test_new_the_noise_of_a_merge_does_not_shrink_with_the_shares():
@@ -209,5 +228,5 @@ def test_no_factor_below_1_on_the_error_can_be_proved_so_2_is_within_twice_the_b
     gradient = (w - centres).mean()
     error = (w - merged_centre) - gradient
     assert gradient**2 == error**2 == 1.0
-    setting = Setting(1.0, 0.0, 1.0, 0.5, 0.5, 0)
+    setting = Premises(1.0, 0.0, 1.0, 0.5, 0.5, 0)
     assert sharpened(setting, error**2).after(10**9) == pytest.approx(2 * gradient**2)

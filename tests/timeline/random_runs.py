@@ -10,7 +10,7 @@ from perfeds2.allocation.bandwidth import Policy, Uplink, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import bandwidth_for_rate
 from perfeds2.timeline.rounds import Protocol, Stale
-from perfeds2.timeline.simulate import Schedule, Setting, simulate
+from perfeds2.timeline.simulate import Conditions, Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
 
 STALE: tuple[Stale, ...] = ("restart", "wait", "ignore")
@@ -40,10 +40,10 @@ class Run:
         )
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> Conditions:
         n = self.cell.ues
         compute_s = self.cell.compute_s(self.samples)
-        return Setting(
+        return Conditions(
             self.cell, self.protocol, self.payload_bits, compute_s, np.full(n, 1 / n), self.bandwidth, self.schedule
         )
 

@@ -9,7 +9,7 @@ from random_runs import STALE, Run, round_robin, runs
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
-from perfeds2.timeline.twin import Radio, Rules, play_with_processes
+from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
 
 
 def assert_agrees(run: Run, rounds: int) -> None:
@@ -17,7 +17,7 @@ def assert_agrees(run: Run, rounds: int) -> None:
     protocol = run.protocol
     history = play_with_processes(
         Radio(run.cell.signal_hz, run.cell.bandwidth_hz, run.bandwidth),
-        Rules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
+        RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
         run.cell.compute_s(run.samples),
         run.payload_bits,
         rounds,

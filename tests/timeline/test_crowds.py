@@ -15,17 +15,18 @@ from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.timeline import simulate as clock
 from perfeds2.timeline.crowd import split_crowd
+from perfeds2.timeline.file import load_timelines
 from perfeds2.timeline.rounds import Protocol, _smallest
-from perfeds2.timeline.simulate import Setting, play, play_crowd, simulate, start_clock
-from perfeds2.timeline.timeline import LOST, Timeline, load_timelines
+from perfeds2.timeline.simulate import Conditions, play, play_crowd, simulate, start_clock
+from perfeds2.timeline.timeline import LOST, Timeline
 
 
-def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Setting:
+def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Conditions:
     drawn = Cell.draw(ues, seed, **of_cell)
-    return Setting(drawn, Protocol(quorum, bound), 44_352.0, drawn.compute_s(120), np.full(ues, 1 / ues))
+    return Conditions(drawn, Protocol(quorum, bound), 44_352.0, drawn.compute_s(120), np.full(ues, 1 / ues))
 
 
-def follow_everybody(given: Setting, **limits) -> Timeline:
+def follow_everybody(given: Conditions, **limits) -> Timeline:
     return play(given, start_clock(given), **limits)[1]
 
 
@@ -45,6 +46,14 @@ def test_a_guess_as_large_as_usual_is_safe_in_a_large_cell(limits):
     guessed = play_crowd(given, split_crowd(given.cell, 240), **limits)
     assert guessed is not None
     assert_same(guessed, follow_everybody(given, **limits))
+
+
+def test_a_round_that_closes_at_the_horizon_belongs_to_it_in_a_crowd_too():
+    given = setting(3_000, 5, 5)
+    closed_s = follow_everybody(given, rounds=4).time_s
+    guessed = play_crowd(given, split_crowd(given.cell, 240), horizon_s=float(closed_s[3]))
+    assert guessed is not None
+    assert guessed.time_s.tolist() == closed_s.tolist()
 
 
 def test_where_everybody_is_equally_far_no_guess_is_safe():

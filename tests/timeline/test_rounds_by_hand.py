@@ -105,9 +105,32 @@ def test_where_rounds_wait_no_more_ues_work_than_can_be_served():
 
 def test_ties_go_to_the_smaller_number():
     timeline = play([1, 1, 1, 1], Protocol(2, None), rounds=2)
-    np.testing.assert_allclose(timeline.time_s, [2, 2])  # the other two have arrived too: they close round 1 at once
+    assert timeline.time_s.tolist() == [2.0, 2.0]  # the other two have arrived too: they close round 1 at once
+    assert timeline.arrival_s.tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert timeline.ues.tolist() == [[0, 1], [2, 3]]
     assert timeline.staleness.tolist() == [[0, 0], [1, 1]]
+    planned = play([1, 1, 1, 1], Protocol(2, None), rounds=1, schedule=lambda _: np.array([3, 1]))
+    assert planned.ues.tolist() == [[1, 3]]
+
+
+def test_who_arrives_as_the_round_closes_has_arrived():
+    # All four are there at 2 s, and two are merged then; UEs 2 and 3 have nothing left to do.
+    first = play([1, 1, 1, 1], Protocol(2, None), rounds=1)
+    assert first.open_arrival_s.tolist() == [NEVER, NEVER, 2.0, 2.0]
+    two = play([1, 1, 1, 1], Protocol(2, None), rounds=2)
+    assert two.prefix(1).open_arrival_s.tolist() == [NEVER, NEVER, 2.0, 2.0]
+    assert (two.until(1.9), two.until(2.0)) == (0, 2)
+    # S = 0: UE 1 is there as well, but w_1 exists: its job is lost, after it had arrived.
+    assert play([1, 1], Protocol(1, 0, "restart"), rounds=1).lost_arrival_s.tolist() == [2.0]
+
+
+def test_an_update_that_is_too_stale_is_refused_in_the_round_that_closes_as_it_arrives():
+    # UE 0 closes rounds at 2, 4 and 6 s. UE 1 is there at 6 s, with w_0, where S = 1: refused at once, not a round later.
+    timeline = play([1, 5], Protocol(1, 1, "ignore"), rounds=3)
+    assert timeline.time_s.tolist() == [2.0, 4.0, 6.0]
+    assert (timeline.lost_ue.tolist(), timeline.lost_round.tolist()) == ([1], [2])
+    assert timeline.lost_arrival_s.tolist() == [6.0]
+    assert timeline.open_version.tolist() == [3, 3]
 
 
 def test_synchronous_rounds_last_as_long_as_the_slowest():

@@ -13,9 +13,10 @@ from jaxtyping import config
 from random_runs import STALE, assert_same
 
 from perfeds2.network.cell import Cell
+from perfeds2.timeline.file import load_timelines, save_timelines
 from perfeds2.timeline.rounds import Protocol, Stale
-from perfeds2.timeline.simulate import Setting, play, simulate, start_clock
-from perfeds2.timeline.timeline import Timeline, load_timelines, save_timelines
+from perfeds2.timeline.simulate import Conditions, play, simulate, start_clock
+from perfeds2.timeline.timeline import Timeline
 
 
 def small(stale: Stale = "ignore", rounds: int = 12) -> Timeline:
@@ -210,6 +211,6 @@ def test_no_prefix_is_longer_than_the_timeline():
 
 def test_play_does_not_go_on_from_another_past():
     cell = Cell.draw(6, 1)
-    setting = Setting(cell, Protocol(2, 1, "ignore"), 1e5, cell.compute_s(50.0), np.full(6, 1 / 6))
+    setting = Conditions(cell, Protocol(2, 1, "ignore"), 1e5, cell.compute_s(50.0), np.full(6, 1 / 6))
     with pytest.raises(ValueError, match="the clock stands at round 0, but the past has 12 rounds"):
         play(setting, start_clock(setting), small(), rounds=1)

@@ -14,9 +14,9 @@ from perfeds2.deployment.flower.credentials import make_credentials
 from perfeds2.deployment.flower.engine import Site, read_json
 from perfeds2.deployment.flower.processes import Processes, is_alive, marked
 from perfeds2.deployment.settings import Settings
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import Folder, open_folder
-from perfeds2.spec.fields import InputError
 
 SERVER = "superlink"
 STARTS_WITHIN_S = 60.0

@@ -47,6 +47,7 @@ class Source:
     forms: tuple[Form, ...]  # the quickest to read first
     downloads: tuple[Download, ...]
     terms: str
+    not_read: tuple[str, ...] = ()  # files people may have of it, of which we read another version
 
 
 @dataclass(frozen=True)
@@ -102,17 +103,18 @@ MNIST = Source(
 CIFAR100 = Source(
     "cifar100",
     (
-        Form("official archive", (("cifar-100-python.tar.gz", "cifar-100-python.tar"),)),
+        Form("official archive", (("cifar-100-binary.tar.gz", "cifar-100-binary.tar"),)),
         Form("npz parts", (*((f"train_{number}.npz",) for number in range(1, 6)), ("test.npz",))),
     ),
     (
         Download(
-            "cifar-100-python.tar.gz",
-            ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
-            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            "cifar-100-binary.tar.gz",
+            ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
         ),
     ),
     "no licence stated; free for research that cites A. Krizhevsky's report of 2009",
+    not_read=("cifar-100-python.tar.gz", "cifar-100-python.tar"),  # pickles
 )
 SHAKESPEARE = Source(
     "shakespeare",
@@ -166,10 +168,16 @@ def folders(data_dir: Path | str | None = None) -> tuple[Path, ...]:
 
 def find(name: str, data_dir: Path | str | None = None) -> Found:
     """The first complete copy of a data set."""
-    now = _status(source(name), folders(data_dir))
+    wanted = source(name)
+    now = _status(wanted, folders(data_dir))
     if now.found is not None:
         return now.found
     looked = ", ".join(map(str, now.looked_in))
+    for path in (folder / file for base in now.looked_in for folder in (base / name, base) for file in wanted.not_read):
+        if _is_file(path):
+            raise DataMissing(
+                f"{path} is not read; expected {wanted.downloads[0].file} beside it: get it with `perfeds2 data fetch {name}`."
+            )
     what = f"{name} is incomplete ({', '.join(now.missing)} missing)" if now.missing else f"{name} was not found"
     raise DataMissing(
         f"{what}; looked in {looked}; get it with `perfeds2 data fetch {name}`, or say where it is with --data-dir."
@@ -268,10 +276,10 @@ def _fetch_one(download: Download, folder: Path, watch: Watch | None, downloader
 def check_roles(path: Path) -> None:
     """See that a text is LEAF's edition of the plays; throw it away if not."""
     from perfeds2.learning.datasets.formats import DataBroken
-    from perfeds2.learning.datasets.text import WHOLE, counts, read_roles
+    from perfeds2.learning.datasets.plays import WHOLE, count_roles, read_roles
 
     try:
-        found = counts(read_roles(path))
+        found = count_roles(read_roles(path))
     except DataBroken:
         path.unlink(missing_ok=True)
         raise

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Shaped
 
-from perfeds2.learning.models.model import MLP, Params
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import Params
 
 KERNEL = 5
 

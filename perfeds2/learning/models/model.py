@@ -1,8 +1,6 @@
 """What is the model, as named arrays and a function of them?"""
 
-import math
 import typing
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,32 +21,6 @@ class Model(typing.Protocol):
     def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
         """A logit per class."""
         ...
-
-
-@dataclass(frozen=True)
-class MLP:
-    """Fully connected layers with ReLU between them."""
-
-    sizes: tuple[int, ...]  # inputs, hidden layers, classes
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        """Uniform in ±1/√inputs, weights and biases; one draw for all of them compiles fastest."""
-        layers = list(zip(self.sizes[:-1], self.sizes[1:], strict=True))
-        uniform = jax.random.uniform(key, (sum((n + 1) * m for n, m in layers),), minval=-1.0)
-        params, first = {}, 0
-        for number, (inputs, outputs) in enumerate(layers, start=1):
-            last = first + (inputs + 1) * outputs
-            layer = uniform[first:last].reshape(inputs + 1, outputs) / math.sqrt(inputs)
-            params[f"dense{number}.weight"], params[f"dense{number}.bias"] = layer[:-1], layer[-1]
-            first = last
-        return params
-
-    def __call__(self, params: Params, x: Float[Array, "*s x"]) -> Float[Array, "*s c"]:
-        last = len(self.sizes) - 1
-        for number in range(1, last + 1):
-            x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
-            x = jax.nn.relu(x) if number < last else x
-        return x
 
 
 def cross_entropy(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:

@@ -107,7 +107,7 @@ def labels() -> Numbers:
     for labels_per_ue in (1, 2, 4, 6, 8, 10):
         parts = partition_by_label(labels, 20, labels_per_ue, seed=0)
         mix = np.zeros((20, 10))
-        for ue, (start, size) in enumerate(zip(parts.start, parts.train + parts.test, strict=True)):
+        for ue, (start, size) in enumerate(zip(parts.start, parts.train_count + parts.test_count, strict=True)):
             mix[ue] = np.bincount(labels[parts.order[start : start + size]], minlength=10) / size
         apart = np.abs(mix[:, None] - mix[None]).sum(axis=2)[np.triu_indices(20, 1)] / 2
         numbers.append(

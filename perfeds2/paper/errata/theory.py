@@ -15,7 +15,7 @@ from perfeds2.theory.constants import Constants, diversity, noise, smoothness
 from perfeds2.theory.optimum import optimum
 
 BEND = 4 / (3 * math.sqrt(3))  # the largest |f'''| of log cosh
-SMALL = bounds.Setting(smoothness=1.0, noise=1.0, diversity=1.0, gap=1.0, beta=0.1, staleness=4)
+SMALL = bounds.Premises(smoothness=1.0, noise=1.0, diversity=1.0, gap=1.0, beta=0.1, staleness=4)
 
 
 def min_for_max() -> Numbers:
@@ -38,7 +38,7 @@ def min_for_max() -> Numbers:
 def condition_on_beta() -> Numbers:
     scale, alpha, beta, rounds, start = 100.0, 1e-5, 0.05, 1000, 2.45
     constants = Constants(scale, scale, scale * BEND, 0.0, 0.0, 0.0, 0.0, gap=scale * math.log(math.cosh(start)))
-    setting = bounds.Setting(smoothness(constants, alpha), 0.0, 0.0, constants.gap, beta, staleness=0)
+    setting = bounds.Premises(smoothness(constants, alpha), 0.0, 0.0, constants.gap, beta, staleness=0)
 
     def mean_square(step: float) -> float:
         w, total = start, 0.0
@@ -115,7 +115,7 @@ def unequal_participation() -> Numbers:
     constants = Constants(
         1.0, 1.0, BEND, 0.0, 0.0, float(gradients.std(axis=0).max()), float((1 - gradients**2).std(axis=0).max()), gap=0.0
     )  # fmt: skip
-    setting = bounds.Setting(smoothness(constants, alpha), 0.0, diversity(constants, alpha), 0.0, beta, staleness=4)
+    setting = bounds.Premises(smoothness(constants, alpha), 0.0, diversity(constants, alpha), 0.0, beta, staleness=4)
     w, models, tanh = 0.0, [], math.tanh  # slope() again, on plain numbers, which is faster
     for _ in range(rounds // 4):
         models.append(w)  # it moves by 1e-5 within the four rounds

@@ -9,15 +9,19 @@ import numpy as np
 import optax
 import pytest
 
-from perfeds2.learning import together as module
+from perfeds2.learning import train_many as module
 from perfeds2.learning.data import Generated, Shards
-from perfeds2.learning.datasets.text import Role, Windows
-from perfeds2.learning.models.model import MLP, cross_entropy
+from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.datasets.plays import Role
+from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.pool import Pool, SomeOfPool
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Task, digits, synthetic
-from perfeds2.learning.together import Among, Pool, Trial, bytes_of, groups, own_data, train_together
+from perfeds2.learning.task import Task
 from perfeds2.learning.train import evaluation_points, train
+from perfeds2.learning.train_many import Trial, bytes_of, group_trials, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -33,7 +37,7 @@ def trial(protocol, seed=0, learner=None, *, task=None, rounds=25, every_s=None,
 
 def alone(one, **options):
     return list(
-        train(one.task, one.timeline, one.learner, one.points, alpha=0.1, seed=one.seed, **options),
+        train(one.task, one.timeline, one.learner, one.points, seed=one.seed, **options),
     )[-1]
 
 
@@ -48,7 +52,7 @@ def assert_same(ours, theirs, tolerance=1e-5):
 def test_each_seed_gets_what_it_gets_alone():
     protocol = Protocol(1)
     trials = [trial(protocol, seed) for seed in range(3)]
-    end = list(train_together(trials, alpha=0.1))[-1]
+    end = list(train_together(trials))[-1]
     for number, one in enumerate(trials):
         assert_same(end[number], alone(one))
 
@@ -60,15 +64,27 @@ def test_trials_may_differ_in_rounds_points_step_sizes_and_data():
         trial(Protocol(2, 1, "wait"), 2, Learner(PerFed(0.1), 0.1, batch=8), rounds=3, about=2),
     ]
     assert len({len(one.points) for one in trials}) == 3
-    end = list(train_together(trials, alpha=0.1))[-1]
+    end = list(train_together(trials))[-1]
     for number, one in enumerate(trials):
         assert_same(end[number], alone(one))
+
+
+def test_each_is_evaluated_with_its_own_alpha():
+    learners = [Learner(FedAvg(), batch=8, alpha=alpha) for alpha in (0.0, 0.5, None)]
+    trials = [trial(Protocol(2, 2), 0, learner, rounds=6) for learner in learners]
+    assert group_trials(trials) == [[0, 1, 2]]
+    end = list(train_together(trials))[-1]
+    for number, one in enumerate(trials):
+        assert_same(end[number], alone(one))
+    personal = [[row["train_loss_personal"] for row in own] for own in end.values]
+    assert personal[0] == pytest.approx([row["train_loss"] for row in end.values[0]])  # a step of 0 is none
+    assert (np.array(personal[1]) < personal[2]).all()  # 0.5 goes further than the default
 
 
 def test_optimisers_and_local_steps_are_kept_apart_too():
     learner = Learner(FedProx(0.3), batch=8, local_steps=2, optimiser=optax.sgd(0.05, momentum=0.9))
     trials = [trial(Protocol(2, 2), seed, learner, rounds=5 + 4 * seed) for seed in range(3)]
-    end = list(train_together(trials, alpha=0.1))[-1]
+    end = list(train_together(trials))[-1]
     for number in (0, 2):
         assert_same(end[number], alone(trials[number]))
 
@@ -85,7 +101,7 @@ def test_data_that_cannot_be_joined_are_stacked():
     pool = Pool.of(each)
     assert pool.shared is None
     for number, own in enumerate(each):
-        ours = own_data(None, [leaf[number] for leaf in pool.own], pool.structure, 6)
+        ours = pool.layout.data_of(None, [leaf[number] for leaf in pool.own])
         assert isinstance(ours, Generated)
         assert (jax.random.key_data(ours.key) == jax.random.key_data(own.key)).all()  # type: ignore[attr-defined]
         assert replace(ours, key=own.key) == own  # type: ignore[attr-defined]
@@ -100,7 +116,9 @@ def test_among_others_a_ue_draws_what_it_draws_alone():
         pool = Pool.of(each)
         for number, own in enumerate(each):
             assert pool.shared is not None
-            among = Among(pool.shared, pool.own[0][number], own.ues)
+            among = pool.layout.data_of(pool.shared, [pool.own[0][number]])
+            assert isinstance(among, SomeOfPool)
+            np.testing.assert_array_equal(among.train_count, own.train_count)
             for ue in range(own.ues):
                 at = jnp.asarray(ue)
                 for ours, theirs in (
@@ -123,26 +141,26 @@ def test_groups_hold_equal_shapes_and_no_more_than_memory_allows():
         trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=8), task=wide),
         trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=9)),
     ]
-    assert groups(trials) == [[0, 1, 3], [2], [4], [5], [6]]
+    assert group_trials(trials) == [[0, 1, 3], [2], [4], [5], [6]]
     two = 2 * max(bytes_of(trials[number]) for number in (0, 1, 3))
-    assert groups(trials, two) == [[0, 1], [3], [2], [4], [5], [6]]
-    assert groups(trials, 1)[:3] == [[0], [1], [3]]
+    assert group_trials(trials, two) == [[0, 1], [3], [2], [4], [5], [6]]
+    assert group_trials(trials, 1)[:3] == [[0], [1], [3]]
     with pytest.raises(ValueError, match="differ in shape"):
-        next(train_together(trials, alpha=0.1))
+        next(train_together(trials))
 
 
 def test_resumed_from_different_points_all_end_the_same():
     """A kill can leave one trial saved further on than another."""
     trials = [trial(Protocol(2, 2), seed, rounds=10 + 6 * seed) for seed in range(3)]
-    whole = list(train_together(trials, alpha=0.1))[-1]
+    whole = list(train_together(trials))[-1]
     resume = []
     for stop, one in zip((0, 2, 3), trials, strict=True):
-        steps = train(one.task, one.timeline, one.learner, one.points, alpha=0.1, seed=one.seed)
+        steps = train(one.task, one.timeline, one.learner, one.points, seed=one.seed)
         training = None
         for _ in range(stop):
             training = next(steps)
         resume.append(training)
-    stands = list(train_together(trials, alpha=0.1, resume=resume))
+    stands = list(train_together(trials, resume=resume))
     assert stands[0].moved == [0]
     assert stands[2].moved == [0, 1]
     for number in range(3):
@@ -151,7 +169,7 @@ def test_resumed_from_different_points_all_end_the_same():
 
 def test_one_of_a_group_can_be_resumed_alone():
     trials = [trial(Protocol(2, bound), seed, rounds=60) for seed, bound in enumerate((2, None, 1))]
-    halfway = next(stand for stand in train_together(trials, alpha=0.1) if len(stand.values[0]) == 3)
+    halfway = next(stand for stand in train_together(trials) if len(stand.values[0]) == 3)
     for number, one in enumerate(trials):
         saved = halfway[number]
         saved = replace(saved, state=jax.tree.map(lambda w: jnp.asarray(np.asarray(w)), saved.state))
@@ -162,7 +180,7 @@ def test_a_diverged_trial_stops_and_leaves_the_others_alone():
     trials = [
         trial(Protocol(2, 2), seed, Learner(FedAvg(), beta, batch=8)) for seed, beta in enumerate((0.1, 1e30, 0.2))
     ]
-    stands = list(train_together(trials, alpha=0.1, stop_when_diverged=True))
+    stands = list(train_together(trials, stop_when_diverged=True))
     for number in (0, 2):
         assert_same(stands[-1][number], alone(trials[number]))
     values = stands[-1].values[1]
@@ -185,7 +203,7 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
 
     monkeypatch.setattr("perfeds2.learning.replay.cross_entropy", counted)
     trials = [trial(Protocol(2, 2), seed, Learner(FedAvg(), batch=7), rounds=20 + seed) for seed in range(3)]
-    steps = train_together(trials, alpha=0.1)
+    steps = train_together(trials)
     next(steps)
     traced = len(calls)
     assert traced > 0
@@ -196,4 +214,4 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
 def test_memory_known_of_a_device_limits_the_groups(monkeypatch):
     trials = [trial(Protocol(2, 2), seed, rounds=3) for seed in range(3)]
     monkeypatch.setattr(module, "_device_bytes", lambda: 4 * bytes_of(trials[0]) + 8)
-    assert groups(trials) == [[0, 1], [2]]
+    assert group_trials(trials) == [[0, 1], [2]]

@@ -1,7 +1,7 @@
 """How are several trainings done at once?
 
 A GPU has little to do with one small model. Trainings of equal shape (same model, objective, batch and quorum; other
-data, timelines, weights and step sizes) are one compiled loop with one more axis. Each gets the numbers it gets alone,
+data, timelines, weights, α and β) are one compiled loop with one more axis. Each gets the numbers it gets alone,
 but for the order in which floats are added up.
 """
 
@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
-from perfeds2.learning.data import Batch, Data, Part, Shards
-from perfeds2.learning.datasets.text import Windows
+from perfeds2.learning.data import Joinable
 from perfeds2.learning.evaluate import look_at_ues, ues_at_once
-from perfeds2.learning.models.model import Model, Params
-from perfeds2.learning.replay import Learner, Program, Script, State, job_key, play_round, split, start
+from perfeds2.learning.models.model import Params
+from perfeds2.learning.pool import Layout, Pool, stack
+from perfeds2.learning.replay import Known, Learner, Program, Script, State, play_round, split, start
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import Point, Training, Values, diverged, mean_values, no_values
+from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 
 MOST_BYTES = 8 << 30  # for the weights and data of trainings that are done together
@@ -36,7 +36,7 @@ class Trial:
     task: Task
     timeline: Timeline
     learner: Learner
-    points: Sequence[Point]  # when to evaluate
+    points: Sequence[EvaluationPoint]  # when to evaluate
     seed: int = 0
 
 
@@ -56,7 +56,7 @@ class Trainings:
         return Training(list(self.values[number]), State(own.params, shelf, own.optimiser))
 
 
-def groups(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
+def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
     """Which trials, by number, go together: those of equal shape, as many as there is memory for."""
     most_bytes = most_bytes or min(MOST_BYTES, _device_bytes() // 2)
     alike: dict[Hashable, list[int]] = defaultdict(list)
@@ -75,7 +75,7 @@ def shape_of(trial: Trial) -> Hashable:
     learner, data = trial.learner, trial.task.data
     numbers, structure = split(learner.objective)
     leaves, tree = jax.tree.flatten(data)
-    joined = isinstance(data, Shards | Windows)  # then it does not matter how many samples there are
+    joined = isinstance(data, Joinable)  # then it does not matter how many samples there are
     shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
     return (
         *(trial.task.model, trial.task.ues, tree, shapes, trial.timeline.quorum),
@@ -99,7 +99,6 @@ def _device_bytes() -> int:
 def train_together(
     trials: Sequence[Trial],
     *,
-    alpha: float,
     resume: Sequence[Training | None] | None = None,
     stop_when_diverged: bool = False,
 ) -> Iterator[Trainings]:
@@ -110,27 +109,25 @@ def train_together(
     """
     if len({shape_of(trial) for trial in trials}) != 1:
         raise ValueError(
-            "the trials differ in shape, so they cannot be trained together; sort them with groups() first."
+            "the trials differ in shape, so they cannot be trained together; sort them with group_trials() first."
         )
     first, points = trials[0], [trial.points for trial in trials]
     resume = [None] * len(trials) if resume is None else resume
     scripts = [Script.of(trial.timeline) for trial in trials]
     slots = max(script.slots for script in scripts)
-    mesh = _mesh(len(trials))
     pool = Pool.of([trial.task.data for trial in trials])
-    program = Program.of(first.task.model, first.learner, first.timeline.quorum)
-    loop = _Loop(pool.structure, pool.ues, mesh)
-    each = loop.place(
+    common = _Common(
+        Program.of(first.task.model, first.learner, first.timeline.quorum), pool.layout, _mesh(len(trials))
+    )
+    knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
+    each = common.place(
         (
-            _stack([_as_long_as(script, scripts, slots) for script in scripts]),
-            pool.own,
-            _stack([split(trial.learner.objective)[0] for trial in trials]),
-            jnp.asarray([trial.learner.beta for trial in trials], jnp.float32),
-            _stack([job_key(trial.seed) for trial in trials]),
+            stack([_as_long_as(script, scripts, slots) for script in scripts]),
+            replace(stack([replace(known, data=None) for known in knowns]), data=pool.own),
         )
     )
-    everybody = loop.place(pool.shared, split=False)
-    state = loop.place(_stack([_begin(*one, slots) for one in zip(trials, scripts, resume, strict=True)]))
+    everybody = common.place(pool.shared, split=False)
+    state = common.place(stack([_begin(*one, slots) for one in zip(trials, scripts, resume, strict=True)]))
     values = [[] if one is None else list(one.values) for one in resume]
     own_slots = [script.slots for script in scripts]
     if all(len(own) == len(times) for own, times in zip(values, points, strict=True)):
@@ -145,14 +142,10 @@ def train_together(
         looked = np.empty(0)
         if point == 0 or (end > begin).any():
             most = int((end - begin).max())
-            rounds = loop.place((jnp.asarray(begin), jnp.asarray(end)))
-            state = _rounds_together(state, each, everybody, *rounds, most, program=program, loop=loop)
+            rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
+            state = _rounds_together(state, each, everybody, *rounds, most, common=common)
             table = _evaluate_together(
-                *(state.params, each[1], everybody, jnp.asarray(alpha, jnp.float32)),
-                model=first.task.model,
-                lengths=pool.lengths,
-                at_once=ues_at_once(len(trials)),
-                loop=loop,
+                state.params, each[1], everybody, at_once=ues_at_once(len(trials)), common=common
             )
             looked = np.asarray(table)
         for number in moving:
@@ -164,11 +157,11 @@ def train_together(
 
 
 @dataclass(frozen=True)
-class _Loop:
-    """What is the same in all compiled work on several trials."""
+class _Common:
+    """What is the same for all trials that are trained together, and no array."""
 
-    data: Any  # the structure of a trial's own data
-    ues: int
+    program: Program
+    layout: Layout  # of their data
     mesh: Mesh | None  # the devices that share the trials
 
     def place(self, tree: Any, *, split: bool = True) -> Any:
@@ -184,6 +177,10 @@ class _Loop:
         specs = tuple(each if axis else all_ for axis in axes)
         return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=each, check_vma=False)
 
+    def known(self, own: Known, everybody: Any) -> Known:
+        """What one trial knows, with its data."""
+        return replace(own, data=self.layout.data_of(everybody, own.data))
+
 
 def _mesh(trials: int) -> Mesh | None:
     """As many devices as can have the same number of trials."""
@@ -192,143 +189,47 @@ def _mesh(trials: int) -> Mesh | None:
     return Mesh(np.array(devices[:count]), ("trials",)) if count > 1 else None
 
 
-@partial(jax.jit, static_argnames=("program", "loop"), donate_argnames="state")
+@partial(jax.jit, static_argnames="common", donate_argnames="state")
 def _rounds_together(
     state: State,
-    each: Any,
+    each: tuple[Script, Known],
     everybody: Any,
     begin: Int[Array, " p"],
     end: Int[Array, " p"],
     most: Int[Array, ""],
     *,
-    program: Program,
-    loop: _Loop,
+    common: _Common,
 ) -> State:
     """Every trial plays its rounds ``begin`` to ``end`` − 1; ``most`` is how many the longest has."""
 
     def play(state: State, each: Any, everybody: Any, begin: Array, end: Array, most: Array) -> State:
-        def one(step: Array, state: State, each: Any, begin: Array, end: Array) -> State:
-            script, own, numbers, beta, key = each
-            k = begin + step
-            data = own_data(everybody, own, loop.data, loop.ues)
-            return play_round(program, state, script, data, numbers, beta, key, k, alive=k < end)
+        def one(step: Array, state: State, each: tuple[Script, Known], begin: Array, end: Array) -> State:
+            (script, own), k = each, begin + step
+            return play_round(common.program, common.known(own, everybody), script, state, k, alive=k < end)
 
         def all_(step: Array, state: State) -> State:
             return jax.vmap(partial(one, step))(state, each, begin, end)
 
         return jax.lax.fori_loop(0, most, all_, state)
 
-    return loop.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
+    return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 
 
-@partial(jax.jit, static_argnames=("model", "lengths", "at_once", "loop"))
+@partial(jax.jit, static_argnames=("at_once", "common"))
 def _evaluate_together(
-    params: Params,
-    own: Any,
-    everybody: Any,
-    alpha: Float[Array, ""],
-    *,
-    model: Model,
-    lengths: tuple[int, int],
-    at_once: int | None,
-    loop: _Loop,
+    params: Params, own: Known, everybody: Any, *, at_once: int | None, common: _Common
 ) -> Float[Array, "p n 4"]:
-    def look(params: Params, own: Any, everybody: Any, alpha: Array) -> Array:
-        def one(params: Params, own: Any) -> Array:
-            data = own_data(everybody, own, loop.data, loop.ues)
-            return look_at_ues(params, data, alpha, model=model, lengths=lengths, at_once=at_once)
+    def look(params: Params, own: Known, everybody: Any) -> Array:
+        def one(params: Params, own: Known) -> Array:
+            known, model, lengths = common.known(own, everybody), common.program.model, common.layout.lengths
+            return look_at_ues(params, known.data, known.alpha, model=model, lengths=lengths, at_once=at_once)
 
         return jax.vmap(one)(params, own)
 
-    return loop.shared(look, True, True, False, False)(params, own, everybody, alpha)
-
-
-# ---- many trials' data, each of them once
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["everybody", "first"], meta_fields=["ues"])
-@dataclass(frozen=True)
-class Among:
-    """The data of a trial's UEs among those of all trials' UEs."""
-
-    everybody: Data
-    first: Int[Array, ""]  # where the trial's UE 0 stands
-    ues: int
-
-    def lengths(self) -> tuple[int, int]:
-        return self.everybody.lengths()
-
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
-        return self.everybody.batches(key, self.first + ue, shape)
-
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
-        return self.everybody.train_part(self.first + ue, length)
-
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
-        return self.everybody.test_part(self.first + ue, length)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The data of several trials: what they share, and what each has of its own, stacked."""
-
-    shared: Data | None
-    own: list[Array]
-    structure: Any  # of one trial's own
-    ues: int  # of one trial
-    lengths: tuple[int, int]  # of the parts an evaluation looks at
-
-    @classmethod
-    def of(cls, data: Sequence[Data]) -> "Pool":
-        """Samples that lie flat are laid behind one another, so trials with the same data share them."""
-        each = list({id(one): one for one in data}.values())
-        place = {id(one): number for number, one in enumerate(each)}
-        ues = data[0].ues
-        train, test = (max(lengths) for lengths in zip(*(one.lengths() for one in each), strict=True))
-        shared = None
-        if all(isinstance(one, Shards) for one in each):
-            shared = _join_shards(each)
-        elif all(isinstance(one, Windows) for one in each):
-            shared = _join_windows(each)
-        own = data if shared is None else [jnp.asarray(ues * place[id(one)], jnp.int32) for one in data]
-        return cls(
-            shared, _stack([jax.tree.leaves(one) for one in own]), jax.tree.structure(own[0]), ues, (train, test)
-        )
-
-
-def own_data(shared: Data | None, own: list[Array], structure: Any, ues: int) -> Data:
-    """One trial's data, in a compiled loop."""
-    mine = jax.tree.unflatten(structure, own)
-    return mine if shared is None else Among(shared, mine, ues)
-
-
-def _join_shards(each: Sequence[Any]) -> Shards:
-    begin = np.cumsum([0, *(one.y.shape[0] for one in each[:-1])])
-    return Shards(
-        jnp.concatenate([one.x for one in each]),
-        jnp.concatenate([one.y for one in each]),
-        jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
-        jnp.concatenate([one.train for one in each]),
-        jnp.concatenate([one.test for one in each]),
-    )
-
-
-def _join_windows(each: Sequence[Any]) -> Windows:
-    begin = np.cumsum([0, *(one.text.size for one in each[:-1])])
-    return Windows(
-        jnp.concatenate([one.text for one in each]),
-        jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
-        jnp.concatenate([one.train for one in each]),
-        jnp.concatenate([one.test_start + int(at) for one, at in zip(each, begin, strict=True)]),
-        jnp.concatenate([one.test for one in each]),
-    )
+    return common.shared(look, True, True, False)(params, own, everybody)
 
 
 # ---- trials of different length as arrays of one length
-
-
-def _stack(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script:

@@ -1,0 +1,145 @@
+"""What do commands share: flags from the settings, a spec from the flags, a bar while it runs."""
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+
+from perfeds2.errors import InputError
+from perfeds2.spec.fields import put, put_flags, put_text, read_toml, resolve, settings
+
+if TYPE_CHECKING:
+    from perfeds2.runs.execute import Progress
+    from perfeds2.spec.fields import Spec
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose help lists the names there are. They are looked up when it is shown: some need JAX."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        texts = {each.keyword: each.help() for each in settings()}
+        for parameter in self.params:
+            if parameter.name in texts:
+                parameter.help = texts[parameter.name]  # type: ignore[attr-defined]  # an option
+        super().format_help(ctx, formatter)
+
+
+def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any) -> Any:
+    """A flag of a command, as the default of its parameter: ``flag("--retries", "How often …", "N", 2)``."""
+    return typer.Option(default, name, help=help_, metavar=look or None, **more)
+
+
+def _forget_compiled(wanted: bool | None) -> None:
+    if wanted:
+        os.environ["PERFEDS2_COMPILE_CACHE"] = "off"  # also for processes that are started from here
+
+
+COMPILE_ANEW = flag(
+    "--no-compile-cache",
+    "Compile everything anew, and keep nothing in the user's cache.",
+    callback=_forget_compiled,
+    expose_value=False,
+)
+COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
+    "spec": (Path | None, flag("--spec", "A TOML file that stands for all flags; flags go over it.", "FILE")),
+    "set_": (list[str] | None, flag("--set", "Any setting of the spec: section.key=value. Repeatable.", "KEY=VALUE")),
+    "out": (Path | None, flag("--out", "Where the results go. (default: a new folder in runs/)", "DIR")),
+    "resume": (Path | None, flag("--resume", "Go on with a run that was interrupted or killed.", "DIR")),
+    "no_compile_cache": (bool | None, COMPILE_ANEW),
+    "yes": (bool, flag("--yes", "Start also what would take more than a day.", default=False)),
+    "quiet": (bool, flag("--quiet", "No progress, no table.", default=False)),
+}
+
+
+def with_settings(
+    command: Callable[..., None], leave_out: Sequence[str] = (), own: Mapping[str, tuple[Any, Any]] | None = None
+) -> Callable[..., None]:
+    """Give a command a flag for every setting, its own flags, and those every command has."""
+    flags: dict[str, tuple[Any, Any]] = {}
+    for each in settings():
+        panel = {"rich_help_panel": each.panel}
+        kind = str | None if each.look else bool | None
+        flags[each.keyword] = (kind, flag(each.flag, each.description, each.look, **panel))
+        if each.keyword == "seeds":
+            flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
+    every = {**flags, **(own or {}), **COMMON}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in every.items()
+        if name not in leave_out
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions take attributes
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path | None = None) -> "Spec":
+    """From a spec file, then flags, then --set; or from the folder to be resumed. Takes them out of what was given."""
+    spec_file, assignments, flags = take_settings(given)
+    if resume is None:
+        return resolve(nested_values(spec_file, flags, assignments, defaults))
+    if flags or spec_file or assignments:
+        raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
+    if not (resume / "spec.toml").exists():
+        raise InputError(f"--resume {resume} holds no run (no spec.toml); give the folder of a run that was started.")
+    return resolve(read_toml(resume / "spec.toml"))
+
+
+def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:
+    """The spec file, the assignments and the flags that were given."""
+    spec_file, assignments = given.pop("spec"), given.pop("set_") or []
+    names = ["seed", *(each.keyword for each in settings())]
+    flags = {name: value for name in names if (value := given.pop(name, None)) is not None}
+    return spec_file, assignments, flags
+
+
+def nested_values(
+    spec_file: Path | None, flags: Mapping[str, Any], assignments: Sequence[str], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A spec's nested values: from its file, then flags, then --set. ``defaults`` are a command's own, of its run."""
+    values: dict[str, Any] = {} if spec_file is None else read_toml(spec_file)
+    for key, value in defaults.items():
+        if key not in values.get("run", {}):
+            put(values, "run", key, value)
+    put_flags(values, flags)
+    for assignment in assignments:
+        put_text(values, assignment)
+    return values
+
+
+def new_folder(out: Path | None, name: str) -> Path:
+    """Where the results go: as asked, or the first of runs/name-1, runs/name-2, … that does not exist."""
+    from perfeds2.runs.folder import free_folder
+
+    return out or free_folder(Path("runs"), name)
+
+
+@contextmanager
+def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]":
+    """Progress on stderr: simulated time and rounds a second. Quiet or not, Ctrl-C is heeded at every step."""
+    from perfeds2.report.terminal import progress
+
+    first: list[float] = []  # when the first rounds had been trained: compiling is over
+    with progress(quiet, command) as tell:
+
+        def watch(now: "Progress") -> None:
+            if now.rounds and not first:
+                first.append(time.monotonic())
+            speed = now.rounds / max(time.monotonic() - first[0], 1.0) if first else 0.0
+            detail = f"simulated {now.time_s:.4g} s, {speed:,.0f} rounds/s"
+            tell(now.share, f"{now.algorithm} seed {now.seed}", detail)
+
+        yield watch
+
+
+def prepare_to_train() -> None:
+    from perfeds2.learning.compiled import deterministic, keep_compiled
+
+    os.environ.update(deterministic())
+    keep_compiled()

@@ -1,0 +1,62 @@
+"""perfeds2 report: draw a folder again."""
+
+from pathlib import Path
+
+import typer
+
+from perfeds2.commands.common import flag
+from perfeds2.console import guarded, say
+from perfeds2.errors import InputError
+
+
+def report(
+    folder: Path = typer.Argument(
+        help="A run's folder, or one of figures that perfeds2 reproduce made.", metavar="DIR"
+    ),
+    paper: bool = flag(
+        "--paper", "Also PDF and PNG figures in a two-column paper's style, and a LaTeX table.", default=False
+    ),
+    out: Path | None = flag(
+        "--out", "Where the paper figures go. (default: DIR/figures; DIR for reproduced ones)", "DIR"
+    ),
+    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+) -> None:
+    """Draw a folder again: its page, and with --paper the figures for a paper."""
+    with guarded("report", []):
+        is_set = (folder / "reproduce.toml").exists()
+        if not (is_set or (folder / "summary.json").exists()):
+            raise InputError(
+                f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
+            )
+        try:
+            for path in _draw_set(folder, paper, out) if is_set else _draw_run(folder, paper, out):
+                kind = {".html": "Report", ".tex": "Table"}.get(path.suffix, "Figure")
+                say(quiet, f"{kind}: {path}")
+        except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
+            raise InputError(f"{folder} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
+        except (ValueError, OSError) as error:  # a file of the folder is missing or corrupt, or cannot be written
+            raise InputError(f"{folder}: {' '.join(str(error).split())}") from None
+
+
+def _draw_run(folder: Path, paper: bool, out: Path | None) -> list[Path]:
+    from perfeds2.report.page import write_report
+
+    written = [write_report(folder)]
+    if paper:
+        from perfeds2.report.paper import write_paper_figures
+
+        written += write_paper_figures(folder, out)
+    return written
+
+
+def _draw_set(folder: Path, paper: bool, out: Path | None) -> list[Path]:
+    from perfeds2.paper.reproduce import command_of, load_figures
+    from perfeds2.report.reproduction import write_figure
+    from perfeds2.report.reproduction_page import write_page
+
+    figures = load_figures(["all"])
+    written = [write_page(figures, folder, command_of(folder))]
+    for figure in figures:
+        if paper and (csv := folder / f"{figure.name}.csv").exists():
+            written += write_figure(figure, csv, out or folder)
+    return written

@@ -1,0 +1,79 @@
+"""perfeds2 reproduce: the paper's figures again."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from perfeds2.commands.common import COMPILE_ANEW, flag, prepare_to_train, watching
+from perfeds2.console import guarded, say
+from perfeds2.errors import InputError
+
+
+def reproduce(
+    names: list[str] | None = typer.Argument(
+        None, help="Which figures: exp_1 … exp_8, or all.", metavar="FIGURE", show_default=False
+    ),
+    scale: Literal["quick", "paper"] = flag(
+        "--scale", "quick is 10 to 150 simulated seconds a run, paper 600 to 2,000.", default="quick"
+    ),
+    seeds: str | None = flag(
+        "--seeds",
+        "How many (5 is 0..4), or which: 0,3,7 or 0..9. A verdict takes five. (default: 5, and 3 for quick)",
+        "SEEDS",
+    ),
+    data_dir: Path | None = flag(
+        "--data-dir", "Where the data sets are; else $PERFEDS2_DATA, then the user's cache.", "DIR"
+    ),
+    task: list[str] | None = flag("--task", "Just the panels on mnist, cifar100 or shakespeare. Repeatable.", "NAME"),
+    out: Path | None = flag("--out", "Where everything goes. (default: runs/reproduce-SCALE)", "DIR"),
+    changes: list[str] | None = flag(
+        "--set", "Try a setting instead of the paper's: learning.beta=0.02. Repeatable.", "SECTION.KEY=VALUE"
+    ),
+    claims: bool = flag("--claims", "Print which claims of Section VI hold, by what is in --out.", default=False),
+    markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
+    no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
+    quiet: bool = flag("--quiet", "No progress, no table.", default=False),
+) -> None:
+    """Run figures of the paper's Section VI again, with seeds, and judge what it claims.
+
+    The same command again goes on where it was interrupted; runs that figures share are done once. The output folder
+    gets every figure as CSV, PDF and PNG, and reproduction.html with the ledger of claims.
+    """
+    place: list[Path] = []
+    with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
+        from perfeds2.paper.claims import ledger
+        from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs
+        from perfeds2.paper.reproduce import reproduce as run_figures
+        from perfeds2.report.ledger import ledger_markdown, print_ledger, write_ledger
+        from perfeds2.spec.fields import put_text, resolve
+
+        if not names and not (claims or markdown):
+            raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
+        path = out or Path("runs") / f"reproduce-{scale}"
+        if names:
+            from perfeds2.report.reproduction import write_figure
+            from perfeds2.report.reproduction_page import write_page
+
+            prepare_to_train()
+            seeds = seeds or ("3" if scale == "quick" else "5")
+            figures, all_seeds = load_figures(names), resolve({"run": {"seeds": seeds}}).run.seeds
+            changed: dict[str, Any] = {}
+            for assignment in changes or ():
+                put_text(changed, assignment)
+            runs = plan_runs(figures, all_seeds, scale, task, changed)
+            open_set(path, scale, changed)
+            place.append(path)
+            written: list[Path] = []
+            with watching(quiet, "reproduce") as watch:
+                for figure, table in run_figures(figures, runs, path, watch, data_dir):
+                    written += [table, *write_figure(figure, table, path)]
+            written += write_ledger(ledger(path), path)
+            written.append(write_page(load_figures(["all"]), path, command_of(path)))
+            say(quiet, "\n".join(f"Wrote: {file}" for file in written))
+        if markdown:
+            typer.echo(ledger_markdown(ledger(path)))
+        elif claims and not quiet:
+            print_ledger(ledger(path))

@@ -1,0 +1,15 @@
+"""perfeds2 simulate: only the clock."""
+
+from typing import Any
+
+from perfeds2.commands.compare import do_spec
+
+LEAVES_OUT = (  # what a clock has no use for
+    *("data_dir", "alpha", "beta", "proximal", "eval_every_s", "target_accuracy", "stop_when_diverged"),
+    "no_compile_cache",
+)
+
+
+def simulate(**given: Any) -> None:
+    """Play only the clock: who is merged when, how stale, who waits. Trains nothing."""
+    do_spec("simulate", given, {"seeds": [0]})

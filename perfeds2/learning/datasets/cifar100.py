@@ -1,0 +1,100 @@
+"""CIFAR-100: 60,000 small photographs of 100 things, and LeNet-5."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from perfeds2.learning.data import Shards
+from perfeds2.learning.datasets.formats import (
+    DataBroken,
+    NotTooLong,
+    everything,
+    in_one_sentence,
+    read_npy_of_bytes,
+    times,
+    unpacked,
+)
+from perfeds2.learning.datasets.images import Images, check_labels, shards_of_images
+from perfeds2.learning.datasets.sources import Found, find
+from perfeds2.learning.models.lenet import LeNet
+from perfeds2.learning.task import Recipe
+
+Labelled = tuple[UInt8[np.ndarray, "N p"], UInt8[np.ndarray, " N"]]
+RECORD_BYTES = 2 + 3072  # of the binary archive: a coarse label, a fine one, then the pixels
+
+
+def cifar100_data(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Shards:
+    """Each UE knows ``labels_per_ue`` of the 100 fine labels; its test part is taken from the official test set."""
+    return shards_of_images(_read_once(find("cifar100", data_dir)), ues, labels_per_ue, seed)
+
+
+@lru_cache(maxsize=1)
+def _read_once(found: Found) -> Images:
+    """For all seeds: unpacking takes seconds."""
+    return read_cifar100_parts(found.files) if found.form == "npz parts" else read_cifar100_archive(found.files[0])
+
+
+def read_cifar100_archive(path: Path) -> Images:
+    """From the official ``cifar-100-binary.tar.gz``: its members ``train.bin`` and ``test.bin``. Nothing is extracted."""
+    found: dict[str, Labelled] = {}
+    with in_one_sentence(path), unpacked(path) as file:
+        with tarfile.open(fileobj=io.BufferedReader(NotTooLong(file)), mode="r|") as archive:
+            for member in archive:
+                name = member.name.rpartition("/")[2]
+                if name in ("train.bin", "test.bin") and member.isreg():
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    found[name] = _records(path, name, everything(content))
+        missing = [name for name in ("train.bin", "test.bin") if name not in found]
+        if missing:
+            raise DataBroken(
+                f"{path} lacks {' and '.join(missing)}; expected the binary version, cifar-100-binary.tar.gz."
+            )
+    return Images(*found["train.bin"], *found["test.bin"])
+
+
+def _records(path: Path, name: str, raw: bytes) -> Labelled:
+    if len(raw) % RECORD_BYTES:
+        raise DataBroken(f"{path} has {len(raw)} bytes in {name}; expected records of {RECORD_BYTES}.")
+    records = np.frombuffer(raw, np.uint8).reshape(-1, RECORD_BYTES)
+    return _checked_images(path, records[:, 2:], records[:, 1])
+
+
+def read_cifar100_parts(files: Sequence[Path]) -> Images:
+    """From npz files of ``data`` (rows of 1024 red, green, blue values) and ``fine_labels``; the last is the test set."""
+    with ThreadPoolExecutor() as threads:  # unpacking takes its time and leaves the interpreter alone
+        parts = list(threads.map(_read_npz_part, files))
+    x, y = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
+    return Images(x, y, *parts[-1])
+
+
+def _read_npz_part(path: Path) -> Labelled:
+    with in_one_sentence(path), zipfile.ZipFile(path) as archive:
+        x, y = (read_npy_of_bytes(path, archive, name) for name in ("data", "fine_labels"))
+    return _checked_images(path, x, y)
+
+
+def _checked_images(path: Path, x: UInt8[np.ndarray, "..."], y: UInt8[np.ndarray, "..."]) -> Labelled:
+    if x.ndim != 2 or x.shape[1] != 3072:
+        raise DataBroken(f"{path} holds images of {times(x.shape[1:])} values; CIFAR-100's have 3072.")
+    check_labels(x, y, 100, path)
+    return x, y
+
+
+cifar100 = Recipe(
+    "cifar100",
+    LeNet(),
+    cifar100_data,
+    defaults={
+        "task": {"labels_per_ue": 5},
+        "learning": {"alpha": 0.02, "beta": 0.06},  # Table I
+        "run": {"horizon_s": 2000.0, "target_accuracy": 0.5},
+    },
+)

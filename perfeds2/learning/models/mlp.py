@@ -1,0 +1,38 @@
+"""What do fully connected layers make of an image?"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+from jaxtyping import Array, Float, Key, Shaped
+
+from perfeds2.learning.models.model import Params
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected layers with ReLU between them."""
+
+    sizes: tuple[int, ...]  # inputs, hidden layers, classes
+    input_scale: float = 1  # inputs are divided by it: 255 for pixels of 8 bit, as they stand in the data
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Uniform in ±1/√inputs, weights and biases; one draw for all of them compiles fastest."""
+        layers = list(zip(self.sizes[:-1], self.sizes[1:], strict=True))
+        uniform = jax.random.uniform(key, (sum((n + 1) * m for n, m in layers),), minval=-1.0)
+        params, first = {}, 0
+        for number, (inputs, outputs) in enumerate(layers, start=1):
+            last = first + (inputs + 1) * outputs
+            layer = uniform[first:last].reshape(inputs + 1, outputs) / math.sqrt(inputs)
+            params[f"dense{number}.weight"], params[f"dense{number}.bias"] = layer[:-1], layer[-1]
+            first = last
+        return params
+
+    def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "*s c"]:
+        if self.input_scale != 1:
+            x = x.astype(params["dense1.weight"].dtype) / self.input_scale
+        last = len(self.sizes) - 1
+        for number in range(1, last + 1):
+            x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
+            x = jax.nn.relu(x) if number < last else x
+        return x

@@ -1,0 +1,161 @@
+"""What does a run's folder hold?"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from perfeds2.report.style import LineStyle, algorithm_styles
+from perfeds2.runs.statistics import INTERVAL_SEEDS
+from perfeds2.timeline.file import load_timelines
+from perfeds2.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number over the seeds: its mean, and its 95 % interval where there are at least three."""
+
+    mean: float | None  # None where a seed diverged
+    low: float | None
+    high: float | None
+    values: tuple[float | None, ...]  # one per seed
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One algorithm, and what came out of it."""
+
+    name: str
+    objective: str  # FedAvg, FedProx, PerFed, …
+    mode: str  # SYN, S2 or ASY; something else for an algorithm of one's own
+    estimates: Mapping[str, Estimate]  # by the name it has in summary.json
+    target_times_s: tuple[float | None, ...]  # when each seed reached the target accuracy; empty without a target
+    target_median_s: float | None
+    diverged: int  # in how many seeds
+
+    @property
+    def reached(self) -> int:
+        return sum(time is not None for time in self.target_times_s)
+
+    @property
+    def starved(self) -> Estimate | None:
+        """UEs that were never merged, if there are any."""
+        found = self.estimates.get("starved")
+        return found if found is not None and any(found.values) else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds."""
+
+    version: str
+    command: str  # compare, run, simulate or federate
+    task: str | None
+    ues: int
+    horizon_s: float | None
+    rounds: int | None
+    seeds: tuple[int, ...]
+    target_accuracy: float | None  # on test_accuracy_personal
+    notes: tuple[str, ...]
+    algorithms: tuple[Outcome, ...]
+    spec: str = ""  # spec.toml as it stands; empty if there is none
+    metrics: pd.DataFrame | None = None
+    ue_metrics: pd.DataFrame | None = None
+    timelines: Mapping[tuple[str, int], Timeline] = field(default_factory=dict)  # by algorithm and seed
+
+    @property
+    def clock(self) -> str:
+        """What time is called: a federation's is real."""
+        return "time" if self.command == "federate" else "simulated time"
+
+    @property
+    def has_intervals(self) -> bool:
+        return len(self.seeds) >= INTERVAL_SEEDS
+
+    @cached_property
+    def styles(self) -> dict[str, LineStyle]:
+        """How each algorithm's line is drawn."""
+        return algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run's folder. Only summary.json must be there; whoever draws leaves out what is missing."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a run's folder: it has no summary.json. Give the --out folder of a run.")
+    try:
+        run = read_summary(json.loads(path.read_text(encoding="utf-8")))
+        spec = folder / "spec.toml"
+        return replace(
+            run,
+            spec=spec.read_text(encoding="utf-8") if spec.is_file() else "",
+            metrics=_read_csv(folder / "metrics.csv"),
+            ue_metrics=_read_csv(folder / "ue_metrics.csv"),
+            timelines=_timelines(folder, run),
+        )
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a summary of perfeds2 ({error!r}); run again to write it anew.") from error
+
+
+def read_summary(summary: Mapping[str, Any]) -> Run:
+    """What summary.json alone says of a run."""
+    return Run(
+        version=str(summary["perfeds2"]),
+        command=str(summary["command"]),
+        task=summary["task"],
+        ues=int(summary["ues"]),
+        horizon_s=_finite(summary["horizon_s"]),
+        rounds=summary["rounds"],
+        seeds=tuple(int(seed) for seed in summary["seeds"]),
+        target_accuracy=_finite(summary["target_accuracy"]),
+        notes=tuple(str(note) for note in summary["notes"]),
+        algorithms=tuple(_outcome(row) for row in summary["algorithms"]),
+    )
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    target = row.get("time_to_target_s") or {"values": [], "median": None}
+    return Outcome(
+        name=str(row["algorithm"]),
+        objective=str(row["objective"]),
+        mode=str(row["mode"]),
+        estimates={name: _estimate(v) for name, v in row.items() if isinstance(v, dict) and "mean" in v},
+        target_times_s=tuple(map(_finite, target["values"])),
+        target_median_s=_finite(target["median"]),
+        diverged=int(row.get("diverged") or 0),
+    )
+
+
+def _estimate(found: Mapping[str, Any]) -> Estimate:
+    values = tuple(map(_finite, found["values"]))
+    low, high = (_finite(found[end]) if len(values) >= INTERVAL_SEEDS else None for end in ("low", "high"))
+    return Estimate(_finite(found["mean"]), low, high, values)
+
+
+def _finite(value: float | int | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _read_csv(path: Path) -> pd.DataFrame | None:
+    if not path.is_file():
+        return None
+    table = pd.read_csv(path, converters={"algorithm": str})  # an algorithm may be called anything, also "NA"
+    return table if len(table) else None
+
+
+def _timelines(folder: Path, run: Run) -> dict[tuple[str, int], Timeline]:
+    if not (folder / "timeline.npz").is_file():
+        return {}
+    timelines = load_timelines(folder)
+    if list(timelines) == [""]:
+        return {(run.algorithms[0].name, run.seeds[0]): timelines[""]}
+    return {(name.rpartition("/")[0], int(name.rpartition("/")[2])): timeline for name, timeline in timelines.items()}

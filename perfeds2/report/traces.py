@@ -1,0 +1,87 @@
+"""How is a chart described to plotly, for a page?
+
+A chart is plotly's own description of it, plain data. Names come from users: plotly reads some HTML in texts, so they
+are escaped here, once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from perfeds2.report.series import CurvePanel, MeanCurve, loss_ceiling
+from perfeds2.report.style import METRICS, NEUTRAL, LineStyle
+
+Plot = dict[str, Any]  # data and layout, as plotly.js takes them
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of the page, or several of which the reader chooses one."""
+
+    name: str  # its id on the page
+    title: str
+    height_px: int
+    plots: list[Plot]
+    choices: tuple[str, ...] = ()  # what to call each plot, if there are several
+    chosen: int = 0  # the one shown first
+
+
+def curve_chart(
+    panel: CurvePanel, numbers: Mapping[str, int], height_px: int = 330, name: str = "", title: str = ""
+) -> Chart:
+    """A panel's curves with their bands. Traces carry their line's number in ``meta``: the legend's buttons know it."""
+    traces = [
+        trace
+        for line, curve in panel.curves.items()
+        for trace in _curve_traces(panel, line, curve, panel.styles[line], numbers[line])
+    ]
+    x = {"title": {"text": panel.time_label}, "tickformat": ",", "unifiedhovertitle": {"text": "after %{x:,.1f} s"}}
+    y = {} if panel.is_accuracy else {"range": [0, loss_ceiling(panel.curves)]}
+    layout = make_layout(x, y, hovermode="x unified")
+    if panel.target_accuracy is not None:
+        at = panel.scale * panel.target_accuracy
+        layout["shapes"] = [level(at, "y", {"color": NEUTRAL, "width": 1, "dash": "2px,3px"})]
+        layout["annotations"] = [
+            {"xref": "paper", "x": 1, "xanchor": "right", "y": at, "yanchor": "top", "showarrow": False,
+             "text": f"target {at:.4g} %", "font": {"size": 11, "color": NEUTRAL}}
+        ]  # fmt: skip
+    words = title or METRICS[panel.metric]
+    return Chart(name or panel.metric.replace("_", "-"), words, height_px, [{"data": traces, "layout": layout}])
+
+
+def _curve_traces(panel: CurvePanel, line: str, curve: MeanCurve, style: LineStyle, number: int) -> list[Plot]:
+    """The edges of the band, then the mean."""
+    shared = {"type": "scatter", "mode": "lines", "x": rounded(curve.time_s), "name": escape(line)}
+    shared |= {"meta": number, "showlegend": False}
+    traces = []
+    if curve.low is not None and curve.high is not None:
+        top = 1.0 if panel.is_accuracy else np.inf  # no accuracy lies outside 0 to 1, whatever the interval says
+        low, high = (rounded(panel.scale * np.clip(edge, 0.0, top)) for edge in (curve.low, curve.high))
+        edge = shared | {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip"}
+        traces = [edge | {"y": low}, edge | {"y": high, "fill": "tonexty", "fillcolor": f"{style.colour}22"}]
+    dash = ",".join(f"{px}px" for px in style.dash_px) or "solid"
+    value = "%{y:.1f} %" if panel.is_accuracy else "%{y:.3f}"
+    mean = {
+        "y": rounded(panel.scale * curve.mean),
+        "line": {"color": style.colour, "width": 2, "shape": "hv", "dash": dash},
+        "hovertemplate": f"{value}<extra>%{{fullData.name}}</extra>",
+    }
+    return [*traces, shared | mean]
+
+
+def make_layout(x: Plot, y: Plot, **more: Any) -> Plot:
+    margin = {"l": 48, "r": 12, "t": 12, "b": 44}
+    return {"xaxis": x, "yaxis": y, "margin": margin, "showlegend": False, **more}
+
+
+def level(at: float, axis: str, line: Plot) -> Plot:
+    """A line from side to side."""
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": at, "y1": at, "line": line}
+
+
+def rounded(values: Any) -> list[float | None]:
+    """Five digits are more than a pixel."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in np.asarray(values, float)]

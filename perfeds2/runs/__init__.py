@@ -1,0 +1,1 @@
+"""Doing what a spec says: trainings, checkpoints, folders, summaries, sweeps."""

@@ -1,0 +1,168 @@
+"""Which points does a sweep have? A grid over one base spec, every point with the same seeds."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tomli_w
+
+from perfeds2.errors import InputError
+from perfeds2.spec.fields import SEEDS, Spec, name_of, place_of, put, resolve
+
+MOST_RUNS = 100_000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One setting and the values it takes."""
+
+    name: str  # its column in the tables
+    place: tuple[str, str]  # section and key of the spec
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """One place of the grid, with all its seeds."""
+
+    number: int
+    values: tuple[Any, ...]  # of each axis, as a spec file has it
+    label: str
+    spec: Spec
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number:05d}-{re.sub(r'[^A-Za-z0-9._=+-]+', '_', self.label)[:80]}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All points, and what they are made of."""
+
+    base: dict[str, Any]  # nested values of a spec, only what was given
+    axes: tuple[Axis, ...]  # the first varies slowest; the seeds are none of them
+    seeds: tuple[int, ...]
+    points: tuple[GridPoint, ...]
+
+    @property
+    def runs(self) -> int:
+        return len(self.points) * len(self.seeds)
+
+    @property
+    def unwritten(self) -> list[str]:
+        """What was given from Python and cannot be written down."""
+        return [text for point in self.points for text in point.spec.unwritten]
+
+    def to_toml(self) -> str:
+        grid = {axis.name: list(axis.values) for axis in self.axes}
+        own = {source: digest for point in self.points for source, digest in point.spec.own.items()}
+        more = {"own": own} if own else {}
+        return tomli_w.dumps({"grid": {**grid, "seed": list(self.seeds)}, "base": self.base | more})
+
+
+def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterable[str]) -> Grid:
+    """The grid of a command line: nested values, --grid texts, and which flags were given besides."""
+    if not texts:
+        raise InputError("give at least one --grid NAME=VALUES, such as --grid quorum=1,2,5,10,20 --grid seed=0..19.")
+    grid = parse_grid(texts)
+    fixed = {place_of(flag): flag for flag in flags}
+    for name in grid:
+        if (place := place_of(name, "something a grid can vary")) in fixed:
+            raise InputError(f"--{fixed[place].replace('_', '-')} and --grid {name} were both given; give one of them.")
+    return make_grid(values, grid)
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """``quorum=1,2,5`` and ``seed=0..19`` as names and values."""
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, listed = (part.strip() for part in text.partition("="))
+        if not (name and equals):
+            raise InputError(f"--grid takes NAME=VALUES, such as quorum=1,2,5 or seed=0..19; got {text!r}.")
+        if name in grid:
+            raise InputError(f"--grid {name} is given twice; put all its values into one.")
+        grid[name] = [value for part in listed.split(",") for value in _parse_values(name, part.strip())]
+    return grid
+
+
+def _parse_values(name: str, part: str) -> Sequence[Any]:
+    if not part:
+        raise InputError(f"--grid {name} has an empty value; expected values between commas, such as {name}=1,2,5.")
+    span = re.fullmatch(r"(\d+)\.\.(\d+)", part)
+    if span is None:
+        return [part]
+    first, last = int(span[1]), int(span[2])
+    if last < first:
+        raise InputError(f"--grid {name}={part} is empty; write the smaller number first.")
+    if last - first >= MOST_RUNS:
+        raise InputError(f"--grid {name}={part} has {last - first + 1:,} values; a sweep takes at most {MOST_RUNS:,}.")
+    return range(first, last + 1)
+
+
+def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Grid:
+    """Every point, checked: what a spec refuses is refused here, before anything runs."""
+    values: dict[str, Any] = {
+        name: dict(inner) if isinstance(inner, Mapping) else inner for name, inner in base.items()
+    }
+    axes: list[Axis] = []
+    seeds: tuple[Any, ...] | None = None
+    for name, given in grid.items():
+        place = place_of(name, "something a grid can vary")
+        if place == ("run", "algorithms"):
+            raise InputError("--grid algorithms: every point runs all algorithms; name them with --algorithms instead.")
+        one = isinstance(given, str) or callable(given) or not isinstance(given, Iterable)
+        listed = tuple(map(_plain, [given] if one else given))
+        if not listed or any(value is None for value in listed):
+            raise InputError(f"--grid {name} is empty or has an empty value; give at least one value.")
+        if isinstance(inner := values.get(place[0]), dict):
+            inner.pop(place[1], None)  # the grid goes over the base
+        if place == SEEDS:
+            if seeds is not None:
+                raise InputError("--grid seed and --grid seeds are the same setting; give one of them.")
+            seeds = listed
+            continue
+        if place in [axis.place for axis in axes]:
+            raise InputError(f"--grid {name} is given twice; put all its values into one.")
+        axes.append(Axis(name_of(place), place, listed))
+    if seeds is not None:
+        put(values, *SEEDS, list(seeds))
+    count = math.prod(len(axis.values) for axis in axes) * len(seeds or ())
+    if count > MOST_RUNS:
+        raise InputError(f"this grid has {count:,} runs; a sweep takes at most {MOST_RUNS:,}, so split it.")
+    return _resolve_points(values, axes)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's own."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
+    points: list[GridPoint] = []
+    for number, combination in enumerate(itertools.product(*(axis.values for axis in axes))):
+        of_point = {section: dict(inner) if isinstance(inner, dict) else inner for section, inner in values.items()}
+        for axis, value in zip(axes, combination, strict=True):
+            put(of_point, *axis.place, value)
+        spec = resolve(of_point)
+        dumped = spec.model_dump(mode="json")
+        used = tuple(dumped[section][key] for section, key in (axis.place for axis in axes))
+        label = ", ".join(f"{axis.name}={value}" for axis, value in zip(axes, used, strict=True)) or "base"
+        points.append(GridPoint(number, used, label, spec))
+    for place, axis in enumerate(axes):
+        used = list(dict.fromkeys(json.dumps(point.values[place]) for point in points))
+        if len(used) < len(axis.values):  # what looks different may be the same number
+            raise InputError(f"--grid {axis.name} has a value twice; give each once: {', '.join(used)}.")
+        axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
+    first = points[0].spec.model_dump(mode="json")
+    base = {  # as the spec reads it: a flag's text becomes a number
+        section: {
+            key: first[section][key] for key in inner if (section, key) != SEEDS and first[section][key] is not None
+        }
+        for section, inner in values.items()
+        if section != "own"
+    }
+    return Grid({k: v for k, v in base.items() if v}, tuple(axes), points[0].spec.run.seeds, tuple(points))

@@ -1,0 +1,96 @@
+"""Claims about one table in the terminal, as Markdown, on a page and in LaTeX."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from perfeds2.report.paper import write_paper_figures
+from perfeds2.report.results import print_summary
+from perfeds2.report.tables import Column, Span, Table, as_html, as_latex, as_markdown, for_terminal, in_latex
+
+HOSTILE = r"50 % of $x_1$ & {a|b} \cmd #2 <b>~^ [red]"
+TABLE = Table(
+    [Column("name", "left"), Column("value (%)", narrow="value\n(%)")],
+    [
+        [[Span(HOSTILE), Span("diverged in 1 of 3 seeds", "warn")], [Span("1.5", "best"), Span(" ± 0.2", "half")]],
+        ["two\nlines", Span("holds", "holds")],
+    ],
+)
+
+
+def test_the_terminal_shows_names_as_they_are():
+    console = Console(width=150, record=True, file=io.StringIO())
+    console.print(for_terminal(TABLE))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert lines[1].split() == ["name", "(%)"]
+    assert lines[2].split("  ")[0] == HOSTILE
+    assert lines[2].endswith("1.5 ± 0.2")
+    assert lines[3] == "diverged in 1 of 3 seeds"
+
+
+def test_markdown_keeps_its_columns():
+    head, rule, first, second = as_markdown(TABLE).splitlines()
+    assert (head, rule) == ("| name | value (%) |", "|---|--:|")
+    assert first.replace("\\|", "").count("|") == 3
+    assert first.endswith("(diverged in 1 of 3 seeds) | **1.5** ± 0.2 |")
+    assert second == "| two<br>lines | **holds** |"
+
+
+def test_a_page_runs_nothing_of_a_name():
+    html = as_html(TABLE, ["<svg/>", "<svg/>"], kind="ledger")
+    assert "&lt;b&gt;" in html
+    assert html.count("<svg/> ") == 2
+    assert '<td><b>1.5</b><span class="half"> ± 0.2</span></td>' in html
+    assert '<th scope="row"><svg/> two<br>lines</th><td><span class="holds">holds</span></td>' in html
+
+
+def test_latex_is_a_plain_tabular_with_everything_escaped():
+    lines = as_latex(TABLE).splitlines()
+    assert lines[0] == r"\begin{tabular}{lr}"
+    assert lines[-1] == r"\end{tabular}"
+    assert lines[2] == r"name & value (\%) \\"
+    assert lines[4].endswith(r" (diverged in 1 of 3 seeds) & \textbf{1.5} $\pm$ 0.2 \\")
+    assert lines[5] == r"two lines & holds \\"
+    bare = re.sub(r"\\[{}$&%#_\\]|\\[\^~]\{\}|\\textbackslash\{\}", "", in_latex(HOSTILE))
+    assert not re.search(r"[%#&_~^\\]", bare)
+    assert bare.count("$") % 2 == 0
+    assert in_latex("α ± 日\x1b\n") == r"$\alpha$ $\pm$ ? "
+
+
+def test_the_papers_table_has_rounds_times_and_accuracies_with_intervals(compared: Path, tmp_path: Path):
+    path = write_paper_figures(compared, tmp_path)[-1]
+    text = path.read_text(encoding="utf-8")
+    rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
+    assert rows[0] == ["Algorithm", "Rounds", r"Time to 80 \% (s)", r"Test accuracy, global (\%)", r"Test accuracy, personal (\%)"]  # fmt: skip
+    assert len(rows) == 1 + 9
+    assert {len(row) for row in rows} == {5}
+    assert all(re.fullmatch(r"(\\textbf\{)?\d+\.\d\}? \$\\pm\$ \d+\.\d", row[-1]) for row in rows[1:])
+    assert sum(r"\textbf" in row[-1] for row in rows) == 1
+    assert "FedProx-ASY (diverged in 1 of 3 seeds)" in text
+    assert re.search(r"FedAvg-SYN & \d+ & (never|[\d.]+( \(\d of 3\))?) &", text)
+
+
+def test_the_table_of_a_simulation_or_of_two_seeds_has_what_there_is(make_run, tmp_path: Path):
+    simulated = make_run(command="simulate", seeds=[0], algorithms=[("α_1", "PerFed", "custom")])
+    text = write_paper_figures(simulated, tmp_path)[-1].read_text(encoding="utf-8")
+    assert "Staleness, mean" in text
+    assert r"$\alpha$\_1 & " in text
+    text = write_paper_figures(make_run(seeds=[0, 1]), tmp_path)[-1].read_text(encoding="utf-8")
+    assert r"$\pm$" not in text
+    assert text.count("Fewer than three seeds give no interval.") == 1
+
+
+@pytest.mark.parametrize(("width", "tables"), [(90, 2), (150, 1)])
+def test_the_summary_fits_the_terminal(compared: Path, capsys, monkeypatch, width: int, tables: int):
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+    print_summary(json.loads((compared / "summary.json").read_text()))
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, out.splitlines())) <= width
+    assert out.count("PerFedS2") == tables
+    assert "diverged in 1 of 3" in out
+    assert out.count("± half of the 95 % interval") == 1

@@ -1,0 +1,106 @@
+"""Does every setting mean the same through every door: flag, --set, TOML, grid, Python?"""
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from perfeds2.commands.common import nested_values
+from perfeds2.errors import InputError
+from perfeds2.runs.grid import make_grid, parse_grid
+from perfeds2.spec.fields import SECTIONS, Spec, place_of, put_text, resolve, settings, spec_from
+
+# As typed behind the flag, none of them the default; and what Python is given.
+TYPED: dict[str, tuple[str, object]] = {
+    "task": ("synthetic", "synthetic"),
+    "labels_per_ue": ("2", 2),
+    "data_dir": ("somewhere", "somewhere"),
+    "cell": ("paper", "paper"),
+    "ues": ("7", 7),
+    "layout": ("equal", "equal"),
+    "radius_m": ("150", 150.0),
+    "distance_m": (",".join(["5"] * 20), [5.0] * 20),
+    "bandwidth_hz": ("2e6", 2e6),
+    "power_w": ("0.02", 0.02),
+    "path_loss_exponent": ("3.5", 3.5),
+    "noise_dbm_per_hz": ("-170", -170.0),
+    "fading_scale": ("41", 41.0),
+    "cpu_hz": ("1e8,1e9", (1e8, 1e9)),
+    "cycles_per_sample": ("1e5", 1e5),
+    "payload_bits": ("1e4", 1e4),
+    "downlink_s": ("0.5", 0.5),
+    "quorum": ("3", 3),
+    "max_staleness": ("unbounded", "unbounded"),
+    "stale": ("wait", "wait"),
+    "schedule": ("deficit", "deficit"),
+    "shares": (",".join(["0.05"] * 20), [0.05] * 20),
+    "bandwidth": ("between:0.5", "between:0.5"),
+    "alpha": ("0.01", 0.01),
+    "beta": ("0.02", 0.02),
+    "batch": ("10", 10),
+    "local_steps": ("2", 2),
+    "proximal": ("0.2", 0.2),
+    "hessian": ("fo", "fo"),
+    "algorithms": ("PerFedS2,FedAvg-SYN", ["PerFedS2", "FedAvg-SYN"]),
+    "seeds": ("3..5", range(3, 6)),
+    "horizon_s": ("7.5", 7.5),
+    "rounds": ("9", 9),
+    "eval_every_s": ("2", 2.0),
+    "target_accuracy": ("0.5", 0.5),
+    "stop_when_diverged": ("true", True),
+}
+
+
+def test_every_setting_is_tried():
+    assert set(TYPED) == {each.keyword for each in settings()}
+    assert len({each.name for each in settings()}) == len(settings())  # a flag of its own each
+
+
+@pytest.mark.parametrize("each", settings(), ids=lambda each: each.keyword)
+def test_a_setting_means_the_same_through_every_door(each):
+    typed, value = TYPED[each.keyword]
+    by_flag = resolve(nested_values(None, {each.keyword: typed}, [], {}))
+    assert by_flag != resolve({}), "the value must differ from the default to show anything"
+    assigned: dict = {}
+    put_text(assigned, f"{each.section}.{each.key}={typed}")
+    assert resolve(assigned) == by_flag
+    assert resolve(tomllib.loads(by_flag.to_toml())) == by_flag
+    assert spec_from(**{each.keyword: value}) == by_flag
+    assert spec_from(**{each.section: {each.key: value}}) == by_flag
+    assert place_of(each.name) == place_of(f"{each.section}.{each.key}") == (each.section, each.key)
+    if each.keyword != "algorithms" and "," not in typed:  # a comma parts the values of a grid
+        (point,) = make_grid({}, parse_grid([f"{each.name}={typed}"])).points
+        assert point.spec == by_flag
+        if each.keyword != "seeds":
+            (same,) = make_grid({}, {each.keyword: [value]}).points
+            assert same.spec == by_flag
+
+
+def test_every_setting_explains_itself():
+    for each in settings():
+        assert each.description.endswith("."), each
+        assert each.panel == SECTIONS[each.section].model_config.get("title")
+        assert each.default or Spec().model_dump()[each.section][each.key] is None
+    shown = subprocess.run([sys.executable, "-m", "perfeds2.cli", "compare", "--help"], capture_output=True, text=True)
+    text = " ".join(shown.stdout.replace("│", " ").split())
+    for each in settings():
+        assert each.flag in text
+    for name in ("proportional_fair", "between:THETA", "printed_fixed", "shakespeare", "FedProx-ASY"):  # looked up
+        assert name in text
+    assert "{names}" not in text
+
+
+def test_one_seed_and_several_seeds_do_not_go_together():
+    with pytest.raises(InputError, match="--seed 3 and --seeds 5 were both given; give one of them"):
+        spec_from(seed=3, seeds=5)
+    assert spec_from(seed=3).run.seeds == (3,)
+    assert spec_from(seeds=3).run.seeds == (0, 1, 2)
+
+
+def test_numpy_numbers_and_arrays_are_numbers():
+    import numpy as np
+
+    assert spec_from(ues=np.int64(4), distance_m=np.ones(4), seeds=np.arange(2)).to_toml() == (
+        spec_from(ues=4, distance_m=[1.0] * 4, seeds=[0, 1]).to_toml()
+    )

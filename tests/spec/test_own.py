@@ -1,0 +1,194 @@
+"""May a user's own things enter wherever a name is accepted, and are they part of what a run is?"""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from perfeds2 import Cell, Learner, PerFed, Protocol, compare
+from perfeds2.errors import InputError
+from perfeds2.runs.folder import open_folder
+from perfeds2.spec.build import Algorithm, make_algorithms, make_cell, make_task, make_timelines
+from perfeds2.spec.fields import read_toml, resolve, spec_from
+
+MINE = """
+import jax
+import numpy as np
+from dataclasses import dataclass
+from perfeds2 import Algorithm, Cell, Learner, PerFed, Protocol
+from perfeds2.learning.datasets import TASKS
+
+
+class FreeSpace(Cell):
+    @property
+    def mean_signal_hz(self):
+        return 1e9 * self.distance_m**-2.0
+
+
+def two_ues(ues, seed):
+    return Cell(np.full(ues, 50.0), np.full(ues, 1e9), seed=seed)
+
+
+def task(ues, labels_per_ue, seed):
+    return TASKS["synthetic"](ues, labels_per_ue, seed + 100)
+
+
+def policy(uplink):
+    return np.where(uplink.bits > 0, uplink.bandwidth_hz / max((uplink.bits > 0).sum(), 1), 0.0)
+
+
+def nearest_first(cell, quorum, rounds):
+    order = np.argsort(cell.distance_m)
+    return np.resize(order, (rounds, quorum))
+
+
+def taking_turns(round_):
+    return np.arange(2 * round_, 2 * round_ + 2) % 4
+
+
+def by_speed(cell):
+    return cell.cpu_hz / cell.cpu_hz.sum()
+
+
+class Plain:
+    batches = 1
+
+    def __call__(self, loss, params, start, batches):
+        return jax.grad(loss)(params, jax.tree.map(lambda b: b[0], batches))
+
+
+mine = Algorithm("Mine", Learner(PerFed(0.01), batch=4), Protocol(2, 3))
+
+
+def by_cell(cell, seed):
+    return Algorithm("ByCell", Learner(PerFed(0.01), batch=4), Protocol(cell.ues - 1 - seed % 2))
+"""
+SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 6, "seeds": [0]}
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(MINE))
+    return path
+
+
+@pytest.mark.usefixtures("file")
+def test_each_kind_of_own_thing_is_found_by_its_file_and_called_with_what_it_names():
+    spec = spec_from(
+        **SMALL,
+        task="mine.py:task",
+        cell="mine.py:FreeSpace",
+        bandwidth="mine.py:policy",
+        schedule="mine.py:nearest_first",
+        shares="mine.py:by_speed",
+        stale="restart",
+        algorithms="PerFedS2,mine.py:mine,mine.py:by_cell,mine.py:Plain",
+    )
+    cell = make_cell(spec, 0)
+    assert type(cell).__name__ == "FreeSpace"
+    assert cell.mean_signal_hz == pytest.approx(1e9 * cell.distance_m**-2.0)
+    assert cell.distance_m == pytest.approx(Cell.draw(4, 0).distance_m)  # the rest is the paper's
+    ours, own, by_cell, plain = make_algorithms(spec, cell, 1)
+    assert [a.name for a in (ours, own, by_cell, plain)] == ["PerFedS2", "Mine", "ByCell", "PlainS2"]
+    assert by_cell.protocol.quorum == 2
+    assert ours.bandwidth.__name__ == "policy"
+    assert plain.learner.beta == spec.learning.beta
+    timeline = next(make_timelines(spec, cell, [ours]))
+    assert set(timeline.ues[0]) == set(np.argsort(cell.distance_m)[:2])  # the schedule looked at the cell
+    assert make_task(spec, 0).name == "synthetic"
+    assert spec.own.keys() == {"mine.py"}
+
+
+@pytest.mark.usefixtures("file")
+def test_a_schedule_of_the_round_and_a_cell_of_the_seed():
+    spec = spec_from(**SMALL, cell="mine.py:two_ues", schedule="mine.py:taking_turns")
+    cell = make_cell(spec, 5)
+    assert (cell.seed, cell.ues) == (5, 4)
+    (algorithm,) = make_algorithms(spec_from(**SMALL, schedule="mine.py:taking_turns", algorithms="PerFedS2"), cell, 5)
+    assert algorithm.schedule is not None
+    assert algorithm.schedule(3).tolist() == [2, 3]
+
+
+def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(file, tmp_path):
+    spec = spec_from(**SMALL, bandwidth="mine.py:policy")
+    (tmp_path / "spec.toml").write_text(spec.to_toml())
+    assert resolve(read_toml(tmp_path / "spec.toml")) == spec
+    file.write_text(MINE + "\n# another file now\n")
+    with pytest.raises(InputError, match=r"mine\.py is not the file this spec was written with: it has changed since"):
+        resolve(read_toml(tmp_path / "spec.toml"))
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"bandwidth": "mine.py:polcy"}, "has no polcy; did you mean policy?"),
+        ({"bandwidth": "yours.py:policy"}, "refers to no file: yours.py is not in"),
+        ({"bandwidth": "no.such.package:policy"}, "cannot be loaded: ModuleNotFoundError"),
+        (
+            {"bandwidth": "broken.py:policy"},
+            "cannot be loaded: ZeroDivisionError: division by zero (broken.py, line 2)",
+        ),
+        ({"task": "mine.py:policy"}, "--task mine.py:policy asks for uplink; it may ask for any of ues, labels_per_ue"),
+        ({"task": "mine.py:by_speed"}, "asks for cell"),
+        ({"cell": "mine.py:by_speed"}, "asks for cell"),
+        ({"algorithms": "mine.py:mine,mine.py:mine"}, "has Mine twice"),
+        ({"algorithms": "mine.py:two_ues"}, "asks for ues"),
+        ({"schedule": "mine.py:by_speed"}, "expected rows of 2 UEs"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, settings, sentence):
+    (tmp_path / "broken.py").write_text("\nx = 1 / 0\n")
+    with pytest.raises(InputError) as raised:
+        compare(**SMALL | {"algorithms": "PerFedS2"} | settings)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("file")
+def test_objects_from_python_enter_as_they_are(tmp_path):
+    mine = Algorithm("Quick", Learner(PerFed(0.01), batch=4), Protocol(2, 3))
+    task = make_task(spec_from(**SMALL, task="synthetic"), 0)
+    result = compare(
+        task=task,
+        cell=lambda seed: Cell.draw(4, seed),
+        bandwidth=lambda uplink: np.where(uplink.bits > 0, uplink.bandwidth_hz / 4, 0.0),
+        algorithms=["PerFedS2", mine, lambda cell, seed: Algorithm(f"S{seed}", mine.learner, Protocol(cell.ues))],
+        batch=4,
+        rounds=4,
+        seeds=[0],
+        out=tmp_path / "run",
+    )
+    assert [row["algorithm"] for row in result.summary["algorithms"]] == ["PerFedS2", "Quick", "S0"]
+    assert result.spec.cell.ues == 4  # the task's
+    text = (tmp_path / "run" / "spec.toml").read_text()
+    assert "written down nowhere" in text  # the folder says so
+    with pytest.raises(InputError, match="was given from Python and is written down nowhere; run it from Python again"):
+        resolve(read_toml(tmp_path / "run" / "spec.toml"))  # what --resume does
+    with pytest.raises(InputError, match="written down nowhere, so nobody can tell whether it is the same"):
+        open_folder(tmp_path / "run", result.spec)
+
+
+def test_a_function_of_a_file_is_written_down_as_its_reference():
+    spec = spec_from(**SMALL, bandwidth=policy_of_this_file)
+    assert spec.protocol.bandwidth.text.endswith("test_own.py:policy_of_this_file")
+    assert resolve({**spec.values()}) == spec
+    assert spec_from(bandwidth=Cell_policies()["equal_finish"]).protocol.bandwidth.text == "equal_finish"
+
+
+def policy_of_this_file(uplink):
+    return np.where(uplink.bits > 0, uplink.bandwidth_hz / max((uplink.bits > 0).sum(), 1), 0.0)
+
+
+def Cell_policies():
+    from perfeds2.allocation.bandwidth import POLICIES
+
+    return POLICIES
+
+
+def test_a_task_for_another_number_of_ues_is_refused():
+    task = make_task(spec_from(**SMALL, task="synthetic"), 0)
+    with pytest.raises(InputError, match="is for 4 UEs, but there are 5"):
+        compare(task=task, ues=5, rounds=2, seeds=[0], algorithms=["PerFedS2"])
