@@ -40,13 +40,7 @@ def take_turns(rivals: dict[str, Callable[[], object]], repeats: int) -> dict[st
 
 
 def measured(
-    name: str,
-    what: str,
-    values: Seconds,
-    unit: str,
-    *,
-    at_most: float | None = None,
-    at_least: float | None = None,
+    name: str, what: str, values: Seconds, unit: str, *, at_most: float | None = None, at_least: float | None = None
 ) -> Result:
     """The median of the turns, their range, and whether it meets its target."""
     value = float(np.median(values))

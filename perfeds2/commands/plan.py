@@ -42,13 +42,13 @@ def plan(**given: Any) -> None:
         asked["quorums"] = _whole_numbers("--quorums", given.pop("quorums"))
         asked["stalenesses"] = _whole_numbers("--stalenesses", given.pop("stalenesses"), or_unbounded=True)
         spec = read_spec(given, {"algorithms": ["PerFedS2"], "seeds": [0]})
-        from perfeds2.planning.plan import Request, plan_into
+        from perfeds2.planning.plan import plan as make_plan
         from perfeds2.report.plan import print_plan, write_plan
 
         prepare_to_train()
         path = new_folder(out, f"plan-{spec.task.name.label}")
         with watching(quiet or as_json, "plan") as watch:
-            made = plan_into(path, spec, Request(**asked), check=with_check, watch=watch, write=write_plan)
+            made = make_plan(spec, out=path, check=with_check, watch=watch, write=write_plan, **asked)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:

@@ -56,15 +56,13 @@ def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = MOST_U
     return np.stack(xs), np.stack(ys)
 
 
-def bound_facts(
-    scene: Scene, constants: Constants, epsilon: float, stalest: int = 0
-) -> tuple[Theory | None, str | None]:
+def bound_facts(scene: Scene, constants: Constants, epsilon: float, stalest: int = 0) -> Theory | str:
     """The bounds' numbers at the spec's S (``stalest`` where it has none), with A* and K*; or why there are none."""
     bound = scene.max_staleness
     try:
         known = _carried_over(scene, constants, stalest if bound is None else bound)
     except ValueError as error:
-        return None, str(error)
+        return str(error)
     best, obstacle = None, None
     try:
         if bound is None:
@@ -87,7 +85,7 @@ def bound_facts(
         rounds=None if best is None else best.rounds,
         meets_target=None if best is None else best.meets_target,
         obstacle=obstacle,
-    ), obstacle
+    )
 
 
 def promises(scene: Scene, option: Option, constants: Constants, epsilon: float) -> dict[str, BoundRounds]:

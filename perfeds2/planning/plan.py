@@ -43,7 +43,12 @@ from perfeds2.theory.constants import Constants
 RUN = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what a plan is for, unless told otherwise
 
 
+def write_json(made: Plan, folder: Path) -> None:
+    write_text(folder / "plan.json", made.to_json() + "\n")
+
+
 def plan(
+    spec: Spec | None = None,
     *,
     out: Path | str | None = None,
     check: bool = False,
@@ -53,39 +58,28 @@ def plan(
     epsilon: float | None = None,
     pilot_rounds: int = PILOT_ROUNDS,
     watch: ProgressWatch | None = None,
+    write: Callable[[Plan, Path], object] = write_json,
     **settings: Any,
 ) -> Plan:
     """The A and S that reach the target soonest: ``plan(ues=20, quorums=[1, 5, 20], check=True)``.
 
-    Settings are those of ``compare``; the rest is explained at ``make_plan``. With ``out`` the folder gets ``spec.toml``
-    and ``plan.json``.
+    Settings are those of ``compare``, or a whole ``spec``; the rest is explained at ``make_plan``. With ``out`` the folder
+    gets ``spec.toml`` and what ``write`` writes; nobody else plans into it meanwhile.
     """
-    values = nested(settings)
-    for key, default in RUN.items():
-        put(values, "run", key, values.get("run", {}).get(key, default))
-    spec = resolve(values)
+    if spec is None:
+        values = nested(settings)
+        for key, default in RUN.items():
+            put(values, "run", key, values.get("run", {}).get(key, default))
+        spec = resolve(values)
     request = Request(epsilon, target_loss, quorums, stalenesses, pilot_rounds)
+    request.check(spec.cell.ues)
     if out is None:
         return make_plan(spec, request, check=check, watch=watch)
-    return plan_into(Path(out), spec, request, check=check, watch=watch)
-
-
-def plan_into(
-    out: Path,
-    spec: Spec,
-    request: Request,
-    *,
-    check: bool = False,
-    watch: ProgressWatch | None = None,
-    write: Callable[[Plan, Path], object] = lambda made, out: write_text(out / "plan.json", made.to_json() + "\n"),
-) -> Plan:
-    """Plan, and write it into a folder that nobody else writes into meanwhile. Something else may ``write``, and draw."""
-    request.check(spec.cell.ues)
     check_spec(spec, trains=True)
-    folder = open_folder(out, spec)
-    with alone(out):
+    folder = open_folder(Path(out), spec)
+    with alone(folder.path):
         made = make_plan(spec, request, check=check, watch=watch)
-        write(made, out)
+        write(made, folder.path)
         if folder.parts.exists():
             folder.close()
     return made
@@ -106,8 +100,8 @@ def make_plan(
     translates between loss and ε. ``constants`` stand in for measured ones; ``check`` trains at a few candidates
     with other noise and puts what it took beside what was predicted.
     """
-    request.check(spec.cell.ues)
     scene = make_scene(spec)
+    request.check(scene.cell.ues)
     announce = _announcer(watch, scene.seed)
     announce("reference pilot", 0.0)
     reference = pick_reference(scene)
@@ -115,7 +109,8 @@ def make_plan(
     announce("constants", 0.3)
     measured = () if constants is not None else measured_constants(scene, models)
     known = constants or Constants(**{constant.name: constant.value for constant in measured})
-    theory, obstacle = bound_facts(scene, known, target.epsilon, int(reference.timeline.staleness.max()))
+    theory = bound_facts(scene, known, target.epsilon, int(reference.timeline.staleness.max()))
+    theory, obstacle = (None, theory) if isinstance(theory, str) else (theory, theory.obstacle)
     grid = _grid(scene, request, theory)
     found: dict[Place, Option | str] = {}
     options: list[Option] = []

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import math
 import re
@@ -14,10 +15,20 @@ import numpy as np
 import pytest
 
 from perfeds2.errors import InputError
+from perfeds2.paper import errata
 from perfeds2.paper.errata import ERRATA, chosen, errata_markdown, errata_table, errata_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shown_once():
+    """With every array checked, showing them takes ten seconds: what one test has computed serves the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = tuple(dataclasses.replace(item, show=functools.cache(item.show)) for item in ERRATA)
+        patch.setattr(errata, "ERRATA", known)
+        yield
 
 
 def values(number: int) -> list[Any]:

@@ -14,10 +14,10 @@ from perfeds2.allocation.shares import equal_shares
 from perfeds2.planning import options as options_module
 from perfeds2.planning import plan as module
 from perfeds2.planning.bounds import bound_facts, promises, stacked_samples
-from perfeds2.planning.data import ClosesOn, Plan
+from perfeds2.planning.data import ClosesOn, Plan, Theory
 from perfeds2.planning.options import Option, Scene, make_option, make_scene, realisable_shares
 from perfeds2.planning.pilots import Request, Stand, crossing, fit_law, predicted_s
-from perfeds2.planning.plan import make_plan, plan_into
+from perfeds2.planning.plan import make_plan
 from perfeds2.planning.plan import plan as plan_from_python
 from perfeds2.report.plan import print_plan, write_plan
 from perfeds2.runs.folder import alone
@@ -175,7 +175,7 @@ def test_a_second_planner_in_the_same_folder_is_refused_in_one_sentence(tmp_path
         alone(tmp_path),
         pytest.raises(InputError, match=r"^another process is writing into .*choose another folder\.$"),
     ):
-        plan_into(tmp_path, small_spec(), Request())
+        plan_from_python(small_spec(), out=tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name == "plan.json"] == []
 
 
@@ -190,9 +190,9 @@ def test_what_is_written_is_written_alone_and_nothing_before_it_is_known_to_work
             pass
 
     for _ in range(2):  # the folder of the same spec may be planned again
-        assert plan_into(tmp_path / "new", small_spec(), Request(), write=write) is plan
+        assert plan_from_python(small_spec(), out=tmp_path / "new", write=write) is plan
     with pytest.raises(InputError, match="--pilot-rounds"):
-        plan_into(tmp_path / "other", small_spec(), Request(pilot_rounds=0))
+        plan_from_python(small_spec(), out=tmp_path / "other", pilot_rounds=0)
     assert not (tmp_path / "other").exists()
 
 
@@ -263,14 +263,14 @@ def test_a_bound_that_promises_nothing_says_why(scene: Scene):
 
 
 def test_too_large_an_inner_step_leaves_no_bound(scene: Scene):
-    theory, obstacle = bound_facts(scene, Constants(100.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
-    assert theory is None
-    assert "lower alpha" in (obstacle or "")
+    obstacle = bound_facts(scene, Constants(100.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
+    assert isinstance(obstacle, str)
+    assert "lower alpha" in obstacle
 
 
 def test_a_star_is_what_c42_asks_for_when_the_noise_allows_less():
-    theory, _ = bound_facts(make_scene(small_spec(max_staleness=3)), Constants(1.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
-    assert theory is not None
+    theory = bound_facts(make_scene(small_spec(max_staleness=3)), Constants(1.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
+    assert isinstance(theory, Theory)
     assert theory.corrected_quorum == 2  # ⌈n/S⌉
     assert theory.meets_target is False
     assert theory.printed_quorum is not None

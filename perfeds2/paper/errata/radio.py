@@ -130,10 +130,4 @@ def _below(value: float, limit: float) -> str:
     return f"below {limit:g}" if value < limit else f"{value:.1e}"
 
 
-NUMBERS = {
-    1: theorem_4_closed_form,
-    2: sharing_against_turns,
-    3: nats_for_bits,
-    12: ties,
-    23: theorem_2_against_4,
-}
+NUMBERS = {1: theorem_4_closed_form, 2: sharing_against_turns, 3: nats_for_bits, 12: ties, 23: theorem_2_against_4}
