@@ -489,9 +489,13 @@ EXPECTED = {  # by the kind of complaint
     **dict.fromkeys(("string_type", "string_unicode"), "a text"),
     **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a table of settings"),
-    "greater_than": "greater than {gt:.10g}", "greater_than_equal": "at least {ge:.10g}",
-    "less_than": "less than {lt:.10g}", "less_than_equal": "at most {le:.10g}",
-    "literal_error": "{expected}", "tuple_type": "a list", "too_long": "a list of {max_length}",
+    "greater_than": "greater than {gt:.10g}",
+    "greater_than_equal": "at least {ge:.10g}",
+    "less_than": "less than {lt:.10g}",
+    "less_than_equal": "at most {le:.10g}",
+    "literal_error": "{expected}",
+    "tuple_type": "a list",
+    "too_long": "a list of {max_length}",
 }
 
 
