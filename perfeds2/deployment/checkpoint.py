@@ -13,6 +13,7 @@ import numpy as np
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.transport import Arrays
+from perfeds2.deployment.validate import form_of
 from perfeds2.runs.folder import Folder
 from perfeds2.spec.fields import InputError
 from perfeds2.timeline.rounds import IDLE, Server
@@ -50,10 +51,13 @@ def load_checkpoint(folder: Folder, federation: Federation) -> float | None:
     import jax
 
     params = _under("params/", arrays)
-    form = {name: (values.shape, values.dtype) for name, values in params.items()}
     leaves, structure = jax.tree.flatten(federation.optimiser)
     saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-    if form != federation.form or len(saved) != len(leaves) or arrays["merged_in"].shape != (federation.ues,):
+    if (
+        form_of(params) != federation.form
+        or len(saved) != len(leaves)
+        or arrays["merged_in"].shape != (federation.ues,)
+    ):
         raise InputError(f"checkpoint {folder.parts / NAME}.safetensors does not fit this federation; delete it.")
     federation.params = params
     federation.optimiser = structure.unflatten(saved)
@@ -63,9 +67,9 @@ def load_checkpoint(folder: Folder, federation: Federation) -> float | None:
     federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
     for device, held, refused in zip(federation.devices, arrays["held"].tolist(), facts["refused"], strict=True):
         device.held, device.refused = held, refused
-    for look in federation.record.looks:
-        device = federation.devices[look.ue]
-        device.looked = max(device.looked, look.version)
+    for seen in federation.record.evaluations:
+        device = federation.devices[seen.ue]
+        device.evaluated = max(device.evaluated, seen.version)
     started_unix = float(facts["started_unix"])
     save_checkpoint(folder, federation, started_unix)  # should we die before the next round, the tickets are gone too
     return started_unix

@@ -1,5 +1,6 @@
 """What happened so far? Everything a run folder is made of, and nothing else; it goes into every checkpoint."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """What a device said of a model on its own data."""
 
     ue: int
@@ -57,7 +58,7 @@ class Record:
 
     merges: list[Merge] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     closed_s: list[float] = field(default_factory=list)  # when each round closed
     laps: list[Lap] = field(default_factory=list)
     turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
@@ -85,6 +86,9 @@ class Record:
         own = [lap.compute_s for lap in self.laps if lap.ue == ue]
         return float(np.median(own)) if own else 0.0
 
+    def merges_by_ue(self, ues: int) -> list[int]:
+        return np.bincount([merge.ue for merge in self.merges], minlength=ues).tolist()
+
     def overhead(self) -> dict[str, dict[str, float]]:
         """What a job and a round take beyond computing: median and 90th percentile."""
         parts = {"job_s": [lap.took_s - lap.compute_s for lap in self.laps], "round_s": self.turns_s}
@@ -101,11 +105,11 @@ class Record:
         seen by everybody.
         """
         rows, latest = [], {}
-        by_version: dict[int, list[Look]] = {}
-        for look in self.looks:
-            by_version.setdefault(look.version, []).append(look)
+        by_version: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
+        for seen in self.evaluations:
+            by_version[seen.version][seen.ue] = seen.values
         for version, time_s in enumerate([0.0, *self.closed_s]):
-            latest |= {look.ue: look.values for look in by_version.get(version, [])}
+            latest |= by_version[version]
             if latest:
                 means = np.mean([latest[ue] for ue in sorted(latest)], axis=0)
                 rows.append(
@@ -116,8 +120,8 @@ class Record:
 
     def ue_rows(self, algorithm: str, seed: int, ues: int) -> list[Row]:
         """How the newest model each device saw serves it."""
-        newest = {look.ue: look for look in sorted(self.looks, key=lambda look: look.version)}
-        merges = [sum(merge.ue == ue for merge in self.merges) for ue in range(ues)]
+        newest = {seen.ue: seen for seen in sorted(self.evaluations, key=lambda seen: seen.version)}
+        merges = self.merges_by_ue(ues)
         return [
             {"algorithm": algorithm, "seed": seed, "ue": ue, "samples": 0, "merges": merges[ue]}
             | dict(zip(METRICS, newest[ue].values, strict=True))
@@ -131,8 +135,8 @@ class Record:
             "merges_s": np.array([m.arrival_s for m in self.merges], float),
             "losses": np.array([(x.ue, x.version, x.round) for x in self.losses], np.int64).reshape(-1, 3),
             "losses_s": np.array([x.arrival_s for x in self.losses], float),
-            "looks": np.array([(x.ue, x.version) for x in self.looks], np.int64).reshape(-1, 2),
-            "looks_values": np.array([x.values for x in self.looks], float).reshape(-1, len(METRICS)),
+            "looks": np.array([(x.ue, x.version) for x in self.evaluations], np.int64).reshape(-1, 2),
+            "looks_values": np.array([x.values for x in self.evaluations], float).reshape(-1, len(METRICS)),
             "closed_s": np.array(self.closed_s, float),
             "laps": np.array([lap.ue for lap in self.laps], np.int64),
             "laps_s": np.array([(lap.took_s, lap.compute_s) for lap in self.laps], float).reshape(-1, 2),
@@ -148,7 +152,7 @@ class Record:
         return cls(
             [Merge(*row) for row in merges],
             [Loss(*row) for row in losses],
-            [Look(*row) for row in looks],
+            [Evaluation(*row) for row in looks],
             arrays["closed_s"].tolist(),
             [Lap(*row) for row in laps],
             arrays["turns_s"].tolist(),

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.flower.engine import app_folder
-from perfeds2.deployment.flower.processes import marked
+from perfeds2.deployment.flower.site import app_folder
+from perfeds2.deployment.processes import marked
 from perfeds2.timeline.timeline import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
@@ -277,15 +277,15 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from perfeds2.deployment.settings import Settings
+from perfeds2.deployment.flower.apps import read_setup
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid, context):
-    settings = Settings.from_run_config(context.run_config)
-    n, out = settings.spec.cell.ues, settings.out
+    setup = read_setup(context)
+    n, out = setup.ues, setup.own.out
     closed = []
 
     class Timed(FedAvg):
@@ -299,8 +299,8 @@ def main(grid, context):
             return done
 
     strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
-    first = ArrayRecord({name: Array(values) for name, values in settings.first_params().items()})
-    strategy.start(grid, first, num_rounds=settings.rounds)
+    first = ArrayRecord({name: Array(values) for name, values in setup.first_params().items()})
+    strategy.start(grid, first, num_rounds=setup.rounds)
     (out / "fedavg.json").write_text(json.dumps(closed))
     (out / "report.html").write_text("")
     (out / "summary.json").write_text("{}")
@@ -311,8 +311,9 @@ FEDAVG_CLIENT = """
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from perfeds2.deployment.device import work
-from perfeds2.deployment.settings import Settings
+from perfeds2.deployment.device import answer
+from perfeds2.deployment.flower.apps import read_setup
+from perfeds2.deployment.transport import Request
 from perfeds2.learning.compiled import keep_compiled
 
 app = ClientApp()
@@ -321,9 +322,9 @@ app = ClientApp()
 @app.train()
 def train(message, context):
     keep_compiled()
-    settings = Settings.from_run_config(context.run_config)
+    setup = read_setup(context)
     params = {name: array.numpy() for name, array in message.content["arrays"].items()}
-    done = work(settings.task(0), settings.algorithm.learner, params, alpha=0.03, seed=0, ue=0, version=0)
+    done = answer(setup, setup.task(0), Request(0, 0, 0), params)
     model = {name: params[name] - 0.07 * done.update[name] for name in params}
     records = {"arrays": ArrayRecord({name: Array(values) for name, values in model.items()}),
                "metrics": MetricRecord({"num-examples": 1})}
@@ -344,9 +345,9 @@ def fedavg(folder):
 
 def locally(folder, app, settings):
     return (
-        "from pathlib import Path; from perfeds2.deployment.settings import Settings; "
+        "from pathlib import Path; from perfeds2.deployment.setup import Setup; "
         "from perfeds2.deployment.flower.local import run_locally; "
-        f"run_locally(Settings.from_run_config({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
+        f"run_locally(Setup.from_texts({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
     )
 
 
