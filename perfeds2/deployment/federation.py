@@ -8,7 +8,7 @@ holds none; when it is free again it is handed the newest model.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from perfeds2.deployment.transport import Arrays, Kind, Reply, Request, Transpor
 from perfeds2.deployment.validate import Form, form_of, refusal
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.rounds import IDLE, Closing, Protocol, Server, close_round, hand_out
+from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
 from perfeds2.timeline.timeline import Timeline
 
 RECENT = 12  # rounds in the live table
@@ -30,6 +30,8 @@ RECENT = 12  # rounds in the live table
 class Device:
     """What the server knows of one device."""
 
+    version: int = IDLE  # the model it works from, as the protocol sees it
+    merged_in: int = -1  # the last round it was merged in
     job: Request | None = None  # sent, and not yet answered
     sent_s: float = 0.0
     wanted: bool = True  # False: the answer will be dropped, the device has been promised a newer model
@@ -51,6 +53,15 @@ class Device:
         """When the update that waits arrived; infinite if none does."""
         return np.inf if self.reply is None else self.held_arrived_s
 
+    def state(self, is_here: bool) -> DeviceState:
+        if self.set_aside:
+            return "set aside"
+        if self.reply is not None:
+            return "arrived"
+        if not is_here:
+            return "away"
+        return "idle" if self.job is None else "working" if self.wanted else "finishing"
+
 
 @dataclass
 class Federation:
@@ -67,24 +78,19 @@ class Federation:
     save: Callable[["Federation"], None] = lambda _: None  # called when a round has closed, before anything goes out
     origin_s: float = 0.0  # when round 0 opened, on the transport's clock
     optimiser: Any = None
-    server: Server = field(init=False)
-    devices: list[Device] = field(init=False)
-    record: Record = field(default_factory=Record)
+    round: int = 0  # the open one: so many have closed
+    opened_s: float = 0.0
     next_ticket: int = 0
+    record: Record = field(default_factory=Record)
+    devices: list[Device] = field(init=False)
     form: Form = field(init=False)
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
         self.form = form_of(self.params)
         self.devices = [Device() for _ in range(self.ues)]
-        self.server = Server(0, np.full(self.ues, IDLE, np.int64), np.full(self.ues, -1, np.int64), 0.0)
         if self.optimiser is None and self.learner.optimiser is not None:
             self.optimiser = self.learner.optimiser.init(self.params)
-
-    @property
-    def round(self) -> int:
-        """How many rounds have closed."""
-        return self.server.round
 
     @property
     def time_s(self) -> float:
@@ -105,7 +111,7 @@ class Federation:
         if self.round < self.rounds:
             self._hand_to_the_free(members)
             if self.round > before:
-                self.record.turns_s.append(self.time_s - self.server.opened_s)
+                self.record.turns_s.append(self.time_s - self.opened_s)
 
     def take(self, reply: Reply) -> None:
         """Believe a reply, or do not."""
@@ -147,12 +153,7 @@ class Federation:
     def _drop(self, ue: int, job: Request) -> None:
         """A job came to nothing: its device holds none, and is handed another when it can be."""
         if job.kind == "train" and self.devices[ue].wanted:
-            self._hold(ue, IDLE)
-
-    def _hold(self, ue: int, version: int) -> None:
-        versions = self.server.versions.copy()
-        versions[ue] = version
-        self.server = replace(self.server, versions=versions)
+            self.devices[ue].version = IDLE
 
     def _count_failure(self, ue: int) -> None:
         device = self.devices[ue]
@@ -172,70 +173,66 @@ class Federation:
     def _close(self, members: frozenset[int]) -> bool:
         """Close the open round if the arrivals suffice."""
         here = self._here(members)
-        if here.size < self.protocol.quorum:
+        if len(here) < self.protocol.quorum:
             return False
-        arrival_s = np.array([self.devices[ue].arrived_s for ue in here])
-        ours = replace(self.server, versions=self.server.versions[here], merged_in=self.server.merged_in[here])
-        closing = close_round(ours, arrival_s, self.protocol)
+        devices = [self.devices[ue] for ue in here]
+        versions, merged_in = (
+            np.array(column, np.int64) for column in zip(*((d.version, d.merged_in) for d in devices), strict=True)
+        )
+        ours = Server(self.round, versions, merged_in, self.opened_s)
+        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
         if not np.isfinite(closing.time_s):
             return False
-        self._merge(here[closing.merged], closing)
+        self._merge([here[place] for place in closing.merged], closing.time_s)
         theirs, handed = hand_out(ours, closing, self.protocol)
-        versions, merged_in = self.server.versions.copy(), self.server.merged_in.copy()
-        versions[here], merged_in[here] = theirs.versions, theirs.merged_in
-        versions[here[handed.handed]] = IDLE  # until the model is really on its way
-        self.server = replace(theirs, versions=versions, merged_in=merged_in)
-        for ue in here[np.union1d(closing.merged, handed.lost)]:
-            device = self.devices[ue]
-            device.reply = None
-            if device.job is not None:
-                device.wanted = False  # a running job cannot be called back
+        for place, device in enumerate(devices):
+            device.version, device.merged_in = int(theirs.versions[place]), int(theirs.merged_in[place])
+        for place in handed.handed:
+            devices[place].version = IDLE  # until the model is really on its way
+        for place in np.union1d(closing.merged, handed.lost):
+            devices[place].reply = None
+            devices[place].wanted = devices[place].job is None  # a running job cannot be called back
+        self.round, self.opened_s = theirs.round, theirs.opened_s
         self.save(self)
         return True
 
-    def _here(self, members: frozenset[int]) -> np.ndarray:
+    def _here(self, members: frozenset[int]) -> list[int]:
         """Who takes part in the open round: everybody with a job, and where turns are taken also those who could have one."""
-        takes_part = self.server.versions != IDLE
-        if self.protocol.waits:
-            takes_part = takes_part | np.array([ue in members and d.free for ue, d in enumerate(self.devices)])
-        return np.flatnonzero(takes_part)
+        waits = self.protocol.waits
+        return [ue for ue, d in enumerate(self.devices) if d.version != IDLE or (waits and d.free and ue in members)]
 
-    def _merge(self, ues: np.ndarray, closing: Closing) -> None:
+    def _merge(self, ues: list[int], time_s: float) -> None:
         """w_{k+1} = w_k − β·mean of the updates, in the order the simulator adds them up."""
         updates, merges = [], []
-        for ue in ues.tolist():
-            device, version = self.devices[ue], int(self.server.versions[ue])
+        for ue in ues:
+            device = self.devices[ue]
             assert device.reply is not None
             assert device.reply.update is not None
             updates.append(device.reply.update)
-            merges.append(Merge(self.round, ue, version, device.reply.ticket, device.arrived_s))
+            merges.append(Merge(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
         self.params, self.optimiser = merged(self.params, updates, self.learner, self.optimiser)
         self.record.merges += merges
-        self.record.closed_s.append(closing.time_s)
+        self.record.closed_s.append(time_s)
         who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
-        self.log(f"round {self.round} closed at {closing.time_s:.3f} s: merged {who}")
+        self.log(f"round {self.round} closed at {time_s:.3f} s: merged {who}")
 
     def _hand_to_the_free(self, members: frozenset[int]) -> None:
         """The newest model goes to everybody who is there and has nothing to do; where turns are taken, longest out first."""
-        idle = [
-            ue
-            for ue in np.argsort(self.server.merged_in, kind="stable").tolist()
-            if ue in members and self.devices[ue].free and self.server.versions[ue] == IDLE
-        ]
+        devices = self.devices
+        idle = [ue for ue in sorted(members) if devices[ue].free and devices[ue].version == IDLE]
         if self.protocol.waits:
             assert self.protocol.max_staleness is not None
             most = self.protocol.quorum * (self.protocol.max_staleness + 1)
-            idle = idle[: max(most - int((self.server.versions != IDLE).sum()), 0)]
-        for ue in sorted(idle):
-            device, version, time_s = self.devices[ue], self.round, self.time_s
-            if not self._dispatch(ue, "train"):
-                continue
-            if device.held not in (IDLE, version):
-                self.record.losses.append(Loss(ue, device.held, version - 1, device.held_arrived_s))
-            device.held, device.held_arrived_s = version, np.inf
-            device.sent_s, device.wanted = time_s, True
-            self._hold(ue, version)
+            free = most - sum(device.version != IDLE for device in devices)
+            idle = sorted(sorted(idle, key=lambda ue: devices[ue].merged_in)[: max(free, 0)])
+        for ue in idle:
+            device, time_s = devices[ue], self.time_s
+            if self._dispatch(ue, "train"):
+                if device.held not in (IDLE, self.round):
+                    self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
+                device.version = device.held = self.round
+                device.held_arrived_s, device.sent_s, device.wanted = np.inf, time_s, True
 
     def _dispatch(self, ue: int, kind: Kind) -> bool:
         request = Request(self.next_ticket, ue, self.round, kind)
@@ -267,30 +264,26 @@ class Federation:
 
     def status(self, phase: str) -> Status:
         members, record, quorum = self.transport.members(), self.record, self.protocol.quorum
-        closed_s = [0.0, *record.closed_s]
-        recent = [
-            ClosedRound(
-                k, closed_s[k + 1], closed_s[k + 1] - closed_s[k],
-                [merge.ue for merge in record.merges[k * quorum : (k + 1) * quorum]],
+        closed_s, merges = [0.0, *record.closed_s], record.merges_by_ue(self.ues)
+        recent = []
+        for k in range(max(self.round - RECENT, 0), self.round):
+            ues = [merge.ue for merge in record.merges[k * quorum : (k + 1) * quorum]]
+            recent.append(ClosedRound(round=k, time_s=closed_s[k + 1], took_s=closed_s[k + 1] - closed_s[k], ues=ues))
+        devices = []
+        for ue, device in enumerate(self.devices):
+            version, staleness = (
+                (None, None) if device.version == IDLE else (device.version, self.round - device.version)
             )
-            for k in range(max(self.round - RECENT, 0), self.round)
-        ]  # fmt: skip
-        merges = record.merges_by_ue(self.ues)
-        devices = [self._device_status(ue, ue in members, merges[ue]) for ue in range(self.ues)]
-        return Status(os.getpid(), phase, self.round, self.rounds, self.time_s, devices, recent)
-
-    def _device_status(self, ue: int, is_here: bool, merges: int) -> DeviceStatus:
-        device, version = self.devices[ue], int(self.server.versions[ue])
-        state: DeviceState = (
-            "set aside" if device.set_aside
-            else "arrived" if device.reply is not None
-            else "away" if not is_here
-            else "idle" if device.job is None
-            else "working" if device.wanted
-            else "finishing"
+            devices.append(
+                DeviceStatus(
+                    ue=ue, state=device.state(ue in members), version=version, staleness=staleness,
+                    seen_s=device.seen_s, merges=merges[ue], refused=device.refused,
+                )
+            )  # fmt: skip
+        return Status(
+            process=os.getpid(), phase=phase, round=self.round, rounds=self.rounds, time_s=self.time_s,
+            devices=devices, recent=recent,
         )  # fmt: skip
-        holds = (None, None) if version == IDLE else (version, self.round - version)
-        return DeviceStatus(ue, state, *holds, device.seen_s, merges, device.refused)
 
 
 def merged(

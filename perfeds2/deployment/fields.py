@@ -38,22 +38,15 @@ def _flag(default: Any, metavar: str, panel: str, text: str) -> Any:
 class DeploymentSpec(Section):
     """What only a federation on real machines needs."""
 
+    # fmt: off
     out: Path | None = Field(default=None, description="The run's folder, on the server.")
-    app_module: Path | None = _flag(
-        None, "FILE", "Task", "Your own model and data: a file with model and load_data (docs/deploy.md)."
-    )
-    slow: Slow = _flag(
-        {}, "D=S", "Federation", "Let a device sleep in every job, to see what that does: DEVICE=SECONDS. Repeatable."
-    )
-    gather_s: Seconds = _flag(
-        60.0,
-        "SECONDS",
-        "Federation",
-        "Wait so long for all devices before the first round; then begin with those that are there.",
-    )
+    app_module: Path | None = _flag(None, "FILE", "Task", "Your own model and data: a file with model and load_data (docs/deploy.md).")
+    slow: Slow = _flag({}, "D=S", "Federation", "Let a device sleep in every job, to see what that does: DEVICE=SECONDS. Repeatable.")
+    gather_s: Seconds = _flag(60.0, "SECONDS", "Federation", "Wait so long for all devices before the first round; then begin with those that are there.")
     evaluate_s: Seconds = _flag(120.0, "SECONDS", "Federation", "Wait so long for the last evaluation.")
     norm_bound: Positive | None = _flag(None, "NORM", "Safety", "Refuse updates whose norm is larger.")
-    set_aside_after: Count = _flag(3, "N", "Safety", "Leave out a device after so many failures in a row.")  # fmt: skip
+    set_aside_after: Count = _flag(3, "N", "Safety", "Leave out a device after so many failures in a row.")
+    # fmt: on
 
 
 DEFAULTS = DeploymentSpec()
@@ -76,13 +69,10 @@ def _settings() -> dict[str, tuple[str, str]]:
     """Where each setting is, by its name."""
     sections: dict[str, Any] = {name: field.annotation for name, field in Spec.model_fields.items()}
     sections["deployment"] = DeploymentSpec
-    names: dict[tuple[str, str], str] = OWN_FLAGS | {place: name for place, (name, _, _) in RENAMED.items()}
+    names = {place: flag.removeprefix("--") for place, flag in OWN_FLAGS.items()}
+    names |= {place: name for place, (name, _, _) in RENAMED.items()}
     places = [(section, key) for section, fields in sections.items() for key in fields.model_fields]
-    return {
-        names.get(place, place[1].replace("_", "-")).removeprefix("--"): place
-        for place in places
-        if place not in CANNOT_BE_FOLLOWED
-    }
+    return {names.get(at) or at[1].replace("_", "-"): at for at in places if at not in CANNOT_BE_FOLLOWED}
 
 
 SETTINGS = _settings()

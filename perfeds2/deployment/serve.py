@@ -44,7 +44,7 @@ def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
         started_unix, elapsed_s = time.time(), 0.0
     else:
         # The clock went on while the server was away; should the machine's have been set back, ours is not.
-        elapsed_s = max(time.time() - started_unix, federation.server.opened_s)
+        elapsed_s = max(time.time() - started_unix, federation.opened_s)
         folder.log(f"resumed: rounds 0 to {federation.round - 1} are in the checkpoint")
     federation.save = lambda state: save_checkpoint(folder, state, started_unix)
     federation.origin_s = transport.now() - elapsed_s

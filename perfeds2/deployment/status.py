@@ -1,12 +1,11 @@
 """What does an operator see while a federation runs? A table that follows status.json, or lines where there is no terminal."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import BaseModel
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -25,8 +24,7 @@ COLOURS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class DeviceStatus:
+class DeviceStatus(BaseModel):
     """One line of the table."""
 
     ue: int
@@ -38,8 +36,7 @@ class DeviceStatus:
     refused: int
 
 
-@dataclass(frozen=True)
-class ClosedRound:
+class ClosedRound(BaseModel):
     """One of the last rounds."""
 
     round: int
@@ -52,8 +49,7 @@ class ClosedRound:
         return ", ".join(map(str, self.ues))
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(BaseModel):
     """Where a federation stands."""
 
     process: int  # the one that has the model
@@ -65,16 +61,14 @@ class Status:
     recent: list[ClosedRound]
 
     def write(self, folder: Path) -> None:
-        write_text(folder / "status.json", json.dumps(asdict(self)))
+        write_text(folder / "status.json", self.model_dump_json())
 
 
 def read_status(folder: Path) -> Status | None:
     try:
-        values = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+        return Status.model_validate_json((folder / "status.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    devices, recent = values.pop("devices"), values.pop("recent")
-    return Status(**values, devices=[DeviceStatus(**d) for d in devices], recent=[ClosedRound(**r) for r in recent])
 
 
 ShowStatus = Callable[[Status], None]

@@ -137,30 +137,22 @@ def kill_devices(folder):
 
 def kill_server_app(folder):
     """kill -9 the process that has the model."""
-    with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
-        drill.wait_for_round(3)
-        before = drill.status()["round"]
-        for pid in drill.pids("flwr-serverapp"):
-            os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        print(f"killed the ServerApp in round {before}")
-        drill.wait_for(lambda: "resumed:" in drill.log())
-        print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
-        drill.end()
-    timeline = check_log(folder)
-    print(f"{timeline.rounds} rounds in the log, each once; no job merged twice")
-    print(replayed(folder))
+    kill_in_round_3(folder, "flwr-serverapp")
 
 
 def kill_superlink(folder):
     """kill -9 the SuperLink."""
+    kill_in_round_3(folder, "flower-superlink")
+
+
+def kill_in_round_3(folder, command):
     with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
         drill.wait_for_round(3)
         before = drill.status()["round"]
-        for pid in drill.pids("flower-superlink"):
+        for pid in drill.pids(command):
             os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
-        print(f"killed the SuperLink in round {before}")
+        print(f"killed {command} in round {before}")
         drill.wait_for(lambda: "resumed:" in drill.log())
         print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
         drill.wait_for_round(before + 1)

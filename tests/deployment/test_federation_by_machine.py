@@ -185,7 +185,7 @@ class FederationMachine(RuleBasedStateMachine):
             assert sum(job.ue == ue for job in self.net.out.values()) <= 1
             assert device.job is None or device.reply is None
             works = device.reply is not None or (device.job is not None and device.wanted)
-            assert (self.federation.server.versions[ue] != IDLE) == works
+            assert (device.version != IDLE) == works
 
     @invariant()
     def nobody_idles_who_could_work(self):
@@ -203,8 +203,7 @@ class FederationMachine(RuleBasedStateMachine):
         ready = [
             ue
             for ue, device in enumerate(self.federation.devices)
-            if device.reply is not None
-            and (bound is None or self.federation.round - self.federation.server.versions[ue] <= bound)
+            if device.reply is not None and (bound is None or self.federation.round - device.version <= bound)
         ]
         assert len(ready) < self.protocol.quorum
 
@@ -256,7 +255,7 @@ class CrashingMachine(FederationMachine):
         assert load_checkpoint(self.folder, self.federation) == 0.0
         assert self.federation.round == before.round
         assert self.federation.record.merges == before.record.merges
-        assert np.array_equal(self.federation.server.merged_in, before.server.merged_in)
+        assert [d.merged_in for d in self.federation.devices] == [d.merged_in for d in before.devices]
         assert self.federation.next_ticket >= before.next_ticket  # no ticket is given out twice
         self.net.out.clear()  # the old run's jobs answer nobody
         self.net.inbox.clear()

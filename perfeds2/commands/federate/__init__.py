@@ -2,6 +2,7 @@
 
 import typer
 
+from perfeds2.commands.federate.flags import in_one_sentence
 from perfeds2.commands.federate.local import local
 from perfeds2.commands.federate.machines import credentials, device, register, server
 from perfeds2.commands.federate.runs import resume, stop, submit, watch
@@ -9,8 +10,9 @@ from perfeds2.commands.federate.runs import resume, stop, submit, watch
 federate_app = typer.Typer(
     help="The same protocol for real: a federation of devices on Flower, with TLS and device keys. Start with: perfeds2 federate local"
 )
-for command in (local, credentials, server, register, device, submit, resume, watch, stop):
-    federate_app.command()(command)
+federate_app.command()(local)
+for command in (credentials, server, register, device, submit, resume, watch, stop):
+    federate_app.command()(in_one_sentence(command))
 
 
 @federate_app.callback(invoke_without_command=True)

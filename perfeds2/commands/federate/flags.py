@@ -101,18 +101,14 @@ Command = Callable[..., None]
 
 def with_settings(*leave_out: str) -> Callable[[Command], Command]:
     """Give a command the flags of the settings; it takes them together, as ``given``."""
-    parameters = [
-        _parameter(list[str] | None if flag.name == "slow" else str | None, flag)
-        for flag in setting_flags()
-        if flag.name not in leave_out
-    ]
-    return lambda command: _instead(command, "given", parameters, dict)
+    flags = [flag for flag in setting_flags() if flag.name not in leave_out]
+    return lambda command: _instead(command, "given", [_parameter(flag) for flag in flags], dict)
 
 
-def _parameter(kind: Any, flag: Flag) -> Parameter:
+def _parameter(flag: Flag) -> Parameter:
     option = typer.Option(f"--{flag.name}", help=flag.help, metavar=flag.metavar, rich_help_panel=flag.panel)
-    name = flag.name.replace("-", "_")
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+    kind = Annotated[list[str] | None if "Repeatable" in flag.help else str | None, option]
+    return Parameter(flag.name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 def at_site(command: Command) -> Command:
@@ -121,16 +117,26 @@ def at_site(command: Command) -> Command:
 
 
 def _instead(command: Command, name: str, others: list[Parameter], make: Callable[..., Any]) -> Command:
-    """The command, asking for other parameters instead of one that is made of them. Its errors become one sentence."""
+    """The command, asking for other parameters instead of one that is made of them."""
     own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != name]
     asked = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *others)]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        with guarded(f"federate {command.__name__}", []):
-            given[name] = make(**{other.name: given.pop(other.name) for other in others})
-            command(**given)
+        made = make(**{other.name: given.pop(other.name) for other in others})
+        command(**{name: made}, **given)
 
     called.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]  # functions take attributes
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in asked}
+    return called
+
+
+def in_one_sentence(command: Command) -> Command:
+    """What goes wrong in a command is said in one sentence."""
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        with guarded(f"federate {command.__name__}", []):
+            command(**given)
+
     return called

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfeds2.commands.federate.flags import CredentialsDir, Quiet, StateDir, at_site, need_flower, open_site
-from perfeds2.console import guarded, say
+from perfeds2.console import say
 
 if TYPE_CHECKING:
     from perfeds2.deployment.flower.site import Site
@@ -20,14 +20,13 @@ def credentials(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Make a certificate authority, a server certificate, and a key for each device."""
-    with guarded("federate credentials", []):
-        need_flower()
-        from perfeds2.deployment.flower.credentials import make_credentials
+    need_flower()
+    from perfeds2.deployment.flower.credentials import make_credentials
 
-        made = make_credentials(folder, devices, host)
-        say(quiet, f"For the server: {made.authority}, {made.certificate}, {made.certificate_key}, devices/*.pub")
-        say(quiet, f"For device N: {made.authority} and devices/device-N.key, and nothing else")
-        say(quiet, f"Off line: {made.authority_key}")
+    made = make_credentials(folder, devices, host)
+    say(quiet, f"For the server: {made.authority}, {made.certificate}, {made.certificate_key}, devices/*.pub")
+    say(quiet, f"For device N: {made.authority} and devices/device-N.key, and nothing else")
+    say(quiet, f"Off line: {made.authority_key}")
 
 
 def server(
@@ -36,9 +35,8 @@ def server(
     state: StateDir = Path("flower"),
 ) -> None:
     """Start the server, in the foreground: for systemd, or a terminal of its own."""
-    with guarded("federate server", []):
-        site = open_site(address, credentials, state)
-        _become(site, site.server())
+    site = open_site(address, credentials, state)
+    _become(site, site.server())
 
 
 @at_site

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfeds2.commands.federate.flags import Quiet, RunDir, at_site, make_setup, with_settings
-from perfeds2.console import guarded, say
+from perfeds2.console import say
 from perfeds2.files import write_text
 
 if TYPE_CHECKING:
@@ -45,19 +45,18 @@ def _submit(setup: "Setup", folder: Path, site: "Site", quiet: bool) -> None:
 
 def watch(folder: RunDir) -> None:
     """Follow a federation: devices, rounds. Runs on the server; ends when the federation does."""
-    with guarded("federate watch", []):
-        from perfeds2.deployment.setup import Setup
-        from perfeds2.deployment.status import live_table, read_status
-        from perfeds2.runs.folder import Folder
+    from perfeds2.deployment.setup import Setup
+    from perfeds2.deployment.status import live_table, read_status
+    from perfeds2.runs.folder import Folder
 
-        Setup.read(folder)
-        with live_table(quiet=False) as show:
-            finished = False
-            while not finished:
-                finished = Folder(folder).finished
-                if (status := read_status(folder)) is not None:
-                    show(status)
-                time.sleep(0.5)
+    Setup.read(folder)
+    with live_table(quiet=False) as show:
+        finished = False
+        while not finished:
+            finished = Folder(folder).finished
+            if (status := read_status(folder)) is not None:
+                show(status)
+            time.sleep(0.5)
 
 
 @at_site
