@@ -146,9 +146,12 @@ class Record:
     def from_arrays(cls, arrays: Arrays) -> "Record":
         lists: dict[str, Any] = {name: values.tolist() for name, values in arrays.items()}
         return cls(
-            [Merge(*whole, s) for whole, s in zip(lists["merges"], lists["merges_s"], strict=True)],
-            [Loss(*whole, s) for whole, s in zip(lists["losses"], lists["losses_s"], strict=True)],
-            [Evaluation(*whole, tuple(v)) for whole, v in zip(lists["looks"], lists["looks_values"], strict=True)],
+            [Merge(*whole, arrival_s=s) for whole, s in zip(lists["merges"], lists["merges_s"], strict=True)],
+            [Loss(*whole, arrival_s=s) for whole, s in zip(lists["losses"], lists["losses_s"], strict=True)],
+            [
+                Evaluation(*whole, values=tuple(v))
+                for whole, v in zip(lists["looks"], lists["looks_values"], strict=True)
+            ],
             lists["closed_s"],
             [Lap(ue, *s) for ue, s in zip(lists["laps"], lists["laps_s"], strict=True)],
             lists["turns_s"],
