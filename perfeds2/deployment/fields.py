@@ -24,15 +24,16 @@ def _read_slow(given: Any) -> Any:
 
 
 def _write_slow(slow: Mapping[int, float]) -> str:
-    return ",".join(f"{device}={seconds:g}" for device, seconds in slow.items())
+    return ",".join(f"{device}={seconds}" for device, seconds in slow.items())
 
 
-SLOW = re.compile(r"(\d+)=(\d+\.?\d*)")
-Slow = Annotated[dict[int, float], BeforeValidator(_read_slow), PlainSerializer(_write_slow)]
+SLOW = re.compile(r"(\d+)=(\S+)")
+Slow = Annotated[dict[int, Seconds], BeforeValidator(_read_slow), PlainSerializer(_write_slow)]
 
 
-def _flag(default: Any, metavar: str, panel: str, text: str) -> Any:
-    return Field(default, description=text, json_schema_extra={"metavar": metavar, "panel": panel})
+def _flag(default: Any, metavar: str, panel: str, text: str, repeatable: bool = False) -> Any:
+    about = {"metavar": metavar, "panel": panel, "repeatable": repeatable}
+    return Field(default, description=text, json_schema_extra=about)
 
 
 class DeploymentSpec(Section):
@@ -41,7 +42,7 @@ class DeploymentSpec(Section):
     # fmt: off
     out: Path | None = Field(default=None, description="The run's folder, on the server.")
     app_module: Path | None = _flag(None, "FILE", "Task", "Your own model and data: a file with model and load_data (docs/deploy.md).")
-    slow: Slow = _flag({}, "D=S", "Federation", "Let a device sleep in every job, to see what that does: DEVICE=SECONDS. Repeatable.")
+    slow: Slow = _flag({}, "D=S", "Federation", "Let a device sleep in every job, to see what that does: DEVICE=SECONDS. Repeatable.", repeatable=True)
     gather_s: Seconds = _flag(60.0, "SECONDS", "Federation", "Wait so long for all devices before the first round; then begin with those that are there.")
     evaluate_s: Seconds = _flag(120.0, "SECONDS", "Federation", "Wait so long for the last evaluation.")
     norm_bound: Positive | None = _flag(None, "NORM", "Safety", "Refuse updates whose norm is larger.")

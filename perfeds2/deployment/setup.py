@@ -72,8 +72,7 @@ class Setup:
         for name, value in given.items():
             if name not in SETTINGS:
                 raise InputError(f"{name} is not a setting of a federation.")
-            many = name not in ONE_OF_MANY and isinstance(value, str) and value.startswith("[")
-            put(values, *SETTINGS[name], [value] if name in ONE_OF_MANY else json.loads(value) if many else value)
+            put(values, *SETTINGS[name], [value] if name in ONE_OF_MANY else _listed(name, value))
         own = values.pop("deployment")
         try:
             return cls(resolve(values), DeploymentSpec.model_validate(own))
@@ -123,6 +122,14 @@ class Setup:
 
         params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
         return {name: np.asarray(values) for name, values in params.items()}
+
+
+def _listed(name: str, value: Any) -> Any:
+    """``[1.0, 2.0]`` as a list; anything else is read by its field."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
+    except ValueError:
+        raise InputError(f"{name} must be a list such as [1.0, 2.0], got {value!r}.") from None
 
 
 def _sentence(error: Any) -> str:

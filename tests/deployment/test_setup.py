@@ -1,9 +1,11 @@
 """Does every setting go through the federation's door: text out, text in, the same value?"""
 
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from perfeds2.deployment import setup
 from perfeds2.deployment.fields import CANNOT_BE_FOLLOWED, SETTINGS, DeploymentSpec
 from perfeds2.deployment.flower.site import app_folder
 from perfeds2.deployment.setup import Setup
@@ -23,7 +25,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "rounds": 7,
     "out": "/runs/of mine",
     "app-module": "/mine/task.py",
-    "slow": "1=2.5,3=20",
+    "slow": "1=2.5,3=20.0",
     "norm-bound": 3.5,
     "target-accuracy": 0.6,
 }
@@ -45,8 +47,8 @@ def other_value(name, field):
     return field.default + 1
 
 
-def at(setup, place):
-    values = setup.spec.model_dump(mode="json") | {"deployment": setup.own.model_dump(mode="json")}
+def at(told, place):
+    values = told.spec.model_dump(mode="json") | {"deployment": told.own.model_dump(mode="json")}
     return values[place[0]][place[1]]
 
 
@@ -55,10 +57,10 @@ def test_every_setting_travels_and_what_a_federation_cannot_follow_is_refused():
     plain = Setup.from_texts({"devices": 4})
     for name, place in SETTINGS.items():
         value = other_value(name, fields()[place])
-        setup = Setup.from_texts({"devices": 4} | {name: str(value)})
-        assert at(setup, place) != at(plain, place), name
-        assert at(setup, place) in (value, [value]), name
-        assert Setup.from_toml(setup.to_toml()) == setup, name
+        told = Setup.from_texts({"devices": 4} | {name: str(value)})
+        assert at(told, place) != at(plain, place), name
+        assert at(told, place) in (value, [value]), name
+        assert Setup.from_toml(told.to_toml()) == told, name
     for section, key in CANNOT_BE_FOLLOWED:
         for name in (key, key.replace("_", "-"), f"{section}.{key}"):
             with pytest.raises(InputError, match=f"{name} is not a setting of a federation"):
@@ -73,10 +75,10 @@ def test_a_federation_of_the_version_before_is_read():
         'local-steps = "1"\nrounds = "9"\ntarget-accuracy = "0.9"\nalgorithm = "PerFed-SYN"\nseed = "3"\nout = "/x"\n'
         'app-module = ""\nnorm-bound = ""\nset-aside-after = "3"\ngather-s = "60.0"\nevaluate-s = "120.0"\nslow = "1=2.5"\n'
     )
-    setup = Setup.from_toml(before)
-    assert (setup.ues, setup.rounds, setup.seed, setup.algorithm.name) == (5, 9, 3, "PerFed-SYN")
-    assert (str(setup.own.out), setup.own.slow, setup.own.norm_bound) == ("/x", {1: 2.5}, None)
-    assert setup.spec.protocol.stale == "wait"
+    read = Setup.from_toml(before)
+    assert (read.ues, read.rounds, read.seed, read.algorithm.name) == (5, 9, 3, "PerFed-SYN")
+    assert (str(read.own.out), read.own.slow, read.own.norm_bound) == ("/x", {1: 2.5}, None)
+    assert read.spec.protocol.stale == "wait"
 
 
 @pytest.mark.parametrize(
@@ -88,14 +90,23 @@ def test_a_federation_of_the_version_before_is_read():
         ({"norm-bound": -1}, "--norm-bound must be greater than 0, got -1."),
         ({"set-aside-after": 0}, "--set-aside-after must be greater than or equal to 1, got 0."),
         ({"gather-s": "long"}, "--gather-s must be a valid number, got 'long'."),
-        ({"slow": "5=-1"}, "--slow takes DEVICE=SECONDS, such as 5=20, got '5=-1'."),
+        ({"slow": "5"}, "--slow takes DEVICE=SECONDS, such as 5=20, got '5'."),
+        ({"slow": "5=-1"}, "--slow must be greater than or equal to 0, got '-1'."),
+        ({"cpu-hz": "[1e8, 2e9"}, "cpu-hz must be a list such as [1.0, 2.0], got '[1e8, 2e9'."),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_a_federation_cannot_be_told_is_said_in_one_sentence(given, sentence):
     with pytest.raises(InputError) as refused:
         Setup.from_texts(given)
     assert sentence in str(refused.value)
+
+
+def test_what_is_not_in_the_folder_of_an_engine_knows_no_engine():
+    for path in Path(setup.__file__).parent.glob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.lstrip().startswith(("import ", "from ")):
+                assert "flwr" not in line, path.name
+                assert "deployment.flower" not in line, path.name
 
 
 def test_the_flower_app_lists_no_settings_and_carries_all_of_them():

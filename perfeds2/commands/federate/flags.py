@@ -32,6 +32,7 @@ class Flag(NamedTuple):
     help: str
     metavar: str
     panel: str
+    repeatable: bool = False
 
 
 def simulator_flags() -> Iterator[tuple[tuple[str, str], Flag]]:
@@ -52,7 +53,7 @@ def setting_flags() -> list[Flag]:
     for key, field in DeploymentSpec.model_fields.items():
         if isinstance(extra := field.json_schema_extra, dict):
             name, default = key.replace("_", "-"), f" (default: {field.default})" if field.default else ""
-            flags[name] = Flag(name, f"{field.description}{default}", str(extra["metavar"]), str(extra["panel"]))
+            flags[name] = Flag(name, f"{field.description}{default}", **extra)  # type: ignore[arg-type]  # fields.py made it
     return list(flags.values())
 
 
@@ -107,7 +108,7 @@ def with_settings(*leave_out: str) -> Callable[[Command], Command]:
 
 def _parameter(flag: Flag) -> Parameter:
     option = typer.Option(f"--{flag.name}", help=flag.help, metavar=flag.metavar, rich_help_panel=flag.panel)
-    kind = Annotated[list[str] | None if "Repeatable" in flag.help else str | None, option]
+    kind = Annotated[list[str] | None if flag.repeatable else str | None, option]
     return Parameter(flag.name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
