@@ -4,13 +4,14 @@ import difflib
 import tomllib
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 import tomli_w
 from pydantic import AfterValidator, Field
 
-from perfeds2.timeline.rounds import Protocol
+if TYPE_CHECKING:
+    from perfeds2.timeline.rounds import Protocol
 
 OBJECTIVES = ("FedAvg", "FedProx", "PerFed")
 MODES = ("SYN", "S2", "ASY")
@@ -155,8 +156,10 @@ class Spec(Section):
     learning: LearningSpec = LearningSpec()
     run: RunSpec = RunSpec()
 
-    def protocol_of(self, mode: str) -> Protocol:
+    def protocol_of(self, mode: str) -> "Protocol":
         """The rounds of one mode on this cell."""
+        from perfeds2.timeline.rounds import Protocol
+
         if mode == "SYN":
             return Protocol(self.cell.ues)
         if mode == "ASY":
