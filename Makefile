@@ -12,8 +12,9 @@ run: $(CORE)  ## the default comparison: nine algorithms, one cell
 test: $(DEV)  ## the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4
 
-test-slow: $(DEV)  ## hostile input by the thousand; minutes
-	PERFEDS2_HOSTILE_INPUTS=1000 $(BIN)/pytest tests/reliability/test_hostile_files.py tests/reliability/test_hostile_specs.py -n auto --maxprocesses 4
+test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
+	PERFEDS2_HOSTILE_INPUTS=1000 PERFEDS2_KILLS=20 $(BIN)/pytest tests/reliability -n auto --maxprocesses 4 \
+		-k "hostile_files or hostile_specs or killed_commands"
 
 mutate: $(DEV)  ## break the code in small ways, one at a time: each must fail its test
 	$(BIN)/python tests/mutations.py

@@ -229,6 +229,11 @@ MUTATIONS = [
             "fcntl.LOCK_SH | fcntl.LOCK_NB",
             "test_a_folder_that_somebody_else_writes_is_left_to_them[run]",
         ),
+        (
+            "        clear_unfinished(place)",
+            "        pass",
+            "test_a_command_killed_at_any_moment_ends_with_the_same_bytes[run]",
+        ),
     ),
     *of(
         "deployment/federation.py",
