@@ -10,7 +10,10 @@ run: $(CORE)  ## the default comparison: nine algorithms, one cell
 	$(BIN)/perfeds2 compare
 
 test: $(DEV)  ## the whole test suite
-	$(BIN)/pytest -n auto --maxprocesses 4
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+
+test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; under two minutes
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup -m "not slow"
 
 test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
 	PERFEDS2_HOSTILE_INPUTS=1000 PERFEDS2_KILLS=20 $(BIN)/pytest tests/reliability -n auto --maxprocesses 4 \

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -25,13 +26,22 @@ def unchecked() -> Iterator[None]:
 
 def perfeds2(*arguments: object) -> tuple[int, str]:
     """Exit status, and what was said on stderr."""
+    status, _, said = told(*arguments)
+    return status, said
+
+
+def told(*arguments: object) -> tuple[int, str, str]:
+    """Exit status, and what was said on stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["perfeds2", *map(str, arguments)]
+    argv, environment = sys.argv, dict(os.environ)
+    sys.argv = ["perfeds2", *map(str, arguments)]
     try:
         with unchecked(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             cli.main()
     except SystemExit as stop:
-        return int(stop.code or 0), err.getvalue()
+        return int(stop.code or 0), out.getvalue(), err.getvalue()
     finally:
-        sys.argv = before
+        sys.argv = argv
+        os.environ.clear()
+        os.environ.update(environment)  # commands that train set flags of the compiler
     raise AssertionError("main() ends with an exit status")

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
@@ -18,6 +19,8 @@ jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
+SHARED = {"plan", "nine", "real", "reproduced", "browser", "earlier", "usual"}  # fixtures that take many seconds
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # to which a background job of a shell would be deaf
 
 hook = install_import_hook("perfeds2", "typecheck.checked")
@@ -25,3 +28,14 @@ hook = install_import_hook("perfeds2", "typecheck.checked")
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share something expensive go to one process; ``make test-quick`` leaves them out."""
+    for item in items:
+        wanted = set(getattr(item, "fixturenames", ()))
+        if wanted & SHARED:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if wanted & (SHARED | {"commands"}):  # these start processes that compile
+            item.add_marker(pytest.mark.slow)

@@ -15,6 +15,7 @@ from perfeds2.learning.partition import Partition
 from perfeds2.learning.task import Task
 
 
+@pytest.mark.slow
 def test_metrics_equal_a_plain_loop_over_ues():
     task = digits(12, 3, 0)
     assert isinstance(task.data, Shards)

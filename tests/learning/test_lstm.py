@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from curvature import assert_hessian_is_what_differences_say
 
 from perfeds2.learning.models.lstm import LSTM
@@ -54,6 +55,7 @@ def test_batches_of_batches_are_as_good_as_one():
     np.testing.assert_allclose(together[1], model(params, x[1]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_hessian_is_what_differences_of_gradients_say():
     with jax.enable_x64(True):
         model = LSTM(letters=6, embedding=2, hidden=3)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import jax, numpy as np, sys
 from dataclasses import replace
@@ -42,6 +44,7 @@ def numbers_with(devices, path):
     return dict(np.load(path))
 
 
+@pytest.mark.slow
 def test_eight_devices_compute_what_one_does(tmp_path):
     """Eleven participants on eight devices: one device has one job less, and fills up with nothing."""
     import numpy as np

@@ -42,6 +42,7 @@ def flat(tree):
     return np.asarray(ravel_pytree(tree)[0])
 
 
+@pytest.mark.slow
 def test_exact_meta_gradient_equals_the_one_formed_with_the_hessian(small):
     params, batches = small
     expected, _ = by_hand(params, batches, ALPHA)

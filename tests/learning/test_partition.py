@@ -53,6 +53,7 @@ def test_too_many_ues_for_the_data_is_an_error():
         partition_by_label(LABELS, 400, 3, 0)
 
 
+@pytest.mark.slow
 def test_batches_come_from_the_ues_own_training_part():
     import jax
 

@@ -64,6 +64,7 @@ def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
         assert np.array_equal(x[held], 20 * y[held] + 1)
 
 
+@pytest.mark.slow
 def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
     data = cifar100_data(4, 30, 0, folder)
     colours = np.asarray(data.x).reshape(-1, 3, 1024).swapaxes(1, 2).reshape(-1, 3)

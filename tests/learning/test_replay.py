@@ -53,6 +53,7 @@ def test_replay_matches_keeping_every_model(protocol, objective):
     assert_close(replay(TASK, line, learner, seed=3), replay_slowly(TASK, line, learner, seed=3))
 
 
+@pytest.mark.slow
 def test_replay_matches_with_local_steps_and_another_optimiser():
     line = timeline(Protocol(2, 2))
     for learner in (
@@ -252,6 +253,7 @@ def test_generated_data_cost_no_memory_per_ue():
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(task.data)) < 100
 
 
+@pytest.mark.slow
 def test_synthetic_is_learned():
     line = simulate(Cell.draw(20, 0), Protocol(20), payload_bits=1e5, samples=60, rounds=150)
     learner = Learner(FedAvg(), beta=0.3, batch=20)

@@ -37,7 +37,7 @@ def tiny_tasks():
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def reproduced(tmp_path_factory):
     """Two figures, reproduced. Not to be written into: ``copied`` is."""
     out = tmp_path_factory.mktemp("set")
     written = {figure.name: path for figure, path in reproduce(BOTH, runs_of(*BOTH), out)}
@@ -46,8 +46,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "copied")
+def copied(reproduced, tmp_path):
+    return shutil.copytree(reproduced, tmp_path / "copied")
 
 
 @pytest.fixture
@@ -137,10 +137,10 @@ def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(copied, monkey
     assert (copied / "exp_1.csv").read_bytes() == numbers
 
 
-def test_the_numbers_are_those_of_the_run(whole):
+def test_the_numbers_are_those_of_the_run(reproduced):
     run = runs_of(*BOTH)[2]
     numbers = []
-    for path in (whole / "runs" / run.name / "metrics.csv", whole / "exp_4.csv"):
+    for path in (reproduced / "runs" / run.name / "metrics.csv", reproduced / "exp_4.csv"):
         with path.open() as file:
             rows = [row for row in csv.DictReader(file) if row.get("line", "A = 3") == "A = 3"]
         numbers.append([[float(row[name]) for name in METRICS] for row in rows])
@@ -151,7 +151,8 @@ class StoppedError(Exception):
     pass
 
 
-def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(reproduced, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
 
     def stop_in_the_third_run(progress):
@@ -168,9 +169,10 @@ def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(whole,
     list(reproduce(BOTH, runs_of(*BOTH), tmp_path, lambda progress: trained.append(progress.share)))
     assert min(trained) > 0.5  # the first run was not repeated
     for name in ("exp_1.csv", "exp_4.csv"):
-        assert (tmp_path / name).read_bytes() == (whole / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (reproduced / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_doing_one_task_after_the_other_keeps_both_in_the_papers_order(tmp_path):
     panels = tuple(Panel(title, title, algorithms(("PerFedS2",)), SMALL) for title in ("digits", "synthetic"))
     figure = Figure("exp_1", "", panels)

@@ -84,6 +84,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
     settings = {**SMALL, "seeds": (0,), "algorithms": ("FedAvgS2", "PerFed-ASY")}

@@ -16,6 +16,7 @@ def assert_close(ours, theirs):
         assert next(numbers) == pytest.approx(next(numbers), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_seeds_together_give_the_tables_of_seeds_apart():
     apart, both = (compare(**SETTINGS, seeds=(0, 1), together=together) for together in (False, True))
     assert_close(both.rows, apart.rows)

@@ -287,6 +287,7 @@ def test_on_a_gpu_points_of_equal_shape_are_one_job(monkeypatch):
     assert sorted(number for job in everything for number in job.points) == list(range(12))
 
 
+@pytest.mark.slow
 def test_points_trained_together_get_what_they_get_alone():
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
     both, alone = (make_assignments(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
@@ -423,6 +424,7 @@ def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compile
     assert not list(path.rglob(".*"))  # nothing half-written is left
 
 
+@pytest.mark.slow
 def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path):
     def refused(*arguments):
         command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments]

@@ -147,6 +147,7 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, settings, sentence)
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("file")
 def test_objects_from_python_enter_as_they_are(tmp_path):
     mine = Algorithm("Quick", Learner(PerFed(0.01), batch=4), Protocol(2, 3))
