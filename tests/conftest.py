@@ -34,7 +34,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share something expensive go to one process; ``make test-quick`` leaves them out."""
     for item in items:
-        wanted = set(getattr(item, "fixturenames", ()))
+        given = getattr(getattr(item, "callspec", None), "params", {})  # not fixtures, whatever their names
+        wanted = set(getattr(item, "fixturenames", ())) - set(given)
         if wanted & SHARED:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if wanted & (SHARED | {"commands"}):  # these start processes that compile
