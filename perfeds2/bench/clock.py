@@ -21,11 +21,11 @@ def clock_group(repeats: int, seed: int, tell: Hear, *, ues: int = 188, rounds: 
 
     rivals = {"quarter": ours(quarter), "everybody": ours(everybody)}
     if with_twin := find_spec("simpy") is not None:
-        from perfeds2.timeline.twin import Radio, Rules, play_with_processes
+        from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
 
         def slowly(protocol: Protocol) -> Callable[[], object]:
             radio = Radio(cell.signal_hz, cell.bandwidth_hz, equal_share)
-            rules = Rules(protocol.quorum, protocol.max_staleness, protocol.stale)
+            rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
             return lambda: play_with_processes(radio, rules, cell.compute_s(samples), payload, few)
 
         rivals |= {"slow quarter": slowly(quarter), "slow everybody": slowly(everybody)}

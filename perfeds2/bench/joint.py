@@ -10,9 +10,10 @@ from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
 from perfeds2.bench.timing import BATCH, BETA, QUORUM, STALENESS, Hear, Result
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import cycles_per_sample, digits, payload_bits
+from perfeds2.learning.task import cycles_per_sample, payload_bits
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.runs.statistics import statistic, time_to_target
@@ -97,7 +98,7 @@ def run_rounds(
     )
     points = evaluation_points(line, horizon_s=horizon_s, every_s=every_s)
     reached_s = None
-    for training in train(task, line, learner, points, alpha=0.03, seed=seed):
+    for training in train(task, line, learner, points, seed=seed):
         reached_s = time_to_target([training.values[-1] | {"time_s": points[len(training.values) - 1].time_s}], target)
         if reached_s is not None:
             break

@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from perfeds2.bench.timing import BATCH, BETA, QUORUM, STALENESS, Hear, Result, measured, take_turns
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MLP
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, Objective, PerFed
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.replay import Learner, replay
@@ -89,7 +89,7 @@ def random_tasks(model: MLP, samples: int, populations: Sequence[int], seed: int
         each = samples // ues
         start, train, test = np.arange(ues) * each, np.full(ues, each - each // 6), np.full(ues, each // 6)
         parts = [jnp.asarray(column, jnp.int32) for column in (start, train, test)]
-        tasks.append(Task("random", model, replace(data, start=parts[0], train=parts[1], test=parts[2])))
+        tasks.append(Task("random", model, replace(data, start=parts[0], train_count=parts[1], test_count=parts[2])))
     return tasks
 
 
@@ -138,7 +138,7 @@ def _numpy_task(task: Task, seed: int) -> tuple[Weights, np.ndarray, np.ndarray]
 
 def _numpy_draw(data: object, seed: int) -> Draw:
     assert isinstance(data, Shards)
-    start, train, random = np.asarray(data.start), np.asarray(data.train), np.random.default_rng(seed)
+    start, train, random = np.asarray(data.start), np.asarray(data.train_count), np.random.default_rng(seed)
     return lambda ue, _: start[ue] + random.integers(0, train[ue], BATCH)
 
 
@@ -192,7 +192,7 @@ def _jax_gradient(weights: Weights, x: jax.Array, y: jax.Array) -> Weights:
 def jax_draw(data: object, seed: int) -> Draw:
     """Drawn inside the loop, with a key of (UE, version), as replay does."""
     assert isinstance(data, Shards)
-    start, train = data.start, data.train
+    start, train = data.start, data.train_count
 
     def draw(ue: jax.Array, version: jax.Array) -> Int[jax.Array, " b"]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), ue), version)
