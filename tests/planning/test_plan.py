@@ -198,13 +198,13 @@ def test_what_is_written_is_written_alone_and_nothing_before_it_is_known_to_work
     assert not (tmp_path / "other").exists()
 
 
-def test_a_plan_is_made_on_a_users_own_task_and_cell(monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: pytest.MonkeyPatch):
     scenes: list[Scene] = []
-    monkeypatch.setattr(module, "make_plan", lambda spec, *_, **__: scenes.append(make_scene(spec)))
-    task, cell = digits(6, 2, 7), Cell.draw(6, 0, layout="equal")
-    plan_from_python(task=task, cell=lambda seed: cell, ues=6, quorum=2, batch=10)
+    monkeypatch.setattr(module, "make_plan", lambda spec, *_, **__: (scenes.append(make_scene(spec)), plan)[1])
+    task = digits(6, 2, 7)
+    plan_from_python(task=task, cell=lambda seed: Cell.draw(6, seed + 5, layout="uniform"), ues=6, quorum=2, batch=10)
     assert scenes[0].task is task
-    assert scenes[0].cell is cell
+    np.testing.assert_array_equal(scenes[0].cell.distance_m, Cell.draw(6, 5, layout="uniform").distance_m)
     assert (scenes[0].quorum, scenes[0].seed) == (2, 0)
 
 
