@@ -11,7 +11,8 @@ from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
 from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
-from perfeds2.commands.federate import federate_app, replay
+from perfeds2.commands.federate import federate_app
+from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
 from perfeds2.commands.run import run

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.federation import Device, Federation
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.transport import Arrays
-from perfeds2.errors import InputError
+from perfeds2.deployment.validate import form_of
 from perfeds2.runs.folder import Folder
-from perfeds2.timeline.rounds import IDLE, Server
+from perfeds2.spec.fields import InputError
 
 NAME = "federation"
 TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them
@@ -28,11 +28,11 @@ def save_checkpoint(folder: Folder, federation: Federation, started_unix: float)
     arrays |= {f"record/{name}": values for name, values in federation.record.to_arrays().items()}
     leaves = jax.tree.leaves(federation.optimiser)
     arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
-    arrays["merged_in"] = federation.server.merged_in
+    arrays["merged_in"] = np.array([device.merged_in for device in federation.devices], np.int64)
     arrays["held"] = np.array([device.held for device in federation.devices], np.int64)
     facts = {
         "round": federation.round,
-        "opened_s": federation.server.opened_s,
+        "opened_s": federation.opened_s,
         "next_ticket": federation.next_ticket,
         "refused": [device.refused for device in federation.devices],
         "started_unix": started_unix,
@@ -50,22 +50,24 @@ def load_checkpoint(folder: Folder, federation: Federation) -> float | None:
     import jax
 
     params = _under("params/", arrays)
-    form = {name: (values.shape, values.dtype) for name, values in params.items()}
     leaves, structure = jax.tree.flatten(federation.optimiser)
     saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-    if form != federation.form or len(saved) != len(leaves) or arrays["merged_in"].shape != (federation.ues,):
+    if (
+        form_of(params) != federation.form
+        or len(saved) != len(leaves)
+        or arrays["merged_in"].shape != (federation.ues,)
+    ):
         raise InputError(f"checkpoint {folder.parts / NAME}.safetensors does not fit this federation; delete it.")
     federation.params = params
     federation.optimiser = structure.unflatten(saved)
     federation.record = Record.from_arrays(_under("record/", arrays))
-    nobody = np.full(federation.ues, IDLE, np.int64)
-    federation.server = Server(facts["round"], nobody, arrays["merged_in"].copy(), facts["opened_s"])
+    federation.round, federation.opened_s = facts["round"], facts["opened_s"]
     federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
-    for device, held, refused in zip(federation.devices, arrays["held"].tolist(), facts["refused"], strict=True):
-        device.held, device.refused = held, refused
-    for look in federation.record.looks:
-        device = federation.devices[look.ue]
-        device.looked = max(device.looked, look.version)
+    each = zip(arrays["merged_in"].tolist(), arrays["held"].tolist(), facts["refused"], strict=True)
+    federation.devices = [Device(merged_in=m, held=held, refused=refused) for m, held, refused in each]
+    for seen in federation.record.evaluations:
+        device = federation.devices[seen.ue]
+        device.evaluated = max(device.evaluated, seen.version)
     started_unix = float(facts["started_unix"])
     save_checkpoint(folder, federation, started_unix)  # should we die before the next round, the tickets are gone too
     return started_unix

@@ -1,47 +1,51 @@
-"""What does a device do with a job?"""
+"""What does a device do with a request?"""
 
 import time
-from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfeds2.deployment.transport import Arrays
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.learning.evaluate import look_at_ue
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import Known, Learner, Program, local_update
+from perfeds2.learning.replay import as_int32, job_key, local_update
 from perfeds2.learning.task import Task
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a device sends back."""
-
-    update: Arrays
-    metrics: dict[str, float]  # of the model it was handed, on its own data
-    compute_s: float  # until the update was computed; a simulation of this device needs it
-
-
-def work(task: Task, learner: Learner, params: Arrays, *, alpha: float, seed: int, ue: int, version: int) -> Work:
-    """One job: the update the simulator would compute for the same UE and version, and a look at the model."""
-    started = time.monotonic()
-    here = {name: jnp.asarray(values) for name, values in params.items()}
-    update = _update(Program.of(task.model, learner), Known.of(task, learner, seed), here, ue, version)
-    arrays = {name: np.asarray(values) for name, values in update.items()}
-    compute_s = time.monotonic() - started
-    return Work(arrays, look(task, params, alpha=alpha, ue=ue), compute_s)
+def answer(setup: Setup, task: Task, request: Request, params: Arrays) -> Reply:
+    """The update, if one is asked for, and how the model it was handed does on this device's data."""
+    update, compute_s = None, 0.0
+    if request.kind == "train":
+        started_s = time.monotonic()
+        update = compute_update(setup, task, params, request.ue, request.version)
+        time.sleep(setup.own.slow.get(request.ue, 0.0))
+        compute_s = time.monotonic() - started_s  # a simulation of this device needs it
+    metrics = evaluate_here(setup, task, params, request.ue)
+    return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s)
 
 
-_update = partial(jax.jit, static_argnames="program")(local_update)
+def compute_update(setup: Setup, task: Task, params: Arrays, ue: int, version: int) -> Arrays:
+    """What the simulator would compute for the same UE and version."""
+    learner = setup.algorithm.learner
+    update = _update(
+        task.model, task.data, learner.objective, _on_device(params), job_key(jnp.int32(as_int32(setup.seed))), ue, version,
+        beta=jnp.float32(learner.beta), batch=learner.batch, local_steps=learner.local_steps,
+    )  # fmt: skip
+    return {name: np.asarray(values) for name, values in update.items()}
 
 
-def look(task: Task, params: Arrays, *, alpha: float, ue: int) -> dict[str, float]:
-    """How a model does on this device's data, as it is and after one personal step: ``learning/evaluate.py`` for one UE."""
-    here = {name: jnp.asarray(values) for name, values in params.items()}
-    values = _look(here, task.data, jnp.float32(alpha), ue, model=task.model, lengths=task.data.lengths())
+def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int) -> dict[str, float]:
+    """How a model does on one device, as it is and after one personal step: ``learning/evaluate.py`` for one UE."""
+    alpha = jnp.float32(setup.spec.learning.alpha)
+    values = _evaluate(_on_device(params), task.data, alpha, ue, model=task.model, lengths=task.data.lengths())
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 
 
-_look = partial(jax.jit, static_argnames=("model", "lengths"))(look_at_ue)
+def _on_device(params: Arrays) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(values) for name, values in params.items()}
+
+
+_update = jax.jit(local_update, static_argnames=("model", "objective", "batch", "local_steps"))
+_evaluate = jax.jit(look_at_ue, static_argnames=("model", "lengths"))

@@ -6,163 +6,159 @@ the devices that hold a job, no others. A device that is away, set aside or stil
 holds none; when it is free again it is handed the newest model.
 """
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from perfeds2.deployment.record import Lap, Look, Loss, Merge, Record
-from perfeds2.deployment.transport import Arrays, Job, Reply, Transport
-from perfeds2.deployment.validate import Form, Rules, form_of, refusal
+from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
+from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
+from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
+from perfeds2.deployment.transport import Arrays, Kind, Reply, Request, Transport
+from perfeds2.deployment.validate import Form, form_of, refusal
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.rounds import IDLE, Closing, Protocol, Server, close_round, hand_out
+from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
 from perfeds2.timeline.timeline import Timeline
 
-DeviceState = Literal["working", "arrived", "finishing", "idle", "away", "set aside"]
+RECENT = 12  # rounds in the live table
 
 
 @dataclass
 class Device:
     """What the server knows of one device."""
 
-    job: Job | None = None  # sent, and not yet answered
+    version: int = IDLE  # the model it works from, as the protocol sees it
+    merged_in: int = -1  # the last round it was merged in
+    job: Request | None = None  # sent, and not yet answered
     sent_s: float = 0.0
     wanted: bool = True  # False: the answer will be dropped, the device has been promised a newer model
-    update: Arrays | None = None  # has arrived, and waits for its round to close
-    ticket: int = -1  # which job the update answers
-    arrived_s: float = np.inf
+    reply: Reply | None = None  # its update has arrived, and waits for its round to close
     held: int = IDLE  # the model of its last job, until that is merged
-    held_arrived_s: float = np.inf
+    held_arrived_s: float = np.inf  # when the update of that job came
     failures: int = 0  # in a row
     refused: int = 0
     set_aside: bool = False
     seen_s: float | None = None
-    looked: int = -1  # the newest model it has evaluated
+    evaluated: int = -1  # the newest model it has evaluated
 
     @property
     def free(self) -> bool:
-        return self.job is None and self.update is None and not self.set_aside
+        return self.job is None and self.reply is None and not self.set_aside
 
+    @property
+    def arrived_s(self) -> float:
+        """When the update that waits arrived; infinite if none does."""
+        return np.inf if self.reply is None else self.held_arrived_s
 
-@dataclass(frozen=True)
-class DeviceStatus:
-    """One line of the live table."""
-
-    ue: int
-    state: DeviceState
-    version: int | None
-    staleness: int | None
-    seen_s: float | None
-    merges: int
-    refused: int
+    def state(self, is_here: bool) -> DeviceState:
+        if self.set_aside:
+            return "set aside"
+        if self.reply is not None:
+            return "arrived"
+        if not is_here:
+            return "away"
+        return "idle" if self.job is None else "working" if self.wanted else "finishing"
 
 
 @dataclass
 class Federation:
     """A server between two events."""
 
-    ues: int
     protocol: Protocol
     learner: Learner
     params: dict[str, np.ndarray]  # w_k
-    rules: Rules = field(default_factory=Rules)
+    transport: Transport
+    ues: int
+    rounds: int  # so many will be closed
+    own: DeploymentSpec = DEFAULTS
     log: Callable[[str], None] = lambda _: None
     save: Callable[["Federation"], None] = lambda _: None  # called when a round has closed, before anything goes out
+    origin_s: float = 0.0  # when round 0 opened, on the transport's clock
     optimiser: Any = None
-    server: Server = field(init=False)
-    devices: list[Device] = field(init=False)
-    record: Record = field(default_factory=Record)
+    round: int = 0  # the open one: so many have closed
+    opened_s: float = 0.0
     next_ticket: int = 0
+    record: Record = field(default_factory=Record)
+    devices: list[Device] = field(init=False)
     form: Form = field(init=False)
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
         self.form = form_of(self.params)
         self.devices = [Device() for _ in range(self.ues)]
-        self.server = Server(0, np.full(self.ues, IDLE, np.int64), np.full(self.ues, -1, np.int64), 0.0)
         if self.optimiser is None and self.learner.optimiser is not None:
             self.optimiser = self.learner.optimiser.init(self.params)
 
     @property
-    def round(self) -> int:
-        """How many rounds have closed."""
-        return self.server.round
+    def time_s(self) -> float:
+        return self.transport.now() - self.origin_s
 
-    def step(self, transport: Transport, origin_s: float, rounds: int, wait_s: float = 0.5) -> None:
+    def step(self, wait_s: float = 0.5) -> None:
         """Hand out what can be handed out, take what comes in, close the rounds that can be closed."""
-        self._look_round(transport, origin_s, rounds)
-        for reply in sorted(transport.poll(wait_s), key=lambda reply: (reply.received_s, reply.ue)):
-            self.take(reply, reply.received_s - origin_s)
-        self._look_round(transport, origin_s, rounds)
+        self._go_on()
+        for reply in sorted(self.transport.poll(wait_s), key=lambda reply: (reply.received_s, reply.ue)):
+            self.take(reply)
+        self._go_on()
 
-    def _look_round(self, transport: Transport, origin_s: float, rounds: int) -> None:
-        members, before = transport.members(), self.round
+    def _go_on(self) -> None:
+        members, before = self.transport.members(), self.round
         self._miss(members)
-        while self.round < rounds and self._close(members):
+        while self.round < self.rounds and self._close(members):
             pass
-        if self.round < rounds:
-            self._hand_to_the_free(transport, members, origin_s)
+        if self.round < self.rounds:
+            self._hand_to_the_free(members)
             if self.round > before:
-                self.record.turns_s.append(transport.now() - origin_s - self.server.opened_s)
+                self.record.turns_s.append(self.time_s - self.opened_s)
 
-    def take(self, reply: Reply, time_s: float) -> None:
+    def take(self, reply: Reply) -> None:
         """Believe a reply, or do not."""
-        device, who = self.devices[reply.ue], f"UE {reply.ue}"
+        device, who, time_s = self.devices[reply.ue], f"UE {reply.ue}", reply.received_s - self.origin_s
         device.seen_s = time_s
         job = device.job
         if job is None or (reply.ticket if reply.on is None else reply.on) != job.ticket:
-            if reply.error is not None:
-                return  # of a job that was given up already
-            device.refused += 1
-            self.log(f"refused: {who} answers ticket {reply.ticket}, which is not outstanding")
+            if reply.error is None:  # else of a job that was given up already
+                device.refused += 1
+                self.log(f"refused: {who} answers ticket {reply.ticket}, which is not outstanding")
             return
         device.job = None
-        if reply.error is not None:
+        why = refusal(reply, job, self.form, self.own.norm_bound) if reply.error is None else None
+        if reply.error is not None or why is not None:
             self._drop(reply.ue, job)
-            self.log(f"failed: {who} ticket {job.ticket}: {reply.error}")
+            device.refused += why is not None
+            told = (
+                f"refused: {who} ticket {job.ticket} {why}"
+                if why
+                else f"failed: {who} ticket {job.ticket}: {reply.error}"
+            )
+            self.log(told)
             if not reply.gone:
                 self._count_failure(reply.ue)
             return
-        why = refusal(reply, job, self.form, self.rules)
-        if why is not None:
-            self._drop(reply.ue, job)
-            device.refused += 1
-            self.log(f"refused: {who} ticket {job.ticket} {why}")
-            self._count_failure(reply.ue)
-            return
         device.failures = 0
-        self._look(reply)
+        if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
+            device.evaluated = reply.version
+            values = tuple(reply.metrics[name] for name in METRICS)
+            self.record.evaluations.append(Evaluation(reply.ue, reply.version, values))
         if job.kind == "evaluate":
             return
         if not device.wanted:
             self.log(f"late: {who} ticket {job.ticket} on version {job.version}, which has been given up")
             return
         self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
-        device.update, device.ticket, device.arrived_s = reply.update, job.ticket, time_s
-        device.held_arrived_s = time_s
+        device.reply, device.held_arrived_s = reply, time_s
 
-    def _look(self, reply: Reply) -> None:
-        device = self.devices[reply.ue]
-        if set(reply.metrics) == set(METRICS) and reply.version > device.looked:
-            device.looked = reply.version
-            self.record.looks.append(Look(reply.ue, reply.version, tuple(reply.metrics[name] for name in METRICS)))
-
-    def _drop(self, ue: int, job: Job) -> None:
+    def _drop(self, ue: int, job: Request) -> None:
         """A job came to nothing: its device holds none, and is handed another when it can be."""
         if job.kind == "train" and self.devices[ue].wanted:
-            self._hold(ue, IDLE)
-
-    def _hold(self, ue: int, version: int) -> None:
-        versions = self.server.versions.copy()
-        versions[ue] = version
-        self.server = replace(self.server, versions=versions)
+            self.devices[ue].version = IDLE
 
     def _count_failure(self, ue: int) -> None:
         device = self.devices[ue]
         device.failures += 1
-        if device.failures >= self.rules.set_aside_after and not device.set_aside:
+        if device.failures >= self.own.set_aside_after and not device.set_aside:
             device.set_aside = True
             self.log(f"set aside: UE {ue} after {device.failures} failures in a row")
 
@@ -177,85 +173,88 @@ class Federation:
     def _close(self, members: frozenset[int]) -> bool:
         """Close the open round if the arrivals suffice."""
         here = self._here(members)
-        if here.size < self.protocol.quorum:
+        if len(here) < self.protocol.quorum:
             return False
-        arrival_s = np.array([self.devices[ue].arrived_s for ue in here])
-        ours = Server(self.round, self.server.versions[here], self.server.merged_in[here], self.server.opened_s)
-        closing = close_round(ours, arrival_s, self.protocol)
+        devices = [self.devices[ue] for ue in here]
+        versions, merged_in = (
+            np.array(column, np.int64) for column in zip(*((d.version, d.merged_in) for d in devices), strict=True)
+        )
+        ours = Server(self.round, versions, merged_in, self.opened_s)
+        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
         if not np.isfinite(closing.time_s):
             return False
-        self._merge(here[closing.merged], closing)
+        self._merge([here[place] for place in closing.merged], closing.time_s)
         theirs, handed = hand_out(ours, closing, self.protocol)
-        versions, merged_in = self.server.versions.copy(), self.server.merged_in.copy()
-        versions[here], merged_in[here] = theirs.versions, theirs.merged_in
-        promised = here[handed.handed]
-        versions[promised] = IDLE  # until the model is really on its way
-        self.server = Server(theirs.round, versions, merged_in, theirs.opened_s)
-        for ue in here[np.union1d(closing.merged, handed.lost)]:
-            device = self.devices[ue]
-            device.update, device.arrived_s = None, np.inf
-            if device.job is not None:
-                device.wanted = False  # a running job cannot be called back
+        for place, device in enumerate(devices):
+            device.version, device.merged_in = int(theirs.versions[place]), int(theirs.merged_in[place])
+        for place in handed.handed:
+            devices[place].version = IDLE  # until the model is really on its way
+        for place in np.union1d(closing.merged, handed.lost):
+            devices[place].reply = None
+            devices[place].wanted = devices[place].job is None  # a running job cannot be called back
+        self.round, self.opened_s = theirs.round, theirs.opened_s
         self.save(self)
         return True
 
-    def _here(self, members: frozenset[int]) -> np.ndarray:
+    def _here(self, members: frozenset[int]) -> list[int]:
         """Who takes part in the open round: everybody with a job, and where turns are taken also those who could have one."""
-        takes_part = self.server.versions != IDLE
-        if self.protocol.waits:
-            takes_part = takes_part | np.array([ue in members and d.free for ue, d in enumerate(self.devices)])
-        return np.flatnonzero(takes_part)
+        waits = self.protocol.waits
+        return [ue for ue, d in enumerate(self.devices) if d.version != IDLE or (waits and d.free and ue in members)]
 
-    def _merge(self, ues: np.ndarray, closing: Closing) -> None:
+    def _merge(self, ues: list[int], time_s: float) -> None:
         """w_{k+1} = w_k − β·mean of the updates, in the order the simulator adds them up."""
-        updates = []
-        for ue in ues.tolist():
-            device, version = self.devices[ue], int(self.server.versions[ue])
-            assert device.update is not None
-            updates.append(device.update)
-            self.record.merges.append(Merge(self.round, ue, version, device.ticket, device.arrived_s))
+        updates, merges = [], []
+        for ue in ues:
+            device = self.devices[ue]
+            assert device.reply is not None
+            assert device.reply.update is not None
+            updates.append(device.reply.update)
+            merges.append(Merge(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
         self.params, self.optimiser = merged(self.params, updates, self.learner, self.optimiser)
-        self.record.closed_s.append(closing.time_s)
-        who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in self.record.merges[-ues.size :])
-        self.log(f"round {self.round} closed at {closing.time_s:.3f} s: merged {who}")
+        self.record.merges += merges
+        self.record.closed_s.append(time_s)
+        who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
+        self.log(f"round {self.round} closed at {time_s:.3f} s: merged {who}")
 
-    def _hand_to_the_free(self, transport: Transport, members: frozenset[int], origin_s: float) -> None:
+    def _hand_to_the_free(self, members: frozenset[int]) -> None:
         """The newest model goes to everybody who is there and has nothing to do; where turns are taken, longest out first."""
-        idle = [
-            ue
-            for ue in np.argsort(self.server.merged_in, kind="stable").tolist()
-            if ue in members and self.devices[ue].free and self.server.versions[ue] == IDLE
-        ]
+        devices = self.devices
+        idle = [ue for ue in sorted(members) if devices[ue].free and devices[ue].version == IDLE]
         if self.protocol.waits:
             assert self.protocol.max_staleness is not None
             most = self.protocol.quorum * (self.protocol.max_staleness + 1)
-            idle = idle[: max(most - int((self.server.versions != IDLE).sum()), 0)]
-        for ue in sorted(idle):
-            self._dispatch(transport, ue, transport.now() - origin_s)
+            free = most - sum(device.version != IDLE for device in devices)
+            idle = sorted(sorted(idle, key=lambda ue: devices[ue].merged_in)[: max(free, 0)])
+        for ue in idle:
+            device, time_s = devices[ue], self.time_s
+            if self._dispatch(ue, "train"):
+                if device.held not in (IDLE, self.round):
+                    self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
+                device.version = device.held = self.round
+                device.held_arrived_s, device.sent_s, device.wanted = np.inf, time_s, True
 
-    def _dispatch(self, transport: Transport, ue: int, time_s: float) -> None:
-        device, version = self.devices[ue], self.round
-        job = Job(self.next_ticket, ue, version)
+    def _dispatch(self, ue: int, kind: Kind) -> bool:
+        request = Request(self.next_ticket, ue, self.round, kind)
         self.next_ticket += 1
-        if not transport.dispatch(job, self.params):
-            self.log(f"not sent: UE {ue} ticket {job.ticket}")
-            return
-        if device.held not in (IDLE, version):
-            self.record.losses.append(Loss(ue, device.held, version - 1, device.held_arrived_s))
-        device.held, device.held_arrived_s = version, np.inf
-        device.job, device.sent_s, device.wanted = job, time_s, True
-        self._hold(ue, version)
+        if not self.transport.dispatch(request, self.params):
+            self.log(f"not sent: UE {ue} ticket {request.ticket}")
+            return False
+        self.devices[ue].job = request
+        return True
 
-    def ask_everybody(self, transport: Transport, asked: set[int]) -> None:
-        """The rounds are over: send the last model for evaluation to whoever is there and free, each once."""
-        for ue in sorted(transport.members() - asked):
-            if self.devices[ue].job is None and not self.devices[ue].set_aside:
-                job = Job(self.next_ticket, ue, self.round, "evaluate")
-                self.next_ticket += 1
-                if transport.dispatch(job, self.params):
-                    self.devices[ue].job = job
-                    asked.add(ue)
+    def want_no_more(self) -> None:
+        """The rounds are over: what is still under way comes too late."""
+        for device in self.devices:
+            device.wanted = False
+
+    def ask_everybody(self, asked: set[int]) -> bool:
+        """Send the last model for evaluation to whoever is there and free, each once. Is anybody still at work?"""
+        members = self.transport.members()
+        for ue in sorted(members - asked):
+            if self.devices[ue].job is None and not self.devices[ue].set_aside and self._dispatch(ue, "evaluate"):
+                asked.add(ue)
+        return any(self.devices[ue].job is not None for ue in members)
 
     def timeline(self) -> Timeline:
         """The rounds so far."""
@@ -263,32 +262,28 @@ class Federation:
         arrived_s = np.array([device.held_arrived_s for device in self.devices])
         return self.record.timeline(self.ues, self.protocol.quorum, held, arrived_s)
 
-    def status(self, members: frozenset[int]) -> list[DeviceStatus]:
-        merges = np.bincount([merge.ue for merge in self.record.merges], minlength=self.ues)
-        return [
-            DeviceStatus(
-                ue,
-                self._state(ue, members),
-                None if self.server.versions[ue] == IDLE else int(self.server.versions[ue]),
-                None if self.server.versions[ue] == IDLE else self.round - int(self.server.versions[ue]),
-                device.seen_s,
-                int(merges[ue]),
-                device.refused,
+    def status(self, phase: str) -> Status:
+        members, record, quorum = self.transport.members(), self.record, self.protocol.quorum
+        closed_s, merges = [0.0, *record.closed_s], record.merges_by_ue(self.ues)
+        recent = []
+        for k in range(max(self.round - RECENT, 0), self.round):
+            ues = [merge.ue for merge in record.merges[k * quorum : (k + 1) * quorum]]
+            recent.append(ClosedRound(round=k, time_s=closed_s[k + 1], took_s=closed_s[k + 1] - closed_s[k], ues=ues))
+        devices = []
+        for ue, device in enumerate(self.devices):
+            version, staleness = (
+                (None, None) if device.version == IDLE else (device.version, self.round - device.version)
             )
-            for ue, device in enumerate(self.devices)
-        ]
-
-    def _state(self, ue: int, members: frozenset[int]) -> DeviceState:
-        device = self.devices[ue]
-        if device.set_aside:
-            return "set aside"
-        if device.update is not None:
-            return "arrived"
-        if ue not in members:
-            return "away"
-        if device.job is None:
-            return "idle"
-        return "working" if device.wanted else "finishing"
+            devices.append(
+                DeviceStatus(
+                    ue=ue, state=device.state(ue in members), version=version, staleness=staleness,
+                    seen_s=device.seen_s, merges=merges[ue], refused=device.refused,
+                )
+            )  # fmt: skip
+        return Status(
+            process=os.getpid(), phase=phase, round=self.round, rounds=self.rounds, time_s=self.time_s,
+            devices=devices, recent=recent,
+        )  # fmt: skip
 
 
 def merged(

@@ -5,25 +5,25 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from perfeds2.deployment.transport import Arrays, Job, Reply
+from perfeds2.deployment.transport import Arrays, Reply, Request
 
-Answer = Callable[[Job, Arrays], Reply]  # what a device does with a job; when it arrives is decided here
+Answer = Callable[[Request, Arrays], Reply]  # what a device does with a request; when it arrives is decided here
 
 
 class InProcess:
     """A transport for tests and for trying things out."""
 
-    def __init__(self, answer: Answer, delay_s: Callable[[Job], float], ues: int) -> None:
+    def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
         self.answer, self.delay_s = answer, delay_s
         self.present = set(range(ues))
         self.time_s = 0.0
-        self.sent: list[Job] = []
+        self.sent: list[Request] = []
         self._on_the_way: list[tuple[float, int, Reply]] = []
         self._order = itertools.count()
 
-    def dispatch(self, job: Job, params: Arrays) -> bool:
-        self.sent.append(job)
-        self.deliver(self.answer(job, params), self.delay_s(job))
+    def dispatch(self, request: Request, params: Arrays) -> bool:
+        self.sent.append(request)
+        self.deliver(self.answer(request, params), self.delay_s(request))
         return True
 
     def deliver(self, reply: Reply, delay_s: float) -> None:

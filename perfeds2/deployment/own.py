@@ -73,18 +73,17 @@ class EquinoxModel:
     sample_rank: int = 1  # how many axes a sample has
 
     def init(self, key: Key[Array, ""]) -> Params:
-        leaves, _ = jax.tree_util.tree_flatten_with_path(self.make(key))
-        return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
+        names, leaves, _ = self._leaves(key)
+        return {name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, jax.Array)}
 
     def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
         # The module itself is made again while the program is traced; its own arrays are not used, so they cost nothing.
-        leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(jax.random.key(0)))
-        module = structure.unflatten(
-            [
-                params[jax.tree_util.keystr(path).lstrip(".")] if isinstance(leaf, jax.Array) else leaf
-                for path, leaf in leaves
-            ]
-        )
+        names, leaves, structure = self._leaves(jax.random.key(0))
+        module = structure.unflatten([params.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)])
         many = x.shape[: x.ndim - self.sample_rank]
         logits = jax.vmap(module)(x.reshape(-1, *x.shape[len(many) :]))
         return logits.reshape(*many, -1)
+
+    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[Any], Any]:
+        leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(key))
+        return [jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves], [leaf for _, leaf in leaves], structure

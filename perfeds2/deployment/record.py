@@ -1,5 +1,6 @@
 """What happened so far? Everything a run folder is made of, and nothing else; it goes into every checkpoint."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """What a device said of a model on its own data."""
 
     ue: int
@@ -57,26 +58,26 @@ class Record:
 
     merges: list[Merge] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     closed_s: list[float] = field(default_factory=list)  # when each round closed
     laps: list[Lap] = field(default_factory=list)
     turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
 
     def timeline(self, ues: int, quorum: int, open_version: np.ndarray, open_arrival_s: np.ndarray) -> Timeline:
         """The rounds as the simulator would have left them, with the jobs that were still open."""
-        table = (len(self.closed_s), quorum)
-        rounds = np.array([m.round for m in self.merges], np.int64).reshape(table)
-        versions = np.array([m.version for m in self.merges], np.int64).reshape(table)
+        arrays = self.to_arrays()
+        rounds, merged_ues, versions, _ = arrays["merges"].T.reshape(4, -1, quorum)
+        lost_ues, lost_versions, lost_rounds = arrays["losses"].T
         return Timeline(
-            np.array([m.ue for m in self.merges], np.int64).reshape(table),
+            merged_ues,
             rounds - versions,
-            np.array([m.arrival_s for m in self.merges], float).reshape(table),
-            np.array(self.closed_s, float),
+            arrays["merges_s"].reshape(-1, quorum),
+            arrays["closed_s"],
             np.array([self._compute_s(ue) for ue in range(ues)]),
-            np.array([loss.ue for loss in self.losses], np.int64),
-            np.array([loss.version for loss in self.losses], np.int64),
-            np.array([loss.round for loss in self.losses], np.int64),
-            np.array([loss.arrival_s for loss in self.losses], float),
+            lost_ues,
+            lost_versions,
+            lost_rounds,
+            arrays["losses_s"],
             open_version,
             open_arrival_s,
         )
@@ -85,11 +86,14 @@ class Record:
         own = [lap.compute_s for lap in self.laps if lap.ue == ue]
         return float(np.median(own)) if own else 0.0
 
+    def merges_by_ue(self, ues: int) -> list[int]:
+        return np.bincount([merge.ue for merge in self.merges], minlength=ues).tolist()
+
     def overhead(self) -> dict[str, dict[str, float]]:
         """What a job and a round take beyond computing: median and 90th percentile."""
         parts = {"job_s": [lap.took_s - lap.compute_s for lap in self.laps], "round_s": self.turns_s}
         return {
-            name: {"median": float(np.median(values)), "p90": float(np.quantile(values, 0.9))}
+            name: dict(zip(("median", "p90"), np.quantile(values, (0.5, 0.9)).tolist(), strict=True))
             for name, values in parts.items()
             if values
         }
@@ -101,23 +105,21 @@ class Record:
         seen by everybody.
         """
         rows, latest = [], {}
-        by_version: dict[int, list[Look]] = {}
-        for look in self.looks:
-            by_version.setdefault(look.version, []).append(look)
+        by_version: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
+        for seen in self.evaluations:
+            by_version[seen.version][seen.ue] = seen.values
         for version, time_s in enumerate([0.0, *self.closed_s]):
-            latest |= {look.ue: look.values for look in by_version.get(version, [])}
+            latest |= by_version[version]
             if latest:
                 means = np.mean([latest[ue] for ue in sorted(latest)], axis=0)
-                rows.append(
-                    {"algorithm": algorithm, "seed": seed, "round": version, "time_s": time_s}
-                    | {name: float(value) for name, value in zip(METRICS, means, strict=True)}
-                )
+                row = {"algorithm": algorithm, "seed": seed, "round": version, "time_s": time_s}
+                rows.append(row | dict(zip(METRICS, means.tolist(), strict=True)))
         return rows
 
     def ue_rows(self, algorithm: str, seed: int, ues: int) -> list[Row]:
         """How the newest model each device saw serves it."""
-        newest = {look.ue: look for look in sorted(self.looks, key=lambda look: look.version)}
-        merges = [sum(merge.ue == ue for merge in self.merges) for ue in range(ues)]
+        newest = {seen.ue: seen for seen in sorted(self.evaluations, key=lambda seen: seen.version)}
+        merges = self.merges_by_ue(ues)
         return [
             {"algorithm": algorithm, "seed": seed, "ue": ue, "samples": 0, "merges": merges[ue]}
             | dict(zip(METRICS, newest[ue].values, strict=True))
@@ -125,31 +127,36 @@ class Record:
         ]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """For a checkpoint."""
+        """For a checkpoint: of each list the whole numbers and the others."""
+        merges, losses, seen, laps = self.merges, self.losses, self.evaluations, self.laps
         return {
-            "merges": np.array([(m.round, m.ue, m.version, m.ticket) for m in self.merges], np.int64).reshape(-1, 4),
-            "merges_s": np.array([m.arrival_s for m in self.merges], float),
-            "losses": np.array([(x.ue, x.version, x.round) for x in self.losses], np.int64).reshape(-1, 3),
-            "losses_s": np.array([x.arrival_s for x in self.losses], float),
-            "looks": np.array([(x.ue, x.version) for x in self.looks], np.int64).reshape(-1, 2),
-            "looks_values": np.array([x.values for x in self.looks], float).reshape(-1, len(METRICS)),
+            "merges": _whole([(m.round, m.ue, m.version, m.ticket) for m in merges], 4),
+            "merges_s": np.array([m.arrival_s for m in merges], float),
+            "losses": _whole([(loss.ue, loss.version, loss.round) for loss in losses], 3),
+            "losses_s": np.array([loss.arrival_s for loss in losses], float),
+            "looks": _whole([(e.ue, e.version) for e in seen], 2),
+            "looks_values": np.array([e.values for e in seen], float).reshape(-1, len(METRICS)),
             "closed_s": np.array(self.closed_s, float),
-            "laps": np.array([lap.ue for lap in self.laps], np.int64),
-            "laps_s": np.array([(lap.took_s, lap.compute_s) for lap in self.laps], float).reshape(-1, 2),
+            "laps": np.array([lap.ue for lap in laps], np.int64),
+            "laps_s": np.array([(lap.took_s, lap.compute_s) for lap in laps], float).reshape(-1, 2),
             "turns_s": np.array(self.turns_s, float),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> "Record":
-        merges = zip(*arrays["merges"].T.tolist(), arrays["merges_s"].tolist(), strict=True)
-        losses = zip(*arrays["losses"].T.tolist(), arrays["losses_s"].tolist(), strict=True)
-        looks = zip(*arrays["looks"].T.tolist(), map(tuple, arrays["looks_values"].tolist()), strict=True)
-        laps = zip(arrays["laps"].tolist(), *arrays["laps_s"].T.tolist(), strict=True)
+        lists: dict[str, Any] = {name: values.tolist() for name, values in arrays.items()}
         return cls(
-            [Merge(*row) for row in merges],
-            [Loss(*row) for row in losses],
-            [Look(*row) for row in looks],
-            arrays["closed_s"].tolist(),
-            [Lap(*row) for row in laps],
-            arrays["turns_s"].tolist(),
+            [Merge(*whole, arrival_s=s) for whole, s in zip(lists["merges"], lists["merges_s"], strict=True)],
+            [Loss(*whole, arrival_s=s) for whole, s in zip(lists["losses"], lists["losses_s"], strict=True)],
+            [
+                Evaluation(*whole, values=tuple(v))
+                for whole, v in zip(lists["looks"], lists["looks_values"], strict=True)
+            ],
+            lists["closed_s"],
+            [Lap(ue, *s) for ue, s in zip(lists["laps"], lists["laps_s"], strict=True)],
+            lists["turns_s"],
         )
+
+
+def _whole(rows: list[tuple[int, ...]], width: int) -> np.ndarray:
+    return np.array(rows, np.int64).reshape(-1, width)

@@ -10,23 +10,23 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.flower.local import Place, Watch, run_locally
 from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.settings import Settings
-from perfeds2.deployment.transport import Arrays, Job, Reply
+from perfeds2.deployment.processes import Place
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
 from perfeds2.runs.execute import make_cell
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.timeline import MERGED, Timeline
 
 SERVER_HOST = "10.231.255.1"
 BURST = "64kb"
@@ -50,18 +50,22 @@ class Shaped:
         return sum(self.measured_s) / sum(self.predicted_s) - 1
 
 
-def run_shaped(settings: Settings, path: Path, watch: Watch | None, data_folders: Mapping[int, Path]) -> list[str]:
+def run_shaped(setup: Setup, path: Path, place: Place, run: Callable[[Place], object]) -> list[str]:
     """Run a federation on shaped uplinks and compare. Returns lines for the terminal; without root it runs unshaped."""
     obstacle = why_not()
     if obstacle is not None:
-        run_locally(settings, path, watch, data_folders)
-        return [f"Not shaped: {obstacle}"]
-    uplink_bps = uplink_rates(settings)
+        run(place)
+        return [f"Not shaped: {obstacle}; the federation ran unshaped."]
+    uplink_bps = uplink_rates(setup)
     with networks(uplink_bps) as names:
-        place = Place(SERVER_HOST, lambda device, command: ["ip", "netns", "exec", names[device], *command])
-        run_locally(settings, path, watch, data_folders, place)
+        inside = replace(
+            place,
+            server_host=SERVER_HOST,
+            device_command=lambda device, command: ["ip", "netns", "exec", names[device], *command],
+        )
+        run(inside)
         sent_bytes = [_sent_bytes(device) for device in range(len(names))]
-    shaped = compare_with_prediction(settings, Timeline.load(path / "timeline.npz"), uplink_bps, sent_bytes)
+    shaped = compare_with_prediction(setup, Timeline.load(path / "timeline.npz"), uplink_bps, sent_bytes)
     write_text(path / "shape.json", json.dumps(asdict(shaped) | {"gap": shaped.gap}, indent=1) + "\n")
     _plot(shaped, path / "shape.png")
     return [
@@ -75,25 +79,20 @@ def run_shaped(settings: Settings, path: Path, watch: Watch | None, data_folders
 def why_not() -> str | None:
     """What is missing to shape uplinks, in words."""
     if sys.platform != "linux":
-        return "network namespaces need Linux; the federation ran unshaped."
+        return "network namespaces need Linux"
     if os.geteuid() != 0:
-        return "network namespaces need root (sudo); the federation ran unshaped."
-    for tool in ("ip", "tc"):
-        if shutil.which(tool) is None:
-            return f"the command {tool} is missing (package iproute2); the federation ran unshaped."
-    return None
+        return "network namespaces need root (sudo)"
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    return f"the command {missing[0]} is missing (package iproute2)" if missing else None
 
 
-def uplink_rates(settings: Settings) -> list[float]:
+def uplink_rates(setup: Setup) -> list[float]:
     """What each UE of the cell can send, in bit/s, with an equal share of the band and its median fading."""
-    spec = settings.spec
     # How fast they compute is not asked here, and finding out would start JAX, which does not like to be forked.
-    cell = make_cell(
-        spec.model_copy(update={"cell": spec.cell.model_copy(update={"cycles_per_sample": 1.0})}), settings.seed
-    )
+    known = setup.spec.cell.model_copy(update={"cycles_per_sample": 1.0})
+    cell = make_cell(setup.spec.model_copy(update={"cell": known}), setup.seed)
     signal_hz = np.median([cell.signal_hz(k) for k in range(ROUNDS_OF_FADING)], axis=0)
-    share_hz = np.full(cell.ues, cell.bandwidth_hz / cell.ues)
-    return rate_bps(share_hz, signal_hz).tolist()
+    return rate_bps(np.full(cell.ues, cell.bandwidth_hz / cell.ues), signal_hz).tolist()
 
 
 @contextmanager
@@ -101,18 +100,18 @@ def networks(uplink_bps: list[float]) -> Iterator[list[str]]:
     """One network namespace a device, its uplink behind a token bucket. All of it is taken away again."""
     names = [f"perfeds2-{os.getpid()}-{device}" for device in range(len(uplink_bps))]
     try:
-        _ip("address", "add", f"{SERVER_HOST}/32", "dev", "lo")
+        _run("ip", "address", "add", f"{SERVER_HOST}/32", "dev", "lo")
         for device, (name, rate) in enumerate(zip(names, uplink_bps, strict=True)):
             here, there, net = f"pf2h{device}", f"pf2d{device}", f"10.231.{device}"
-            _ip("netns", "add", name)
-            _ip("link", "add", here, "type", "veth", "peer", "name", there)
-            _ip("link", "set", there, "netns", name)
-            _ip("address", "add", f"{net}.1/30", "dev", here)
-            _ip("link", "set", here, "up")
-            _ip("-n", name, "address", "add", f"{net}.2/30", "dev", there)
-            _ip("-n", name, "link", "set", there, "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", name, "route", "add", "default", "via", f"{net}.1")
+            _run("ip", "netns", "add", name)
+            _run("ip", "link", "add", here, "type", "veth", "peer", "name", there)
+            _run("ip", "link", "set", there, "netns", name)
+            _run("ip", "address", "add", f"{net}.1/30", "dev", here)
+            _run("ip", "link", "set", here, "up")
+            _run("ip", "-n", name, "address", "add", f"{net}.2/30", "dev", there)
+            _run("ip", "-n", name, "link", "set", there, "up")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "-n", name, "route", "add", "default", "via", f"{net}.1")
             shape = ("tbf", "rate", f"{max(round(rate), 1000)}bit", "burst", BURST, "latency", "2s")
             _run("tc", "-n", name, "qdisc", "add", "dev", there, "root", *shape)
         yield names
@@ -124,16 +123,14 @@ def networks(uplink_bps: list[float]) -> Iterator[list[str]]:
 
 
 def compare_with_prediction(
-    settings: Settings, timeline: Timeline, uplink_bps: list[float], sent_bytes: list[float]
+    setup: Setup, timeline: Timeline, uplink_bps: list[float], sent_bytes: list[float]
 ) -> Shaped:
     """Play the run's protocol on a virtual clock: a job takes the overhead, the device's computing time, and Z over its rate."""
-    jobs, bits = timeline.jobs(), payload_bits(settings.model())
-    arrived = np.isin(jobs.outcome, (0,))
+    jobs, bits = timeline.jobs(), payload_bits(setup.model())
     send_s = bits / np.asarray(uplink_bps)
-    took_s = jobs.arrival_s - jobs.start_s
-    overhead_s = float(np.median((took_s - timeline.compute_s[jobs.ue] - send_s[jobs.ue])[arrived]))
-    job_s = np.maximum(overhead_s + timeline.compute_s + send_s, 1e-9)
-    predicted = predict(settings, job_s, timeline.rounds)
+    beyond_s = jobs.arrival_s - jobs.start_s - timeline.compute_s[jobs.ue] - send_s[jobs.ue]
+    overhead_s = float(np.median(beyond_s[jobs.outcome == MERGED]))
+    predicted = predict(setup, np.maximum(overhead_s + timeline.compute_s + send_s, 1e-9), timeline.rounds)
     count = np.bincount(jobs.ue, minlength=timeline.population)
     return Shaped(
         list(uplink_bps),
@@ -145,17 +142,17 @@ def compare_with_prediction(
     )
 
 
-def predict(settings: Settings, job_s: np.ndarray, rounds: int) -> Timeline:
+def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
     """The rounds of devices whose jobs always take so long. The weights do not matter for that, so there is one."""
-    algorithm, nothing = settings.algorithm, {"w": np.zeros(1, np.float32)}
+    algorithm, nothing = setup.algorithm, {"w": np.zeros(1, np.float32)}
 
-    def answer(job: Job, params: Arrays) -> Reply:
-        return Reply(job.ue, 0.0, job.ticket, job.version, params)
+    def answer(request: Request, params: Arrays) -> Reply:
+        return Reply(request.ue, request.ticket, request.version, params)
 
-    clock = InProcess(answer, lambda job: float(job_s[job.ue]), job_s.size)
-    federation = Federation(job_s.size, algorithm.protocol, algorithm.learner, dict(nothing))
+    clock = InProcess(answer, lambda request: float(job_s[request.ue]), job_s.size)
+    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, job_s.size, rounds)
     while federation.round < rounds:
-        federation.step(clock, 0.0, rounds, wait_s=float(job_s.max()))
+        federation.step(wait_s=float(job_s.max()))
     return federation.timeline()
 
 
@@ -174,10 +171,6 @@ def _plot(shaped: Shaped, path: Path) -> None:
     axes.set(xlabel="round", ylabel="seconds", title=f"whole run {shaped.gap:+.1%} against the prediction")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
-
-
-def _ip(*words: str) -> None:
-    _run("ip", *words)
 
 
 def _run(*command: str, check: bool = True) -> None:

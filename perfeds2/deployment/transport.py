@@ -1,7 +1,7 @@
-"""What does a federation need of the network? Three verbs: dispatch a job, poll for replies, say who is there.
+"""What does a federation need of the network? Three verbs: dispatch a request, poll for replies, say who is there.
 
-Flower is one engine that can do this (``flower.py``); ``in_process.py`` is another, for tests, and the place to start
-reading before adding a third.
+``flower/`` is one engine that can do this; ``in_process.py`` is another, for tests, and the place to start reading before
+adding a third, which needs nothing of the first.
 """
 
 import typing
@@ -16,8 +16,8 @@ Kind = Literal["train", "evaluate"]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One thing a device is asked to do."""
+class Request:
+    """One job a device is asked to do."""
 
     ticket: int  # never used twice in a run, not even after a restart
     ue: int
@@ -30,12 +30,12 @@ class Reply:
     """What came back. Nothing in it is trusted, except who sent it and when it was complete here."""
 
     ue: int  # whose connection it came over
-    received_s: float  # on the transport's clock
     ticket: int = -1  # what the sender says it answers
     version: int = -1
     update: Arrays | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     compute_s: float = 0.0
+    received_s: float = 0.0  # on the transport's clock
     error: str | None = None  # the job failed; in words
     gone: bool = False  # it failed because the device went away: nobody's fault
     on: int | None = None  # the ticket of the job it came back on, where the transport knows better than the sender
@@ -45,8 +45,8 @@ class Reply:
 class Transport(typing.Protocol):
     """Reaches devices, known by their UE numbers."""
 
-    def dispatch(self, job: Job, params: Arrays) -> bool:
-        """Send a job with its model. False: it could not be sent."""
+    def dispatch(self, request: Request, params: Arrays) -> bool:
+        """Send a request with its model. False: it could not be sent."""
         ...
 
     def poll(self, wait_s: float) -> list[Reply]:

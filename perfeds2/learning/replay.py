@@ -126,6 +126,23 @@ class Known:
         return cls(task.data, numbers, beta, alpha, jax.random.fold_in(jax.random.key(as_int32(seed)), 1))
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A training that can be played: all of it but its state, on the devices that share its participants."""
+
+    program: Program
+    script: Script
+    known: Known
+
+    @classmethod
+    def of(cls, task: Task, script: Script, learner: Learner, seed: int) -> "Prepared":
+        quorum = int(script.quorum)
+        mesh = shared_by(quorum)
+        one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
+        program = Program.of(task.model, learner, None if one_by_one else quorum, mesh)
+        return cls(program, *everywhere((script, Known.of(task, learner, seed)), mesh))
+
+
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
     """Give every version that will be asked for a place until its last reader has come.
 
@@ -166,14 +183,10 @@ def _start(seed: Int[Array, ""], *, model: Model, slots: int, optimiser: optax.G
     return State(params, shelf, None if optimiser is None else optimiser.init(params))
 
 
-def advance(task: Task, script: Script, learner: Learner, state: State, seed: int, first: int, stop: int) -> State:
+def advance(prepared: Prepared, state: State, first: int, stop: int) -> State:
     """Play rounds ``first`` to ``stop`` − 1. The state given is used up."""
-    quorum = int(script.quorum)
-    mesh = shared_by(quorum)
-    one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
-    program = Program.of(task.model, learner, None if one_by_one else quorum, mesh)
-    state, script, known = everywhere((state, script, Known.of(task, learner, seed)), mesh)
-    return _rounds(state, script, known, first, stop, program=program)
+    state = everywhere(state, prepared.program.mesh)
+    return _rounds(state, prepared.script, prepared.known, first, stop, program=prepared.program)
 
 
 def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
@@ -184,8 +197,8 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     participants. For small models, train several seeds together instead (``train_together``).
     """
     script = Script.of(timeline)
-    state = start(task, script, learner, seed)
-    return on_one(advance(task, script, learner, state, seed, 0, timeline.rounds).params)
+    prepared, state = Prepared.of(task, script, learner, seed), start(task, script, learner, seed)
+    return on_one(advance(prepared, state, 0, timeline.rounds).params)
 
 
 def shared_by(quorum: int) -> Mesh | None:

@@ -5,14 +5,14 @@ Replay in chunks, with an evaluation between chunks. The chunks have no influenc
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import Learner, Script, State, advance, everywhere, on_one, shared_by, start
+from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, on_one, start
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
@@ -62,14 +62,14 @@ def train(
     With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
     """
     script = Script.of(timeline)
-    trained = replace(task, data=everywhere(task.data, shared_by(timeline.quorum)))
+    prepared = Prepared.of(task, script, learner, seed)
     training = Training([], start(task, script, learner, seed)) if resume is None else resume
     values, state = list(training.values), training.state
     for number in range(len(values), len(points)):
         before = points[number - 1].round if number else 0
         now = points[number].round
         if number == 0 or now > before:
-            state = advance(trained, script, learner, state, seed, before, now)
+            state = advance(prepared, state, before, now)
             per_ue = evaluate(task, on_one(state.params), learner.personal_step)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:

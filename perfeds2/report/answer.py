@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from perfeds2.report.run import Estimate, Outcome, Run
+from perfeds2.report.run import Outcome, Run
 
 
 def answer(run: Run) -> tuple[str, list[str]]:
@@ -66,18 +66,18 @@ def _wins(first: Outcome, algorithms: Sequence[Outcome]) -> int:
 
 def _best_at_the_end(run: Run) -> list[str]:
     final = {a.name: a.estimates.get("test_accuracy_personal") for a in run.algorithms}
-    known = {name: e for name, e in final.items() if e is not None and e.mean is not None}
+    known = {name: (e.mean, e) for name, e in final.items() if e is not None and e.mean is not None}
     if not known:
         return ["No run ended with a finite accuracy."]
-    best, estimate = max(known.items(), key=lambda item: _or_zero(item[1].mean))
-    value = f"{100 * _or_zero(estimate.mean):.1f} %"
-    interval = ""
+    best = max(known, key=lambda name: known[name][0])
+    mean, estimate = known[best]
+    value, interval, low = f"{100 * mean:.1f} %", "", math.inf if estimate.low is None else estimate.low
     if estimate.low is not None and estimate.high is not None:
-        interval = f" (95 % interval {100 * max(estimate.low, 0):.1f} to {100 * min(estimate.high, 1):.1f} %)"
+        interval = f" (95 % interval {100 * max(low, 0):.1f} to {100 * min(estimate.high, 1):.1f} %)"
     if len(run.algorithms) == 1:
         return [f"{best} ends with {value}{interval} personalised accuracy."]
     said = [f"{best} ends with the best personalised accuracy, {value}{interval}."]
-    rivals = [name for name, other in known.items() if name != best and _overlap(estimate, other)]
+    rivals = [name for name, (_, e) in known.items() if name != best and e.high is not None and e.high >= low]
     if rivals:
         said.append(f"Its interval overlaps {'that' if len(rivals) == 1 else 'those'} of {listed(rivals)}.")
     elif interval:
@@ -85,13 +85,10 @@ def _best_at_the_end(run: Run) -> list[str]:
     return said
 
 
-def _overlap(best: Estimate, other: Estimate) -> bool:
-    return best.low is not None and other.high is not None and other.high >= best.low
-
-
 def _least_waiting(run: Run) -> list[str]:
-    waiting = {a.name: _or_zero(a.estimates["waiting_share"].mean) for a in run.algorithms}
-    merges = {a.name: _or_zero(a.estimates["merges"].mean) for a in run.algorithms}
+    waiting, merges = (
+        {a.name: a.estimates[name].mean or 0.0 for a in run.algorithms} for name in ("waiting_share", "merges")
+    )
     least, most = min(waiting, key=lambda name: waiting[name]), max(waiting, key=lambda name: waiting[name])
     if len(run.algorithms) == 1:
         return [f"{least} merged {merges[least]:,.0f} updates; UEs waited {100 * waiting[least]:.1f} % of the time."]
@@ -127,7 +124,3 @@ def listed(names: Sequence[str]) -> str:
 
 def _or_infinite(value: float | None) -> float:
     return math.inf if value is None else value
-
-
-def _or_zero(value: float | None) -> float:
-    return 0.0 if value is None else value

@@ -24,50 +24,26 @@ MODES = ("SYN", "S2", "ASY")
 # ---- what names may stand for
 
 
-def _tasks() -> Mapping[str, Any]:
-    from perfeds2.learning.datasets import TASKS
-
-    return TASKS
-
-
-def _cells() -> Mapping[str, Any]:
-    from perfeds2.network.cell import CELLS
-
-    return CELLS
-
-
-def _schedules() -> Mapping[str, Any]:
-    from perfeds2.allocation.schedule import SCHEDULES
-
-    return SCHEDULES
-
-
-def _shares() -> Mapping[str, Any]:
-    from perfeds2.allocation.shares import SHARES
-
-    return SHARES
-
-
-def _policies() -> Mapping[str, Any]:
+@cache
+def _tables() -> dict[str, Mapping[str, Any]]:
+    """The tables beside the objects. Loaded when a name is first looked up: they bring JAX."""
     from perfeds2.allocation.bandwidth import POLICIES
-
-    return POLICIES
-
-
-def _algorithms() -> Mapping[str, Any]:
+    from perfeds2.allocation.schedule import SCHEDULES
+    from perfeds2.allocation.shares import SHARES
+    from perfeds2.learning.datasets import TASKS
+    from perfeds2.network.cell import CELLS
     from perfeds2.spec.build import ALGORITHMS
 
-    return ALGORITHMS
+    tables = {"task": TASKS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
+    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
 
 
-TASK, CELL, SCHEDULE = Kind("task", _tasks), Kind("cell", _cells), Kind("schedule", _schedules)
-SHARES, POLICY, ALGORITHM = (
-    Kind("shares rule", _shares),
-    Kind("bandwidth policy", _policies),
-    Kind("algorithm", _algorithms),
-)
+def _kind(what: str) -> Kind:
+    return Kind(what, lambda: _tables()[what])
 
 
+TASK, CELL, SCHEDULE = _kind("task"), _kind("cell"), _kind("schedule")
+SHARES, POLICY, ALGORITHM = _kind("shares rule"), _kind("bandwidth policy"), _kind("algorithm")
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
@@ -216,7 +192,7 @@ class LearningSpec(Section, title="Learning"):
 class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(_algorithms()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(ALGORITHM.table()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_seeds_from), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
@@ -498,40 +474,29 @@ def _sentence(error: Any) -> str:
         case "too_short" | "missing":
             return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
         case kind:
-            return f"{flag} must be {_expected(kind, limits, location)}, got {came!r}."
+            expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
+            more = " or 'unbounded'" if "max_staleness" in location and "whole" in expected else ""
+            return f"{flag} must be {expected}{more}, got {came!r}."
 
 
 def _as_given(came: Any) -> str:
     return repr(came) if isinstance(came, str | int | float) else str(getattr(came, "__name__", type(came).__name__))
 
 
-def _expected(kind: str, limits: Mapping[str, Any], location: tuple[str | int, ...]) -> str:
-    """What a value must be, by the kind of complaint."""
-    match kind:
-        case "finite_number" | "float_parsing" | "float_type":
-            return "a finite number"
-        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
-            return "a whole number" + (" or 'unbounded'" if "max_staleness" in location else "")
-        case "greater_than":
-            return f"greater than {limits['gt']:.10g}"
-        case "greater_than_equal":
-            return f"at least {limits['ge']:.10g}"
-        case "less_than":
-            return f"less than {limits['lt']:.10g}"
-        case "less_than_equal":
-            return f"at most {limits['le']:.10g}"
-        case "literal_error":
-            return str(limits["expected"])
-        case "bool_parsing" | "bool_type":
-            return "true or false"
-        case "string_type" | "string_unicode":
-            return "a text"
-        case "tuple_type" | "too_long":
-            return "a list" + (f" of {limits['max_length']}" if "max_length" in limits else "")
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return f"a table of settings, [{location[0]}]"
-        case _:
-            return "something else (see --help)"
+EXPECTED = {  # by the kind of complaint
+    **dict.fromkeys(("finite_number", "float_parsing", "float_type"), "a finite number"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("string_type", "string_unicode"), "a text"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a table of settings"),
+    "greater_than": "greater than {gt:.10g}",
+    "greater_than_equal": "at least {ge:.10g}",
+    "less_than": "less than {lt:.10g}",
+    "less_than_equal": "at most {le:.10g}",
+    "literal_error": "{expected}",
+    "tuple_type": "a list",
+    "too_long": "a list of {max_length}",
+}
 
 
 def _flag_at(location: tuple[str | int, ...]) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.flower.engine import app_folder
-from perfeds2.deployment.flower.processes import marked
+from perfeds2.deployment.flower.site import app_folder
+from perfeds2.deployment.processes import marked
 from perfeds2.timeline.timeline import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
@@ -137,30 +137,22 @@ def kill_devices(folder):
 
 def kill_server_app(folder):
     """kill -9 the process that has the model."""
-    with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
-        drill.wait_for_round(3)
-        before = drill.status()["round"]
-        for pid in drill.pids("flwr-serverapp"):
-            os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        print(f"killed the ServerApp in round {before}")
-        drill.wait_for(lambda: "resumed:" in drill.log())
-        print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
-        drill.end()
-    timeline = check_log(folder)
-    print(f"{timeline.rounds} rounds in the log, each once; no job merged twice")
-    print(replayed(folder))
+    kill_in_round_3(folder, "flwr-serverapp")
 
 
 def kill_superlink(folder):
     """kill -9 the SuperLink."""
+    kill_in_round_3(folder, "flower-superlink")
+
+
+def kill_in_round_3(folder, command):
     with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
         drill.wait_for_round(3)
         before = drill.status()["round"]
-        for pid in drill.pids("flower-superlink"):
+        for pid in drill.pids(command):
             os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
-        print(f"killed the SuperLink in round {before}")
+        print(f"killed {command} in round {before}")
         drill.wait_for(lambda: "resumed:" in drill.log())
         print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
         drill.wait_for_round(before + 1)
@@ -277,15 +269,15 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from perfeds2.deployment.settings import Settings
+from perfeds2.deployment.flower.apps import read_setup
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid, context):
-    settings = Settings.from_run_config(context.run_config)
-    n, out = settings.spec.cell.ues, settings.out
+    setup = read_setup(context)
+    n, out = setup.ues, setup.own.out
     closed = []
 
     class Timed(FedAvg):
@@ -299,8 +291,8 @@ def main(grid, context):
             return done
 
     strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
-    first = ArrayRecord({name: Array(values) for name, values in settings.first_params().items()})
-    strategy.start(grid, first, num_rounds=settings.rounds)
+    first = ArrayRecord({name: Array(values) for name, values in setup.first_params().items()})
+    strategy.start(grid, first, num_rounds=setup.rounds)
     (out / "fedavg.json").write_text(json.dumps(closed))
     (out / "report.html").write_text("")
     (out / "summary.json").write_text("{}")
@@ -311,8 +303,9 @@ FEDAVG_CLIENT = """
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from perfeds2.deployment.device import work
-from perfeds2.deployment.settings import Settings
+from perfeds2.deployment.device import answer
+from perfeds2.deployment.flower.apps import read_setup
+from perfeds2.deployment.transport import Request
 from perfeds2.learning.compiled import keep_compiled
 
 app = ClientApp()
@@ -321,9 +314,9 @@ app = ClientApp()
 @app.train()
 def train(message, context):
     keep_compiled()
-    settings = Settings.from_run_config(context.run_config)
+    setup = read_setup(context)
     params = {name: array.numpy() for name, array in message.content["arrays"].items()}
-    done = work(settings.task(0), settings.algorithm.learner, params, alpha=0.03, seed=0, ue=0, version=0)
+    done = answer(setup, setup.task(0), Request(0, 0, 0), params)
     model = {name: params[name] - 0.07 * done.update[name] for name in params}
     records = {"arrays": ArrayRecord({name: Array(values) for name, values in model.items()}),
                "metrics": MetricRecord({"num-examples": 1})}
@@ -344,9 +337,9 @@ def fedavg(folder):
 
 def locally(folder, app, settings):
     return (
-        "from pathlib import Path; from perfeds2.deployment.settings import Settings; "
+        "from pathlib import Path; from perfeds2.deployment.setup import Setup; "
         "from perfeds2.deployment.flower.local import run_locally; "
-        f"run_locally(Settings.from_run_config({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
+        f"run_locally(Setup.from_texts({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
     )
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import settings
@@ -10,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.transport import Job, Reply
-from perfeds2.deployment.validate import Rules
+from perfeds2.deployment.fields import DeploymentSpec
+from perfeds2.deployment.transport import Reply, Request
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
@@ -27,12 +28,12 @@ class Net:
     def __init__(self, ues):
         self.present = set(range(ues))
         self.time_s = 0.0
-        self.out: dict[int, Job] = {}  # ticket: job, at work on a device
+        self.out: dict[int, Request] = {}  # ticket: job, at work on a device
         self.inbox: list[Reply] = []
 
-    def dispatch(self, job, params):  # noqa: ARG002 (the interface)
-        assert job.ue in self.present, "a job was sent to a device that is away"
-        self.out[job.ticket] = job
+    def dispatch(self, request, params):  # noqa: ARG002 (the interface)
+        assert request.ue in self.present, "a job was sent to a device that is away"
+        self.out[request.ticket] = request
         return True
 
     def poll(self, wait_s):  # noqa: ARG002 (the interface)
@@ -67,7 +68,8 @@ class FederationMachine(RuleBasedStateMachine):
         self.step()
 
     def fresh(self):
-        return Federation(self.ues, self.protocol, LEARNER, {"w": np.zeros(1, np.float32)}, Rules(100.0, 3))
+        own = DeploymentSpec(norm_bound=100.0, set_aside_after=3)
+        return Federation(self.protocol, LEARNER, {"w": np.zeros(1, np.float32)}, self.net, self.ues, 10**9, own)
 
     def save(self, federation):
         """What the checkpoint has is what was merged: kept by hand, in memory."""
@@ -76,15 +78,18 @@ class FederationMachine(RuleBasedStateMachine):
     def step(self):
         self.net.time_s += 1.0
         before = self.federation.round
-        self.federation.step(self.net, 0.0, rounds=10**9, wait_s=0.0)
+        self.federation.step(wait_s=0.0)
         merges, quorum = self.federation.record.merges, self.protocol.quorum
         for k in range(before, self.federation.round):  # the weights, by hand
             updates = [self.sent[m.ticket] for m in merges[k * quorum : (k + 1) * quorum]]
             self.weight -= 0.5 * sum(updates) / quorum
 
+    def reply(self, job, update):
+        return Reply(job.ue, job.ticket, job.version, update, received_s=self.net.time_s)
+
     def honest(self, job, value):
         self.sent[job.ticket] = float(value)
-        return Reply(job.ue, self.net.time_s, job.ticket, job.version, {"w": np.full(1, value, np.float32)})
+        return self.reply(job, {"w": np.full(1, value, np.float32)})
 
     def pick(self, number):
         out = sorted(self.net.out)
@@ -123,7 +128,7 @@ class FederationMachine(RuleBasedStateMachine):
         ticket = tickets[number % len(tickets)]
         if ticket not in self.net.out:
             replayed = {"w": np.full(1, 77.0, np.float32)}
-            self.net.inbox.append(Reply(ue % self.ues, self.net.time_s, ticket, 0, replayed))
+            self.net.inbox.append(Reply(ue % self.ues, ticket, 0, replayed, received_s=self.net.time_s))
         self.step()
 
     @precondition(lambda self: self.net.out)
@@ -141,7 +146,7 @@ class FederationMachine(RuleBasedStateMachine):
         version = job.version + (how == "version")
         error = "crashed" if how == "crash" else None
         if job.ue in self.net.present:
-            self.net.inbox.append(Reply(job.ue, self.net.time_s, job.ticket, version, update, error=error))
+            self.net.inbox.append(replace(self.reply(job, update), version=version, error=error))
         self.step()
 
     @rule(ue=UES)
@@ -178,9 +183,9 @@ class FederationMachine(RuleBasedStateMachine):
     def a_device_has_one_job_and_the_protocol_knows_of_it(self):
         for ue, device in enumerate(self.federation.devices):
             assert sum(job.ue == ue for job in self.net.out.values()) <= 1
-            assert device.job is None or device.update is None
-            works = device.update is not None or (device.job is not None and device.wanted)
-            assert (self.federation.server.versions[ue] != IDLE) == works
+            assert device.job is None or device.reply is None
+            works = device.reply is not None or (device.job is not None and device.wanted)
+            assert (device.version != IDLE) == works
 
     @invariant()
     def nobody_idles_who_could_work(self):
@@ -188,7 +193,7 @@ class FederationMachine(RuleBasedStateMachine):
             return
         for ue in self.net.present:
             device = self.federation.devices[ue]
-            assert device.set_aside or device.job is not None or device.update is not None
+            assert device.set_aside or device.job is not None or device.reply is not None
 
     @invariant()
     def a_round_that_could_close_has_closed(self):
@@ -198,8 +203,7 @@ class FederationMachine(RuleBasedStateMachine):
         ready = [
             ue
             for ue, device in enumerate(self.federation.devices)
-            if device.update is not None
-            and (bound is None or self.federation.round - self.federation.server.versions[ue] <= bound)
+            if device.reply is not None and (bound is None or self.federation.round - device.version <= bound)
         ]
         assert len(ready) < self.protocol.quorum
 
@@ -251,7 +255,7 @@ class CrashingMachine(FederationMachine):
         assert load_checkpoint(self.folder, self.federation) == 0.0
         assert self.federation.round == before.round
         assert self.federation.record.merges == before.record.merges
-        assert np.array_equal(self.federation.server.merged_in, before.server.merged_in)
+        assert [d.merged_in for d in self.federation.devices] == [d.merged_in for d in before.devices]
         assert self.federation.next_ticket >= before.next_ticket  # no ticket is given out twice
         self.net.out.clear()  # the old run's jobs answer nobody
         self.net.inbox.clear()

@@ -14,9 +14,9 @@ pytest.importorskip("flwr")
 from drills import PERFEDS2, Drill, check_log, replayed
 
 from perfeds2.deployment.flower.credentials import Credentials, make_credentials, make_device_key
-from perfeds2.deployment.flower.engine import Site
 from perfeds2.deployment.flower.local import free_port
-from perfeds2.deployment.flower.processes import MARK, Processes, is_alive, marked
+from perfeds2.deployment.flower.site import Site
+from perfeds2.deployment.processes import MARK, Processes, is_alive, marked
 
 
 def says(path, pattern, timeout_s=120):
@@ -78,7 +78,7 @@ def test_what_a_federation_started_is_ended_even_what_detached_itself(tmp_path):
 
 def test_what_a_federation_started_ends_when_it_is_killed(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from perfeds2.deployment.flower.processes import Processes\n"
+        "import sys, time; from pathlib import Path; from perfeds2.deployment.processes import Processes\n"
         f"p = Processes(Path({str(tmp_path)!r}), {{}}); p.__enter__(); p.start('child', [sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(p.pid('child'), flush=True); time.sleep(600)"
     )

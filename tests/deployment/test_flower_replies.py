@@ -12,11 +12,11 @@ with warnings.catch_warnings():
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    from perfeds2.deployment.flower.apps import FlowerTransport, _read
+    from perfeds2.deployment.flower.apps import FlowerTransport, read_reply
 
-from perfeds2.deployment.transport import Job
+from perfeds2.deployment.transport import Request
 
-JOB = Job(7, 2, 4)
+JOB = Request(7, 2, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def answer(update, ticket=7, version=4, **more):
 
 
 def test_a_reply_is_read_as_it_was_sent():
-    reply = _read(answer({"w": np.arange(3, dtype=np.float32)}), JOB, 9.0)
+    reply = read_reply(answer({"w": np.arange(3, dtype=np.float32)}), JOB, 9.0)
     assert (reply.ue, reply.ticket, reply.version, reply.received_s, reply.compute_s) == (2, 7, 4, 9.0, 0.5)
     assert reply.update is not None
     assert reply.update["w"].tolist() == [0, 1, 2]
@@ -93,7 +93,7 @@ def test_a_reply_is_read_as_it_was_sent():
 
 @pytest.mark.parametrize(("code", "gone"), [(2, False), (8, False), (3, True), (5, True)])
 def test_a_device_that_went_away_is_told_from_one_that_failed(code, gone):
-    reply = _read(message(Error(code, "")), JOB, 9.0)
+    reply = read_reply(message(Error(code, "")), JOB, 9.0)
     assert reply.error
     assert reply.gone == gone
     assert reply.ticket == JOB.ticket
@@ -112,7 +112,7 @@ def test_a_device_that_went_away_is_told_from_one_that_failed(code, gone):
     ids=["nothing", "words", "garbage", "another kind"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_an_error_of_that_device(content):
-    reply = _read(message(content), JOB, 9.0)
+    reply = read_reply(message(content), JOB, 9.0)
     assert "unreadable" in (reply.error or "")
     assert not reply.gone
 
@@ -128,7 +128,7 @@ def test_a_job_goes_out_and_its_reply_comes_back():
     grid = FewNodes([Node(11, "device-0")])
     with FlowerTransport(grid, 1) as transport:
         assert transport.members() == frozenset({0})
-        assert transport.dispatch(Job(7, 0, 4), {"w": np.ones(2, np.float32)})
+        assert transport.dispatch(Request(7, 0, 4), {"w": np.ones(2, np.float32)})
         sent = grid.pushed[0]
         assert sent.metadata.dst_node_id == 11
         assert dict(sent.content["job"]) == {"ticket": 7, "ue": 0, "version": 4}

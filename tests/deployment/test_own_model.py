@@ -6,15 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfeds2.deployment.device import look, work
-from perfeds2.deployment.flower.local import write_settings
+from perfeds2.deployment.device import answer
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
-from perfeds2.deployment.settings import Settings
-from perfeds2.deployment.transport import Reply
-from perfeds2.errors import InputError
+from perfeds2.deployment.setup import Setup
+from perfeds2.spec.fields import InputError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 
@@ -40,24 +38,18 @@ def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
         np.savez(
             folder / "samples.npz", x=np.eye(3, 8)[labels] + 0.1 * random.standard_normal((len(labels), 8)), y=labels
         )
-    settings = Settings.from_run_config(
+    setup = Setup.from_texts(
         {"devices": 3, "quorum": 1, "rounds": 20, "beta": 0.5, "alpha": 0.1, "app-module": str(module)}
     )
-    tasks = [settings.task(device, tmp_path / "data" / f"device-{device}") for device in range(3)]
-
-    def answer(job, params):
-        if job.kind == "evaluate":
-            return Reply(
-                job.ue, 0.0, job.ticket, job.version, metrics=look(tasks[job.ue], params, alpha=0.1, ue=job.ue)
-            )
-        done = work(
-            tasks[job.ue], settings.algorithm.learner, params, alpha=0.1, seed=0, ue=job.ue, version=job.version
-        )
-        return Reply(job.ue, 0.0, job.ticket, job.version, done.update, done.metrics, done.compute_s)
+    tasks = [setup.task(device, tmp_path / "data" / f"device-{device}") for device in range(3)]
 
     out = tmp_path / "run"
-    serve(settings, InProcess(answer, lambda job: 1.0 + job.ue, 3), out)
-    write_settings(out, settings)
+    serve(
+        setup,
+        InProcess(lambda job, params: answer(setup, tasks[job.ue], job, params), lambda job: 1.0 + job.ue, 3),
+        out,
+    )
+    setup.write(out)
     rows = (out / "metrics.csv").read_text().splitlines()
     accuracies = [float(row.rsplit(",", 1)[1]) for row in rows[1:]]
     assert accuracies[-1] > max(accuracies[0], 0.9)
@@ -68,10 +60,10 @@ def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
 
 def test_a_module_without_what_is_needed_is_refused(tmp_path):
     (tmp_path / "empty.py").write_text("model = 1\n")
-    settings = Settings.from_run_config({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "empty.py")})
+    setup = Setup.from_texts({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "empty.py")})
     with pytest.raises(InputError, match="has no load_data"):
-        settings.model()
-    missing = Settings.from_run_config({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "missing.py")})
+        setup.model()
+    missing = Setup.from_texts({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "missing.py")})
     with pytest.raises(InputError, match="is not a Python file"):
         missing.model()
 

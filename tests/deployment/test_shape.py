@@ -7,30 +7,30 @@ import numpy as np
 import pytest
 
 from perfeds2.deployment import shape
-from perfeds2.deployment.settings import Settings
+from perfeds2.deployment.setup import Setup
 from perfeds2.learning.task import payload_bits
 
-SETTINGS = Settings.from_run_config({"devices": 3, "quorum": 2, "rounds": 5, "bandwidth-hz": 2e4})
+SETUP = Setup.from_texts({"devices": 3, "quorum": 2, "rounds": 5, "bandwidth-hz": 2e4})
 
 
 def test_a_run_that_keeps_to_its_times_is_predicted_exactly():
-    rates = shape.uplink_rates(SETTINGS)
-    job_s = 4.0 + payload_bits(SETTINGS.model()) / np.asarray(rates)
-    shaped = shape.compare_with_prediction(SETTINGS, shape.predict(SETTINGS, job_s, 5), rates, [1e4] * 3)
+    rates = shape.uplink_rates(SETUP)
+    job_s = 4.0 + payload_bits(SETUP.model()) / np.asarray(rates)
+    shaped = shape.compare_with_prediction(SETUP, shape.predict(SETUP, job_s, 5), rates, [1e4] * 3)
     assert shaped.overhead_s == pytest.approx(4.0)
     assert shaped.measured_s == pytest.approx(shaped.predicted_s)
     assert shaped.gap == pytest.approx(0.0)
 
 
 def test_with_everybody_waited_for_a_round_takes_as_long_as_the_slowest_job():
-    settings = Settings.from_run_config({"devices": 3, "algorithm": "PerFed-SYN", "rounds": 4})
-    timeline = shape.predict(settings, np.array([1.0, 2.0, 5.0]), 4)
+    setup = Setup.from_texts({"devices": 3, "algorithm": "PerFed-SYN", "rounds": 4})
+    timeline = shape.predict(setup, np.array([1.0, 2.0, 5.0]), 4)
     assert timeline.time_s.tolist() == [5.0, 10.0, 15.0, 20.0]
 
 
 def test_a_narrower_band_gives_slower_uplinks():
-    wide = Settings.from_run_config({"devices": 3, "quorum": 2, "bandwidth-hz": 1e6})
-    assert all(np.array(shape.uplink_rates(SETTINGS)) < np.array(shape.uplink_rates(wide)))
+    wide = Setup.from_texts({"devices": 3, "quorum": 2, "bandwidth-hz": 1e6})
+    assert all(np.array(shape.uplink_rates(SETUP)) < np.array(shape.uplink_rates(wide)))
 
 
 def test_without_root_it_says_so(monkeypatch):

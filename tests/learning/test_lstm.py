@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from curvature import assert_hessian_is_what_differences_say
 
 from perfeds2.learning.models.lstm import LSTM
 
@@ -56,19 +57,4 @@ def test_batches_of_batches_are_as_good_as_one():
 def test_the_hessian_is_what_differences_of_gradients_say():
     with jax.enable_x64(True):
         model = LSTM(letters=6, embedding=2, hidden=3)
-        params = {name: w.astype(jnp.float64) for name, w in jax.jit(model.init)(jax.random.key(3)).items()}
-        x, y = letters(4, 7, of=6), jnp.array([0, 1, 2, 5])
-        gradient = jax.jit(jax.grad(lambda w: -jax.nn.log_softmax(model(w, x))[jnp.arange(4), y].mean()))
-        keys = jax.random.split(jax.random.key(4), len(params))
-        direction = {
-            name: jax.random.normal(key, w.shape, jnp.float64)
-            for key, (name, w) in zip(keys, params.items(), strict=True)
-        }
-        product = jax.jvp(gradient, (params,), (direction,))[1]
-        step = 1e-6
-        ahead, behind = (
-            gradient({name: w + sign * step * direction[name] for name, w in params.items()}) for sign in (1, -1)
-        )
-        for name in params:
-            np.testing.assert_allclose(product[name], (ahead[name] - behind[name]) / (2 * step), rtol=1e-5, atol=1e-8)
-        assert max(float(jnp.abs(h).max()) for h in product.values()) > 1e-3
+        assert_hessian_is_what_differences_say(model, letters(4, 7, of=6), jnp.array([0, 1, 2, 5]), absolute=1e-8)

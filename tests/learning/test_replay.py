@@ -14,7 +14,7 @@ from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.learning.replay import Learner, Script, advance, replay, shelve, start
+from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.learning.twin import replay_slowly
 from perfeds2.network.cell import Cell
@@ -74,10 +74,11 @@ def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypa
 def test_chunked_equals_unchunked_bitwise():
     learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(2, 3), rounds=40)
     script = Script.of(line)
-    whole = advance(TASK, script, learner, start(TASK, script, learner, 0), 0, 0, 40)
+    prepared = Prepared.of(TASK, script, learner, 0)
+    whole = advance(prepared, start(TASK, script, learner, 0), 0, 40)
     state = start(TASK, script, learner, 0)
     for first, stop in ((0, 1), (1, 1), (1, 17), (17, 40)):
-        state = advance(TASK, script, learner, state, 0, first, stop)
+        state = advance(prepared, state, first, stop)
     for name, weights in whole.params.items():
         assert np.array_equal(weights, state.params[name])
 
@@ -87,7 +88,7 @@ def test_planning_in_chunks_equals_planning_ahead_bitwise():
     learner = Learner(FedAvg(), batch=8)
     long = timeline(Protocol(2, 3), rounds=60)
     script = Script.of(long)
-    early = advance(TASK, script, learner, start(TASK, script, learner, 0), 0, 0, 20)
+    early = advance(Prepared.of(TASK, script, learner, 0), start(TASK, script, learner, 0), 0, 20)
     short = replay(TASK, long.prefix(20), learner)
     for name in short:
         assert np.array_equal(short[name], early.params[name])
@@ -146,10 +147,10 @@ def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
 
     def drawn(line):
         script, learner = Script.of(line), Learner(Remember(), beta=-1.0, batch=8)
-        state, sums = start(TASK, script, learner, 7), []
+        prepared, state, sums = Prepared.of(TASK, script, learner, 7), start(TASK, script, learner, 7), []
         for k in range(line.rounds):
             before = np.asarray(state.params["dense2.bias"])[0]
-            state = advance(TASK, script, learner, state, 7, k, k + 1)
+            state = advance(prepared, state, k, k + 1)
             sums.append(float(np.asarray(state.params["dense2.bias"])[0] - before))
         return sums
 

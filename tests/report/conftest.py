@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from perfeds2.network.cell import Cell
+from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.timeline.file import save_timelines
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -157,35 +158,20 @@ def _row(
         "quorum": mine[0].quorum,
         "max_staleness": 5 if mode == "S2" else None,
         "stale": "restart",
-        "rounds": _stat([t.rounds for t in mine]),
-        "merges": _stat([t.ues.size for t in mine]),
-        "staleness_mean": _stat([float(t.staleness.mean()) for t in mine]),
-        "staleness_max": _stat([t.staleness.max() for t in mine]),
-        "waiting_share": _stat([t.waiting_share for t in mine]),
-        "wasted_share": _stat([t.wasted_share for t in mine]),
-        "starved": _stat([t.starved.size for t in mine]),
-        "time_to_target_s": {
-            "values": times,
-            "reached": len(known),
-            "median": float(np.median(known)) if known else None,
-        },
+        "rounds": statistic([t.rounds for t in mine]),
+        "merges": statistic([t.ues.size for t in mine]),
+        "staleness_mean": statistic([float(t.staleness.mean()) for t in mine]),
+        "staleness_max": statistic([int(t.staleness.max()) for t in mine]),
+        "waiting_share": statistic([t.waiting_share for t in mine]),
+        "wasted_share": statistic([t.wasted_share for t in mine]),
+        "starved": statistic([t.starved.size for t in mine]),
+        "time_to_target_s": {"values": times, "reached": len(known), "median": censored_median(times)},
         **{
-            column: _stat([float(table[column].to_numpy()[-1]) for table in of])
+            column: statistic([float(table[column].to_numpy()[-1]) for table in of])
             for column in ("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal")
         },
         "diverged": sum((name, seed) in diverged for seed in seeds),
     }
-
-
-def _stat(values: Sequence[float]) -> dict[str, object]:
-    numbers = [float(v) if np.isfinite(v) else None for v in values]
-    if None in numbers:
-        return {"mean": None, "low": None, "high": None, "values": numbers}
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return {"mean": mean, "low": None, "high": None, "values": numbers}
-    half = 4.303 * float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return {"mean": mean, "low": mean - half, "high": mean + half, "values": numbers}
 
 
 def _ue_metrics(

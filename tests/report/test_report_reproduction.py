@@ -18,6 +18,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from perfeds2.errors import InputError
 from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, Finding, Verdict, ledger
 from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
@@ -26,7 +27,6 @@ from perfeds2.report.reproduction import line_styles, load_panels, write_figure
 from perfeds2.report.reproduction_page import write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
-from perfeds2.spec.fields import ALGORITHMS, InputError
 
 browser = in_browser.browser
 EVIL = in_browser.EVIL
@@ -49,7 +49,7 @@ def numbers_of(figure: Figure, seeds: int = 3, diverged: tuple[str, int] | None 
     rows = []
     for panel in figure.panels:
         for place, line in enumerate(panel.lines):
-            objective, mode = ALGORITHMS[line.algorithm]
+            objective, mode = line.algorithm.replace("S2", "-S2").split("-")
             for seed in range(seeds):
                 noise = np.random.default_rng([seed, place])
                 for step, time_s in enumerate(np.linspace(0, 60, 31)):

@@ -8,16 +8,16 @@ import os
 import queue
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from perfeds2.deployment.settings import Settings
-from perfeds2.deployment.transport import Arrays, Job, Reply
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Arrays, Kind, Reply, Request
 from perfeds2.learning.compiled import keep_compiled
 
 GONE = {3: "the reply never came", 4: "the reply is lost", 5: "the device went away"}  # Flower's error codes
@@ -46,23 +46,18 @@ class FlowerTransport:
     def __enter__(self) -> "FlowerTransport":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
 
-    def dispatch(self, job: Job, params: Arrays) -> bool:
-        content = RecordDict(
-            {
-                MODEL: ArrayRecord({name: Array(values) for name, values in params.items()}),
-                JOB: ConfigRecord({"ticket": job.ticket, "ue": job.ue, "version": job.version}),
-            }
-        )
-        message = Message(content, dst_node_id=self._node[job.ue], message_type=job.kind, group_id=str(job.version))
+    def dispatch(self, request: Request, params: Arrays) -> bool:
+        asked = ConfigRecord({"ticket": request.ticket, "ue": request.ue, "version": request.version})
+        content = RecordDict({MODEL: _to_record(params), JOB: asked})
+        node, group = self._node[request.ue], str(request.version)
+        message = Message(content, dst_node_id=node, message_type=request.kind, group_id=group)
         sent = list(self._grid.push_messages([message]))
         if not sent or not sent[0]:
             return False
-        threading.Thread(target=self._wait_for, args=(sent[0], job), daemon=True).start()
+        threading.Thread(target=self._wait_for, args=(sent[0], request), daemon=True).start()
         return True
 
     def poll(self, wait_s: float) -> list[Reply]:
@@ -97,11 +92,11 @@ class FlowerTransport:
             if node not in known and not name.startswith("device-") and (ue := next(spare, None)) is not None:
                 self._node[ue] = node
 
-    def _wait_for(self, message_id: str, job: Job) -> None:
+    def _wait_for(self, message_id: str, request: Request) -> None:
         while not self._closed.is_set():
             try:
                 for message in self._grid.pull_messages([message_id]):
-                    self._replies.put(_read(message, job, time.monotonic()))
+                    self._replies.put(read_reply(message, request, time.monotonic()))
                     return
             except Exception as error:  # the server is away or refuses; it will be back, or the run is over
                 if self._closed.wait(1.0):
@@ -110,27 +105,26 @@ class FlowerTransport:
             self._closed.wait(self._pull_every_s)
 
 
-def _read(message: Message, job: Job, received_s: float) -> Reply:
-    """A reply as it came, for the server to judge. Flower says which job it answers, and checks who signed it."""
+def read_reply(message: Message, request: Request, received_s: float) -> Reply:
+    """A reply as it came, for the server to judge. Flower says which request it answers, and checks who signed it."""
+    known = Reply(request.ue, request.ticket, request.version, received_s=received_s, on=request.ticket)
     if message.has_error():
         code = message.error.code
-        why = GONE.get(code) or FAILED.get(code) or f"error {code}"
-        return Reply(job.ue, received_s, job.ticket, job.version, error=why, gone=code in GONE, on=job.ticket)
+        return replace(known, error=GONE.get(code) or FAILED.get(code) or f"error {code}", gone=code in GONE)
     try:
         content = message.content
-        answer: Any = content[ANSWER]
-        metrics = {str(name): float(value) for name, value in _metrics(content).items()}
+        said: Any = content[ANSWER]
         update = content.array_records.get(UPDATE)
-        arrays = None if update is None else {name: array.numpy() for name, array in update.items()}
-        said = int(answer["ticket"]), int(answer["version"])
-        return Reply(job.ue, received_s, *said, arrays, metrics, float(answer["compute_s"]), on=job.ticket)
+        return replace(
+            known,
+            ticket=int(said["ticket"]),
+            version=int(said["version"]),
+            update=None if update is None else _to_arrays(update),
+            metrics={str(name): float(value) for name, value in dict(content.metric_records.get(METRICS, {})).items()},  # type: ignore[arg-type]  # lists of numbers are refused here
+            compute_s=float(said["compute_s"]),
+        )
     except Exception as error:  # whatever they sent, the server goes on
-        why = f"unreadable reply ({type(error).__name__})"
-        return Reply(job.ue, received_s, job.ticket, job.version, error=why, on=job.ticket)
-
-
-def _metrics(content: RecordDict) -> dict[str, Any]:
-    return dict(content.metric_records.get(METRICS, {}))
+        return replace(known, error=f"unreadable reply ({type(error).__name__})")
 
 
 def server_app() -> ServerApp:
@@ -141,23 +135,15 @@ def server_app() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         from perfeds2.deployment.serve import serve
 
-        settings = Settings.from_run_config(context.run_config)
-        path = settings.out or Path("runs") / f"federate-{context.run_id}"
+        setup = read_setup(context)
+        path = setup.own.out or Path("runs") / f"federate-{context.run_id}"
         path.parent.mkdir(parents=True, exist_ok=True)
         print(f"run folder: {path.resolve()}", flush=True)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        with FlowerTransport(grid, settings.spec.cell.ues) as transport:
-            serve(settings, transport, path)
+        with FlowerTransport(grid, setup.ues) as transport:
+            serve(setup, transport, path)
 
     return app
-
-
-def _end_with_parent() -> None:
-    """Whoever started this process has died: nobody will end it, and another server may take up its folder."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 def client_app() -> ClientApp:
@@ -166,51 +152,49 @@ def client_app() -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        settings, job, params = _open(message, context)
-        from perfeds2.deployment.device import work
-
-        done = work(
-            settings.task(job.ue, _data_folder(context)), settings.algorithm.learner, params,
-            alpha=settings.spec.learning.alpha, seed=settings.seed, ue=job.ue, version=job.version,
-        )  # fmt: skip
-        slow_s = dict(settings.slow).get(job.ue, 0.0)
-        time.sleep(slow_s)
-        update = ArrayRecord({name: Array(values) for name, values in done.update.items()})
-        return _answer(message, job, done.metrics, done.compute_s + slow_s, update)
+        return _answer(message, context, "train")
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        settings, job, params = _open(message, context)
-        from perfeds2.deployment.device import look
-
-        task = settings.task(job.ue, _data_folder(context))
-        return _answer(message, job, look(task, params, alpha=settings.spec.learning.alpha, ue=job.ue), 0.0)
+        return _answer(message, context, "evaluate")
 
     return app
 
 
-def _open(message: Message, context: Context) -> tuple[Settings, Job, Arrays]:
+def _answer(message: Message, context: Context, kind: Kind) -> Message:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_compiled()  # every job is a new process, which would compile everything again
-    asked: Any = message.content[JOB]
-    params = {name: array.numpy() for name, array in message.content.array_records[MODEL].items()}
-    job = Job(int(asked["ticket"]), int(asked["ue"]), int(asked["version"]))
-    return Settings.from_run_config(context.run_config), job, params
+    from perfeds2.deployment.device import answer
+
+    setup, asked = read_setup(context), message.content.config_records[JOB]
+    ticket, ue, version = (int(str(asked[name])) for name in ("ticket", "ue", "version"))
+    request = Request(ticket, ue, version, kind)
+    folder = context.node_config.get("data-folder")  # what the device's owner said: the server has no say in it
+    task = setup.task(request.ue, Path(str(folder)) if folder else None)
+    reply = answer(setup, task, request, _to_arrays(message.content.array_records[MODEL]))
+    said = ConfigRecord({"ticket": reply.ticket, "version": reply.version, "compute_s": reply.compute_s})
+    content = RecordDict({ANSWER: said, METRICS: MetricRecord(dict(reply.metrics))})
+    if reply.update is not None:
+        content[UPDATE] = _to_record(reply.update)
+    return Message(content, reply_to=message)
 
 
-def _data_folder(context: Context) -> Path | None:
-    """What the device's owner said when starting it; the server has no say in it."""
-    folder = context.node_config.get("data-folder")
-    return None if folder in (None, "") else Path(str(folder))
+def read_setup(context: Context) -> Setup:
+    """The whole configuration travels as one text."""
+    return Setup.from_toml(str(context.run_config["settings"]))
 
 
-def _answer(
-    message: Message, job: Job, metrics: dict[str, float], compute_s: float, update: ArrayRecord | None = None
-) -> Message:
-    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
-        ANSWER: ConfigRecord({"ticket": job.ticket, "version": job.version, "compute_s": compute_s}),
-        METRICS: MetricRecord(dict(metrics)),
-    }
-    if update is not None:
-        records[UPDATE] = update
-    return Message(RecordDict(records), reply_to=message)
+def _to_record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
+
+
+def _to_arrays(record: ArrayRecord) -> Arrays:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _end_with_parent() -> None:
+    """Whoever started this process has died: nobody will end it, and another server may take up its folder."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

@@ -1,7 +1,7 @@
-"""How are many processes started, and certainly ended?
+"""How are many processes started on one machine, and certainly ended?
 
-Flower's processes start others, some of them detached. All inherit one mark in their environment, by which they are found
-and ended, whoever their parent is by then. Should this process be killed, the kernel ends its children.
+An engine's processes start others, some of them detached. All inherit one mark in their environment, by which they are
+found and ended, whoever their parent is by then. Should this process be killed, the kernel ends its children.
 """
 
 import contextlib
@@ -13,12 +13,24 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 MARK = "PERFEDS2_FEDERATION"
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the parts of a federation on one machine are; by default all on loopback."""
+
+    server_host: str = "127.0.0.1"
+    device_command: Callable[[int, list[str]], list[str]] = lambda _, command: command  # such as in its own network
+    data_folders: str | None = None  # each device's own, with {} for its number
+
+    def data_folder(self, device: int) -> Path | None:
+        return None if self.data_folders is None else Path(self.data_folders.format(device))
 
 
 class Processes:
@@ -26,17 +38,15 @@ class Processes:
 
     def __init__(self, logs: Path, environment: dict[str, str]) -> None:
         self.mark = uuid.uuid4().hex
+        self.environment = os.environ | environment | {MARK: self.mark}
         self._logs = logs
-        self._environment = os.environ | environment | {MARK: self.mark}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Processes":
         self._logs.mkdir(parents=True, exist_ok=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end_all()
 
     def start(self, name: str, command: Sequence[str]) -> None:
@@ -47,23 +57,10 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=self.environment,
                 start_new_session=True,  # Ctrl-C is ours to pass on
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-
-    def call(self, command: Sequence[str], timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-        """Run a short command to its end."""
-        return subprocess.run(  # noqa: S603 (our own commands)
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=self._environment,
-            timeout=timeout_s,
-            start_new_session=True,
-            check=False,
-        )
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
@@ -72,36 +69,36 @@ class Processes:
         """Which of those started are no longer running."""
         return [name for name, process in self._running.items() if process.poll() is not None]
 
-    def end(self, name: str, grace_s: float = 3.0) -> None:
-        """End one process and what is in its session."""
-        process = self._running.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def end_all(self, grace_s: float = 5.0) -> None:
-        """Ask everybody to end, then make sure."""
-        for process in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+    def end(self, *names: str, grace_s: float = 3.0) -> None:
+        """Ask processes and what is in their sessions to end, then make sure."""
+        processes = [self._running.pop(name) for name in names]
+        for process in processes:
+            _signal(process.pid, signal.SIGTERM)
         ends_s = time.monotonic() + grace_s
-        for process in self._running.values():
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(ends_s - time.monotonic(), 0.0))
-        for process in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        for process in processes:
+            _signal(process.pid, signal.SIGKILL)
             process.wait()
-        self._running.clear()
+
+    def end_all(self) -> None:
+        """Everything that was started, and everything that those started."""
+        self.end(*self._running, grace_s=5.0)
         while left := marked(self.mark):
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def marked(mark: str) -> list[int]:
@@ -125,7 +122,3 @@ def is_alive(process: int) -> bool:
         return False
     except PermissionError:
         return True
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)

@@ -1,0 +1,27 @@
+"""Which flags has the spec? Flag: section, key, metavar, panel, help."""
+
+SETTINGS: dict[str, tuple[str, str, str, str, str]] = {
+    "task": ("task", "name", "NAME", "Task", "What is learned: digits (built in), synthetic (any number of UEs), mnist, cifar100 or shakespeare (see perfeds2 data). (default: digits)"),
+    "data-dir": ("task", "data_dir", "DIR", "Task", "Where real data sets are; else $PERFEDS2_DATA, then the user's cache."),
+    "labels-per-ue": ("task", "labels_per_ue", "N", "Task", "How many of the labels each UE has: fewer is more different. (default: 3)"),
+    "ues": ("cell", "ues", "N", "Cell", "How many UEs are in the cell. (default: 20)"),
+    "bandwidth-hz": ("cell", "bandwidth_hz", "HZ", "Cell", "The uplink band all UEs share. (default: 1e6)"),
+    "quorum": ("protocol", "quorum", "A", "Rounds", "A round of the S2 algorithms closes on so many updates. (default: a quarter of the UEs)"),
+    "max-staleness": ("protocol", "max_staleness", "S", "Rounds", "No merged update is older than so many rounds; or 'unbounded'. (default: 5)"),
+    "stale": ("protocol", "stale", "RULE", "Rounds", "A UE that would exceed the bound: restart it, wait for it, or ignore its update. (default: restart)"),
+    "schedule": ("protocol", "schedule", "RULE", "Rounds", "What closes an S2 round: the first A arrivals (first), or a planned set: deficit, printed, printed_fixed. (default: first)"),
+    "shares": ("protocol", "shares", "RULE", "Rounds", "Participation targets of a schedule: equal, distance, or one number per UE, comma-separated. (default: equal)"),
+    "bandwidth": ("protocol", "bandwidth", "POLICY", "Rounds", "How the band is shared: equal_share, equal_finish, weighted_rate, max_throughput, proportional_fair, between:THETA. (default: equal_share)"),
+    "alpha": ("learning", "alpha", "STEP", "Learning", "Step size of the personal gradient step. (default: 0.03)"),
+    "beta": ("learning", "beta", "STEP", "Learning", "Step size of the server. (default: 0.07)"),
+    "batch": ("learning", "batch", "N", "Learning", "Samples a batch; PerFed draws three batches a step. (default: 40)"),
+    "local-steps": ("learning", "local_steps", "N", "Learning", "Gradient steps of one job. (default: 1)"),
+    "algorithms": ("run", "algorithms", "NAMES", "Run", "Comma-separated, of {FedAvg,FedProx,PerFed}×{-SYN,S2,-ASY}. (default: all nine)"),
+    "seeds": ("run", "seeds", "SEEDS", "Run", "How many (5 is 0..4), or which: 0,3,7 or 0..9. (default: 5)"),
+    "seed": ("run", "seeds", "SEED", "Run", "Just this one seed."),
+    "horizon-s": ("run", "horizon_s", "SECONDS", "Run", "Simulated time everybody gets. (default: 30)"),
+    "rounds": ("run", "rounds", "K", "Run", "So many rounds, instead of a horizon."),
+    "eval-every-s": ("run", "eval_every_s", "SECONDS", "Run", "Evaluate after so many simulated seconds. (default: horizon / 60)"),
+    "target-accuracy": ("run", "target_accuracy", "SHARE", "Run", "Time-to-target looks for this personalised accuracy. (default: 0.9)"),
+    "stop-when-diverged": ("run", "stop_when_diverged", "", "Run", "Train no further with a seed whose loss is no number any more."),
+}  # fmt: skip

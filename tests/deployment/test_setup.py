@@ -1,0 +1,121 @@
+"""Does every setting go through the federation's door: text out, text in, the same value?"""
+
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from perfeds2.deployment import setup
+from perfeds2.deployment.fields import CANNOT_BE_FOLLOWED, SETTINGS, DeploymentSpec
+from perfeds2.deployment.flower.site import app_folder
+from perfeds2.deployment.setup import Setup
+from perfeds2.spec.fields import InputError, Spec
+
+OTHER = {  # where a number one higher, or another of the names, is not another value
+    "task": "synthetic",
+    "data-dir": '/a, folder/of "data"',
+    "distance-m": [10.0, 20.0, 30.0, 40.0],
+    "cpu-hz": [1e8, 3e9],
+    "cycles-per-sample": 1e6,
+    "payload-bits": 2e5,
+    "max-staleness": "unbounded",
+    "quorum": 3,
+    "algorithm": "FedAvg-ASY",
+    "seed": 5,
+    "rounds": 7,
+    "out": "/runs/of mine",
+    "app-module": "/mine/task.py",
+    "slow": "1=2.5,3=20.0",
+    "norm-bound": 3.5,
+    "target-accuracy": 0.6,
+}
+
+
+def fields():
+    """Every field of the spec and of a deployment, with where it is."""
+    sections: dict[str, Any] = {name: field.annotation for name, field in Spec.model_fields.items()}
+    sections["deployment"] = DeploymentSpec
+    return {(name, key): field for name, section in sections.items() for key, field in section.model_fields.items()}
+
+
+def other_value(name, field):
+    """A value that is not the default."""
+    if name in OTHER:
+        return OTHER[name]
+    if get_origin(field.annotation) is Literal:
+        return next(value for value in get_args(field.annotation) if value != field.default)
+    return field.default + 1
+
+
+def at(told, place):
+    values = told.spec.model_dump(mode="json") | {"deployment": told.own.model_dump(mode="json")}
+    return values[place[0]][place[1]]
+
+
+def test_every_setting_travels_and_what_a_federation_cannot_follow_is_refused():
+    assert {*SETTINGS.values(), *CANNOT_BE_FOLLOWED} == set(fields())  # no two have one name
+    plain = Setup.from_texts({"devices": 4})
+    for name, place in SETTINGS.items():
+        value = other_value(name, fields()[place])
+        told = Setup.from_texts({"devices": 4} | {name: str(value)})
+        assert at(told, place) != at(plain, place), name
+        assert at(told, place) in (value, [value]), name
+        assert Setup.from_toml(told.to_toml()) == told, name
+    for section, key in CANNOT_BE_FOLLOWED:
+        for name in (key, key.replace("_", "-"), f"{section}.{key}"):
+            with pytest.raises(InputError, match=f"{name} is not a setting of a federation"):
+                Setup.from_texts({name: "1"})
+
+
+def test_a_federation_of_the_version_before_is_read():
+    """Its federation.toml had every setting as a text, empty for the default."""
+    before = (
+        'devices = "5"\nbandwidth-hz = "1000000.0"\nhessian = "exact"\nproximal = "0.1"\ntask = "digits"\nlabels-per-ue = "3"\n'
+        'data-dir = ""\nquorum = "2"\nmax-staleness = "3"\nstale = "wait"\nalpha = "0.03"\nbeta = "0.07"\nbatch = "40"\n'
+        'local-steps = "1"\nrounds = "9"\ntarget-accuracy = "0.9"\nalgorithm = "PerFed-SYN"\nseed = "3"\nout = "/x"\n'
+        'app-module = ""\nnorm-bound = ""\nset-aside-after = "3"\ngather-s = "60.0"\nevaluate-s = "120.0"\nslow = "1=2.5"\n'
+    )
+    read = Setup.from_toml(before)
+    assert (read.ues, read.rounds, read.seed, read.algorithm.name) == (5, 9, 3, "PerFed-SYN")
+    assert (str(read.own.out), read.own.slow, read.own.norm_bound) == ("/x", {1: 2.5}, None)
+    assert read.spec.protocol.stale == "wait"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"quorums": 3}, "quorums is not a setting of a federation."),
+        ({"devices": 4, "quorum": 9}, "--quorum must be from 1 to the number of UEs, 4"),
+        ({"devices": "many"}, "must be a whole number, got 'many'"),
+        ({"norm-bound": -1}, "--norm-bound must be greater than 0, got -1."),
+        ({"set-aside-after": 0}, "--set-aside-after must be greater than or equal to 1, got 0."),
+        ({"gather-s": "long"}, "--gather-s must be a valid number, got 'long'."),
+        ({"slow": "5"}, "--slow takes DEVICE=SECONDS, such as 5=20, got '5'."),
+        ({"slow": "5=-1"}, "--slow must be greater than or equal to 0, got '-1'."),
+        ({"cpu-hz": "[1e8, 2e9"}, "cpu-hz must be a list such as [1.0, 2.0], got '[1e8, 2e9'."),
+    ],
+)
+def test_what_a_federation_cannot_be_told_is_said_in_one_sentence(given, sentence):
+    with pytest.raises(InputError) as refused:
+        Setup.from_texts(given)
+    assert sentence in str(refused.value)
+
+
+def test_what_is_not_in_the_folder_of_an_engine_knows_no_engine():
+    for path in Path(setup.__file__).parent.glob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.lstrip().startswith(("import ", "from ")):
+                assert "flwr" not in line, path.name
+                assert "deployment.flower" not in line, path.name
+
+
+def test_the_flower_app_lists_no_settings_and_carries_all_of_them():
+    import tomllib
+
+    app = tomllib.loads((app_folder() / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["config"] == {"settings": ""}
+    pytest.importorskip("flwr")
+    from flwr.common.config import parse_config_args
+
+    as_documented = parse_config_args([r'settings="devices=6\nquorum=2\nrounds=10"'])
+    assert Setup.from_toml(as_documented["settings"]) == Setup.from_texts({"devices": 6, "quorum": 2, "rounds": 10})

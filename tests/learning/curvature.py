@@ -1,0 +1,23 @@
+"""Can a model be differentiated twice?"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def assert_hessian_is_what_differences_say(model, x, y, absolute):
+    """∇²f·v by jvp of grad against (∇f(w + δv) − ∇f(w − δv)) / 2δ, in float64, in a random direction v."""
+    params = {name: w.astype(jnp.float64) for name, w in jax.jit(model.init)(jax.random.key(3)).items()}
+    gradient = jax.jit(jax.grad(lambda w: -jax.nn.log_softmax(model(w, x))[jnp.arange(y.size), y].mean()))
+    keys = jax.random.split(jax.random.key(4), len(params))
+    direction = {
+        name: jax.random.normal(key, w.shape, jnp.float64) for key, (name, w) in zip(keys, params.items(), strict=True)
+    }
+    product = jax.jvp(gradient, (params,), (direction,))[1]
+    step = 1e-6
+    ahead, behind = (
+        gradient({name: w + sign * step * direction[name] for name, w in params.items()}) for sign in (1, -1)
+    )
+    for name in params:
+        np.testing.assert_allclose(product[name], (ahead[name] - behind[name]) / (2 * step), rtol=1e-5, atol=absolute)
+    assert max(float(jnp.abs(h).max()) for h in product.values()) > 1e-3
