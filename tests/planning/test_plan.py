@@ -11,6 +11,8 @@ import pytest
 
 from perfeds2.allocation.schedule import deficit, longest_gap
 from perfeds2.allocation.shares import equal_shares
+from perfeds2.learning.datasets import digits
+from perfeds2.network.cell import Cell
 from perfeds2.planning import options as options_module
 from perfeds2.planning import plan as module
 from perfeds2.planning.bounds import bound_facts, promises, stacked_samples
@@ -194,6 +196,16 @@ def test_what_is_written_is_written_alone_and_nothing_before_it_is_known_to_work
     with pytest.raises(InputError, match="--pilot-rounds"):
         plan_from_python(small_spec(), out=tmp_path / "other", pilot_rounds=0)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: pytest.MonkeyPatch):
+    scenes: list[Scene] = []
+    monkeypatch.setattr(module, "make_plan", lambda spec, *_, **__: (scenes.append(make_scene(spec)), plan)[1])
+    task = digits(6, 2, 7)
+    plan_from_python(task=task, cell=lambda seed: Cell.draw(6, seed + 5, layout="uniform"), ues=6, quorum=2, batch=10)
+    assert scenes[0].task is task
+    np.testing.assert_array_equal(scenes[0].cell.distance_m, Cell.draw(6, 5, layout="uniform").distance_m)
+    assert (scenes[0].quorum, scenes[0].seed) == (2, 0)
 
 
 # What can be planned.
