@@ -31,7 +31,15 @@ class Task:
 
     @classmethod
     def of_arrays(
-        cls, name: str, x: np.ndarray, y: np.ndarray, *, ues: int, labels_per_ue: int, seed: int, model: Model | None = None
+        cls,
+        name: str,
+        x: np.ndarray,
+        y: np.ndarray,
+        *,
+        ues: int,
+        labels_per_ue: int,
+        seed: int,
+        model: Model | None = None,
     ) -> "Task":
         """Your own samples (x one row each, y their labels from 0) in the hands of UEs; one hidden layer unless told."""
         parts = partition_by_label(np.asarray(y, int), ues, labels_per_ue, seed)

@@ -22,7 +22,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.crew import Assignment, Crew, Done, Event, Failed, Moved, Started, WaitingLine, crew_here, open_crew
-from perfeds2.runs.execute import not_in_a_worker
+from perfeds2.runs.execute import not_in_a_worker, refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
@@ -102,6 +102,7 @@ def sweep(
     workers: int | None = None,
     retries: int = 2,
     watch: StandingWatch | None = None,
+    yes: bool = False,
 ) -> Sweep:
     """Train every point of a grid: ``sweep({"ues": 20}, {"quorum": [1, 5, 20], "seed": range(3)}, out="runs/a")``.
 
@@ -111,7 +112,7 @@ def sweep(
     """
     not_in_a_worker("sweep")
     values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
-    return run_sweep(make_grid(values, grid), Path(out), on=on, workers=workers, retries=retries, watch=watch)
+    return run_sweep(make_grid(values, grid), Path(out), on=on, workers=workers, retries=retries, watch=watch, yes=yes)
 
 
 def open_sweep(path: Path, grid: Grid) -> None:
@@ -143,10 +144,12 @@ def run_sweep(
     workers: int | None = None,
     retries: int = 2,
     watch: StandingWatch | None = None,
+    yes: bool = False,
 ) -> Sweep:
     """Do what the folder does not have yet, and write the tables. A job that fails is tried again ``retries`` times."""
     if retries < 0:
         raise InputError(f"--retries must be 0 or more, got {retries}.")
+    refuse_days([point.spec for point in grid.points], yes=yes)
     open_sweep(path, grid)
     with alone(path):
         missing = {
