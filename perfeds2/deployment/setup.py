@@ -13,18 +13,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pydantic
 import tomli_w
 
-from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec
+from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.models.model import Model
-from perfeds2.learning.task import MODELS, Task, make_task
-from perfeds2.spec.build import Algorithm, make_learner
-from perfeds2.spec.fields import ALGORITHMS, InputError, Spec, put, resolve
+from perfeds2.learning.task import Task
+from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
+from perfeds2.spec.fields import Spec, put, resolve, validated
 
 FILE = "federation.toml"
+WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,15 @@ class Setup:
 
     @property
     def algorithm(self) -> Algorithm:
-        name = self.spec.run.algorithms[0]
-        mode = ALGORITHMS[name][1]
-        return Algorithm(name, make_learner(self.spec, name), self.spec.protocol_of(mode), mode=mode)
+        named = self.spec.run.algorithms[0]
+        what: Combination = named.value
+        learner, protocol = make_learner(self.spec, what.objective), protocol_of(self.spec, what.mode)
+        return Algorithm(named.text, learner, protocol, mode=what.mode)
 
     def texts(self) -> dict[str, str]:
         """Every setting that is not left out, by its name; ``from_texts`` reads them back."""
         values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
-        given = {name: values[section][key] for name, (section, key) in SETTINGS.items()}
+        given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
         given |= {name: given[name][0] for name in ONE_OF_MANY}
         return {
             name: json.dumps(value) if isinstance(value, list) else str(value)
@@ -66,18 +68,22 @@ class Setup:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> "Setup":
-        given = {name: default for name, default, _ in RENAMED.values()}
+        """From settings by their names. They come from elsewhere, so none of them may name something to be run."""
+        given = {name: SETTINGS[name].default for name in WITH_OWN_DEFAULT}
         given |= {name: value for name, value in texts.items() if value not in (None, "")}
-        values: dict[str, Any] = {"deployment": {}}
+        values: dict[str, Any] = {}
         for name, value in given.items():
             if name not in SETTINGS:
                 raise InputError(f"{name} is not a setting of a federation.")
-            put(values, *SETTINGS[name], [value] if name in ONE_OF_MANY else _listed(name, value))
-        own = values.pop("deployment")
-        try:
-            return cls(resolve(values), DeploymentSpec.model_validate(own))
-        except pydantic.ValidationError as error:
-            raise InputError(_sentence(error.errors()[0])) from None
+            each = SETTINGS[name]
+            if each.kind is not None and ":" in str(value):
+                raise InputError(
+                    f"{each.flag} {value} refers to a file or module, which a federation does not run; give one of "
+                    f"{', '.join(each.kind.table())}, and your own model and data by --app-module."
+                )
+            put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
+        own = {"deployment": values.pop("deployment", {})}
+        return cls(resolve(values), validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.texts())
@@ -100,18 +106,16 @@ class Setup:
         write_text(folder / FILE, self.to_toml())
 
     def model(self) -> Model:
-        """What is trained; the server needs no data, unless the task is a user's own, which makes both."""
-        if self.own.app_module is not None:
-            return load_module(self.own.app_module).model
-        return MODELS[self.spec.task.name] if self.spec.task.name in MODELS else self.task(0).model
+        """What is trained; the server needs no data."""
+        return model_of(self.spec) if self.own.app_module is None else load_module(self.own.app_module).model
 
     def task(self, device: int, data_folder: Path | None = None) -> Task:
         """What one device trains on: its part of a built-in task, or its own data."""
         if self.own.app_module is not None:
             module = load_module(self.own.app_module)
             return Task(self.own.app_module.stem, module.model, module.load_data(data_folder, device))
-        task = self.spec.task
-        return make_task(task.name, self.ues, task.labels_per_ue, self.seed, data_folder or task.data_dir)
+        where = {} if data_folder is None else {"data_dir": str(data_folder)}
+        return make_task(self.spec.model_copy(update={"task": self.spec.task.model_copy(update=where)}), self.seed)
 
     def first_params(self) -> Arrays:
         """w_0, as a replay makes it."""
@@ -122,21 +126,6 @@ class Setup:
 
         params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
         return {name: np.asarray(values) for name, values in params.items()}
-
-
-def _listed(name: str, value: Any) -> Any:
-    """``[1.0, 2.0]`` as a list; anything else is read by its field."""
-    try:
-        return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
-    except ValueError:
-        raise InputError(f"{name} must be a list such as [1.0, 2.0], got {value!r}.") from None
-
-
-def _sentence(error: Any) -> str:
-    flag, came = "--" + str(error["loc"][0]).replace("_", "-"), error["input"]
-    if error["type"] == "value_error":
-        return f"{flag} {error['ctx']['error']}, got {came!r}."
-    return f"{flag} must be {error['msg'].removeprefix('Input should be ').partition(',')[0]}, got {came!r}."
 
 
 @cache

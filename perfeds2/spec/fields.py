@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 import tomli_w
@@ -232,13 +232,13 @@ class Spec(Section):
         return tomli_w.dumps(self.values())
 
 
-SECTIONS: dict[str, type[Section]] = {
-    "task": TaskSpec,
-    "cell": CellSpec,
-    "protocol": ProtocolSpec,
-    "learning": LearningSpec,
-    "run": RunSpec,
-}
+def sections_of(model: type[Section]) -> dict[str, type[Section]]:
+    """The sections a model is made of, by their names."""
+    fields: dict[str, Any] = {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: kind for name, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+SECTIONS = sections_of(Spec)
 
 
 # ---- the doors
@@ -384,12 +384,20 @@ HORIZON_S = 30.0
 MOST_EVALUATIONS = 1_000_000
 
 
+Sections = TypeVar("Sections", bound=Section)
+
+
+def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
+    """Nested values as a model that is made of sections. Errors are one sentence naming the flag."""
+    try:
+        return model.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise InputError(_sentence(error.errors()[0], sections_of(model))) from None
+
+
 def resolve(values: Mapping[str, Any]) -> Spec:
     """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
-    try:
-        spec = Spec.model_validate(_with_defaults(values))
-    except pydantic.ValidationError as error:
-        raise InputError(_sentence(error.errors()[0])) from None
+    spec = validated(Spec, _with_defaults(values))
     ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
     if cell.distance_m is not None and len(cell.distance_m) != ues:
         raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
@@ -458,16 +466,16 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
 # ---- what is wrong, in a sentence
 
 
-def _sentence(error: Any) -> str:
+def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
     """pydantic's first complaint in our words: the flag, what came, what was expected."""
     location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
     if error["type"] == "extra_forbidden":
         section, *rest = map(str, location)
-        fields = SECTIONS[section].model_fields if rest and section in SECTIONS else SECTIONS
+        fields = sections[section].model_fields if rest and section in sections else sections
         path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
         hint = did_you_mean(rest[0] if rest else section, fields)
         return f"{path} is not a setting; {hint}{'' if hint.endswith('?') else '.'}"
-    flag = _flag_at(location)
+    flag = _flag_at(location, sections)
     match error["type"]:
         case "value_error":
             return f"{flag} {_as_given(came)} {limits['error']}."
@@ -499,8 +507,8 @@ EXPECTED = {  # by the kind of complaint
 }
 
 
-def _flag_at(location: tuple[str | int, ...]) -> str:
+def _flag_at(location: tuple[str | int, ...], sections: Mapping[str, type[Section]]) -> str:
     """How a user names a value on the command line."""
     section, *rest = (str(part) for part in location if not isinstance(part, int))
-    found = next((each for each in settings() if rest and (each.section, each.key) == (section, rest[0])), None)
+    found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
     return found.flag if found is not None else f"section [{section}]"

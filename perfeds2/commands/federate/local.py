@@ -6,18 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from perfeds2.commands.federate.flags import Quiet, make_setup, need_flower, with_settings
+from perfeds2.commands.common import new_folder
+from perfeds2.commands.federate.flags import Quiet, make_setup, need_flower
 from perfeds2.console import guarded
 
 
-@with_settings()
 def local(
-    given: dict[str, Any],
-    device_data: Annotated[str | None, typer.Option("--device-data", help="Each device's own data folder, with {} for its number.", metavar="PATTERN", rich_help_panel="Task")] = None,
+    device_data: Annotated[str | None, typer.Option("--device-data", help="Each device's own data folder, with {} for its number.", metavar="PATTERN", rich_help_panel="Federation")] = None,
     shape: Annotated[bool, typer.Option("--shape", help="Give each device the uplink rate of a radio cell (root, Linux), and compare with the simulator.", rich_help_panel="Federation")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Where everything goes. (default: a new folder in runs/)", metavar="DIR")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with a federation that was interrupted or killed.", metavar="DIR")] = None,
     quiet: Quiet = False,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Run a whole federation on this machine: certificates, keys, a server, devices; then the report.
 
@@ -32,11 +32,10 @@ def local(
         from perfeds2.deployment.setup import Setup
         from perfeds2.deployment.shape import run_shaped
         from perfeds2.deployment.status import live_table
-        from perfeds2.report.terminal import print_summary
-        from perfeds2.runs.folder import free_folder
+        from perfeds2.report.results import print_summary
 
         setup = make_setup(given) if resume is None else Setup.read(resume)
-        path = resume or out or free_folder(Path("runs"), f"federate-{setup.spec.task.name}")
+        path = resume or new_folder(out, f"federate-{setup.spec.task.name}")
         place.append(path)
         here = Place(data_folders=device_data)
         with live_table(quiet) as show:

@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfeds2.commands.federate.flags import CredentialsDir, Quiet, StateDir, at_site, need_flower, open_site
+from perfeds2.commands.federate.flags import Quiet, need_flower, open_site
 from perfeds2.console import say
+from perfeds2.errors import InputError
 
 if TYPE_CHECKING:
     from perfeds2.deployment.flower.site import Site
@@ -31,19 +32,16 @@ def credentials(
 
 def server(
     address: Annotated[str, typer.Option("--listen", help="Where to listen.", metavar="HOST:PORT")] = "0.0.0.0:9092",
-    credentials: CredentialsDir = Path("credentials"),
-    state: StateDir = Path("flower"),
+    **where: Any,
 ) -> None:
     """Start the server, in the foreground: for systemd, or a terminal of its own."""
-    site = open_site(address, credentials, state)
+    site = open_site(address, **where)
     _become(site, site.server())
 
 
-@at_site
-def register(site: "Site", quiet: Quiet = False) -> None:
+def register(quiet: Quiet = False, **where: Any) -> None:
     """Tell the server which keys may take part: every devices/device-N.pub, as device N."""
-    from perfeds2.spec.fields import InputError
-
+    site = open_site(**where)
     site.write_connection()
     numbers = site.credentials.devices()
     if not numbers:
@@ -60,16 +58,14 @@ def register(site: "Site", quiet: Quiet = False) -> None:
             say(quiet, f"device {number} was registered before")
 
 
-@at_site
 def device(
-    site: "Site",
     number: Annotated[int, typer.Option("--number", help="Which device this is.", metavar="N", min=0)],
     data: Annotated[Path | None, typer.Option("--data", help="This device's own data; handed to load_data, never sent.", metavar="DIR")] = None,
     port: Annotated[int, typer.Option("--port", help="A port of loopback for Flower's own use.", metavar="PORT")] = 9094,
+    **where: Any,
 ) -> None:  # fmt: skip
     """Start a device, in the foreground, and take part whenever the server asks."""
-    from perfeds2.spec.fields import InputError
-
+    site = open_site(**where)
     key = site.credentials.device_key(number)
     if not key.exists():
         raise InputError(f"{key} does not exist; copy it from where perfeds2 federate credentials was run.")

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfeds2.commands.federate.flags import Quiet, RunDir, at_site, make_setup, with_settings
+from perfeds2.commands.federate.flags import SITE, Quiet, RunDir, make_setup, open_site
 from perfeds2.console import say
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 
 if TYPE_CHECKING:
@@ -15,12 +16,11 @@ if TYPE_CHECKING:
     from perfeds2.deployment.setup import Setup
 
 
-@at_site
-@with_settings("bandwidth-hz")
-def submit(out: RunDir, site: "Site", given: dict[str, Any], quiet: Quiet = False) -> None:
+def submit(out: RunDir, quiet: Quiet = False, **given: Any) -> None:
     """Start a federation on a server that runs. DIR is made on the server; run this there."""
     from perfeds2.runs.folder import open_folder
 
+    site = open_site(**{name: given.pop(name) for name in SITE})
     setup = make_setup(given)
     setup = replace(setup, own=setup.own.model_copy(update={"out": out.resolve()}))
     open_folder(out, setup.spec)
@@ -28,12 +28,11 @@ def submit(out: RunDir, site: "Site", given: dict[str, Any], quiet: Quiet = Fals
     _submit(setup, out, site, quiet)
 
 
-@at_site
-def resume(folder: RunDir, site: "Site", quiet: Quiet = False) -> None:
+def resume(folder: RunDir, quiet: Quiet = False, **where: Any) -> None:
     """Go on with a federation that was killed or stopped, from its last round."""
     from perfeds2.deployment.setup import Setup
 
-    _submit(Setup.read(folder), folder, site, quiet)
+    _submit(Setup.read(folder), folder, open_site(**where), quiet)
 
 
 def _submit(setup: "Setup", folder: Path, site: "Site", quiet: bool) -> None:
@@ -54,16 +53,14 @@ def watch(folder: RunDir) -> None:
         finished = False
         while not finished:
             finished = Folder(folder).finished
-            if (status := read_status(folder)) is not None:
+            if show is not None and (status := read_status(folder)) is not None:
                 show(status)
             time.sleep(0.5)
 
 
-@at_site
-def stop(folder: RunDir, site: "Site", quiet: Quiet = False) -> None:
+def stop(folder: RunDir, quiet: Quiet = False, **where: Any) -> None:
     """Stop a federation. What was merged is kept: resume goes on from there."""
-    from perfeds2.spec.fields import InputError
-
+    site = open_site(**where)
     site.write_connection()
     file = folder / "run.json"
     if not file.exists():
