@@ -7,7 +7,7 @@ and a short Lanczos run finds the spectral norm of an action. Both make an estim
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -45,7 +45,7 @@ class Pilot:
 
     def constants(self, which: Literal["value", "low", "high"] = "value") -> Constants:
         """The numbers for the bounds: each constant's ``value``, ``low`` or ``high``."""
-        return Constants(**{f.name: getattr(getattr(self, f.name), which) for f in fields(self)})
+        return Constants(**{name: estimate[which] for name, estimate in asdict(self).items()})
 
 
 def measure(

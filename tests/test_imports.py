@@ -1,0 +1,109 @@
+"""Do imports point one way, and is nothing looked up by a name in a text? Read from the code, late imports too."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "perfeds2"
+LEVELS = [  # what stands later may import what stands earlier, and what is beside it
+    ["errors", "files", "console"],
+    *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["planning"]],
+    *[["paper"], ["bench"], ["report"], ["deployment"], ["commands"], ["cli"]],
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+BY_NAME = {"__init__.py", "spec/names.py"}  # the package's lazy names, and users' own FILE.py:NAME
+MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Where an import is, and the module it asks for: at the top, inside a function or for the type checker only."""
+    package = ["perfeds2", *Path(module).parent.parts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{origin}.{alias.name}" if origin == "perfeds2" else origin for alias in node.names]
+        else:
+            continue
+        yield from ((f"{module}:{node.lineno}", name) for name in names)
+
+
+def part(module: str) -> str:
+    """The first step below the package: a folder or a file."""
+    return Path(module).parts[0].removesuffix(".py")
+
+
+def test_every_part_has_its_level():
+    assert {part(module) for module in MODULES} == {"__init__", *LEVEL}
+
+
+@pytest.mark.parametrize("name", LEVEL)
+def test_imports_point_one_way(name):
+    back = [
+        (where, imported)
+        for module, tree in MODULES.items()
+        if part(module) == name
+        for where, imported in imports(module, tree)
+        if imported.startswith("perfeds2.") and imported != "perfeds2.__version__"
+        if LEVEL.get(imported.split(".")[1], len(LEVELS)) > LEVEL[name]  # the root's names count as above all
+    ]
+    assert back == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "besides", "forbidden"),
+    [
+        ("report", (), ("jax", "flwr")),
+        ("deployment", ("deployment/flower/",), ("flwr", "perfeds2.deployment.flower")),
+        *[(folder, (), ("jax",)) for folder in ("network", "allocation", "timeline")],
+    ],
+)
+def test_what_a_folder_never_imports(folder, besides, forbidden):
+    found = [
+        (where, imported)
+        for module, tree in MODULES.items()
+        if part(module) == folder and not module.startswith(besides or "-")
+        for where, imported in imports(module, tree)
+        if any(f"{imported}.".startswith(f"{name}.") for name in forbidden)
+    ]
+    assert found == []
+
+
+def test_nothing_is_looked_up_by_a_name_in_a_text():
+    """A name has a table beside what it names. Only a record's own fields are read by ``getattr``."""
+    found = []
+    for module, tree in MODULES.items():
+        if module in BY_NAME:
+            continue
+        ours = names_of_fields(tree)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            by_text = called == "getattr" and not is_field(node.args[1], ours)
+            if by_text or called.split(".")[-1] in {"import_module", "__import__"} or called in {"eval", "exec"}:
+                found.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def names_of_fields(tree: ast.Module) -> set[str]:
+    """Variables that run over a record's fields, or over names written out on the spot."""
+    named = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension):
+            over = ast.unparse(node.iter)
+            target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
+            written_out = isinstance(node.iter, ast.Tuple) or over == "shapes.items()"  # Timeline's, by field
+            if isinstance(target, ast.Name) and ("fields(" in over or over.endswith("._fields") or written_out):
+                named.add(target.id)
+    return named
+
+
+def is_field(name: ast.expr, ours: set[str]) -> bool:
+    if isinstance(name, ast.Attribute) and name.attr == "name":  # of a dataclass's field
+        name = name.value
+    return isinstance(name, ast.Constant) or (isinstance(name, ast.Name) and name.id in ours)
