@@ -173,7 +173,7 @@ class ProtocolSpec(Section, title="Rounds"):
     quorum: Count | None = setting(None, "A", "A round of the S2 algorithms closes on so many updates.", shown="a quarter of the UEs")  # fmt: skip
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
     stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
-    schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or a planned set: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
+    schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or those who are planned: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
     shares: Annotated[SharesName | tuple[NotNegative, ...], BeforeValidator(_shares_from), PlainSerializer(_as_written)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
     bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 
