@@ -115,7 +115,7 @@ def not_in_a_worker(what: str) -> None:
 def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:
     """Refuse what would take more than a day of this machine, by the pace of its first rounds and its arithmetic."""
     some = specs[:: max(1, len(specs) // 16)]  # of a sweep
-    days = 0.0 if yes else sum(_needed_s(spec, trains) for spec in some) / len(some) * len(specs) / DAY_S
+    days = 0.0 if yes or not specs else sum(_needed_s(spec, trains) for spec in some) / len(some) * len(specs) / DAY_S
     if days > 1:
         raise InputError(
             f"this would take about {days:.3g} days of this machine's time; "

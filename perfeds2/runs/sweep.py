@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.task import Recipe
 from perfeds2.runs.crew import Assignment, Crew, Done, Event, Failed, Moved, Started, WaitingLine, crew_here, open_crew
 from perfeds2.runs.execute import not_in_a_worker, refuse_days
 from perfeds2.runs.folder import alone, claim_folder
@@ -149,7 +150,8 @@ def run_sweep(
     """Do what the folder does not have yet, and write the tables. A job that fails is tried again ``retries`` times."""
     if retries < 0:
         raise InputError(f"--retries must be 0 or more, got {retries}.")
-    refuse_days([point.spec for point in grid.points], yes=yes)
+    known = [point.spec for point in grid.points if isinstance(point.spec.task.name.value, Recipe)]
+    refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
     open_sweep(path, grid)
     with alone(path):
         missing = {
