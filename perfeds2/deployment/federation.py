@@ -140,7 +140,7 @@ class Federation:
         device.failures = 0
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             device.evaluated = reply.version
-            values = tuple(reply.metrics[name] for name in METRICS)
+            values = [reply.metrics[name] for name in METRICS]
             self.record.evaluations.append(Evaluation(reply.ue, reply.version, values))
         if job.kind == "evaluate":
             return
