@@ -4,7 +4,6 @@ It travels to the server and to every device as one text, and lies in the run's 
 setting under its name (``fields.py``). What is left out, or empty, has its default.
 """
 
-import json
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,17 +54,6 @@ class Setup:
         learner, protocol = make_learner(self.spec, what.objective), protocol_of(self.spec, what.mode)
         return Algorithm(named.text, learner, protocol, mode=what.mode)
 
-    def texts(self) -> dict[str, str]:
-        """Every setting that is not left out, by its name; ``from_texts`` reads them back."""
-        values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
-        given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
-        given |= {name: given[name][0] for name in ONE_OF_MANY}
-        return {
-            name: json.dumps(value) if isinstance(value, list) else str(value)
-            for name, value in given.items()
-            if value not in (None, "")
-        }
-
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> "Setup":
         """From settings by their names. They come from elsewhere, so none of them may name something to be run."""
@@ -86,7 +74,11 @@ class Setup:
         return cls(resolve(values), validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.texts())
+        """Every setting that is not left out, by its name."""
+        values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
+        given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
+        given |= {name: given[name][0] for name in ONE_OF_MANY}
+        return tomli_w.dumps({name: value for name, value in given.items() if value not in (None, "")})
 
     @classmethod
     def from_toml(cls, text: str) -> "Setup":

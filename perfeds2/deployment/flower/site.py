@@ -19,7 +19,6 @@ from perfeds2.spec.fields import InputError
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 ANSWERS_WITHIN_S = 120.0
 NAME = "perfeds2"  # of the server, to Flower's command line
-AS_JSON = ("--format", "json")
 
 
 @dataclass(frozen=True)
@@ -53,44 +52,54 @@ class Site:
     def server(self) -> list[str]:
         """The SuperLink: TLS, registered devices only, its memory in a file."""
         files = self.credentials
-        known = {"ssl-ca-certfile": files.authority, "ssl-certfile": files.certificate}
-        known |= {"ssl-keyfile": files.certificate_key, "database": self.home.resolve() / "superlink.db"}
-        where = _options({"host": self.host, "port": self.port} | known)
         return [
             _tool("flower-superlink"),
-            *where,
+            *("--host", self.host, "--port", str(self.port)),
+            *("--ssl-ca-certfile", str(files.authority)),
+            *("--ssl-certfile", str(files.certificate)),
+            *("--ssl-keyfile", str(files.certificate_key)),
             "--enable-supernode-auth",
+            *("--database", str(self.home.resolve() / "superlink.db")),
             "--disable-runtime-dependency-installation",
         ]
 
     def device(self, number: int, own_port: int, data_folder: Path | None = None) -> list[str]:
         """A SuperNode: knows the authority, shows its own key."""
-        files = self.credentials
-        known = {"root-certificates": files.authority, "auth-supernode-private-key": files.device_key(number)}
-        data = {} if data_folder is None else {"node-config": f'data-folder="{data_folder.resolve()}"'}
-        where = {"superlink": self.address, "host": "127.0.0.1", "port": own_port}
-        return [_tool("flower-supernode"), *_options(where | known | data)]
+        data = () if data_folder is None else ("--node-config", f'data-folder="{data_folder.resolve()}"')
+        return [
+            _tool("flower-supernode"),
+            *("--superlink", self.address),
+            *("--root-certificates", str(self.credentials.authority)),
+            *("--auth-supernode-private-key", str(self.credentials.device_key(number))),
+            *("--host", "127.0.0.1", "--port", str(own_port)),
+            *data,
+        ]
 
     def register(self, devices: Sequence[int]) -> list[str]:
         """One process for all: each start of Flower's command line takes seconds."""
-        keys = {device_name(device): str(self.credentials.device_public_key(device)) for device in devices}
-        commands = [["supernode", "register", key, NAME, "--name", name, *AS_JSON] for name, key in keys.items()]
+        commands = [
+            [
+                *("supernode", "register", str(self.credentials.device_public_key(device)), NAME),
+                *("--name", device_name(device), "--format", "json"),
+            ]
+            for device in devices
+        ]
         return [sys.executable, "-m", "perfeds2.deployment.flower.many", json.dumps(commands)]
 
     def submit(self, setup: Setup, app: Path | None = None) -> list[str]:
         config = self.home / "run.toml"
         config.write_text(tomli_w.dumps({"settings": setup.to_toml()}), encoding="utf-8")
-        return _flwr("run", str(app or app_folder()), NAME, "--run-config", str(config), *AS_JSON)
+        return [_tool("flwr"), "run", str(app or app_folder()), NAME, "--run-config", str(config), "--format", "json"]
 
     def stop(self, run_id: str) -> list[str]:
-        return _flwr("stop", run_id, NAME, *AS_JSON)
+        return [_tool("flwr"), "stop", run_id, NAME, "--format", "json"]
 
     def log(self, run_id: str) -> list[str]:
         """What the server app printed."""
-        return _flwr("log", run_id, NAME, "--show")
+        return [_tool("flwr"), "log", run_id, NAME, "--show"]
 
     def runs(self, run_id: str) -> list[str]:
-        return _flwr("list", NAME, "--run-id", run_id, *AS_JSON)
+        return [_tool("flwr"), "list", NAME, "--run-id", run_id, "--format", "json"]
 
     def output(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[bool, str]:
         """Run a short command to its end. Whether it succeeded, and what it printed."""
@@ -136,11 +145,3 @@ def read_json(text: str) -> dict[str, Any]:
 
 def _tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
-
-
-def _flwr(*words: str) -> list[str]:
-    return [_tool("flwr"), *words]
-
-
-def _options(values: Mapping[str, object]) -> list[str]:
-    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
