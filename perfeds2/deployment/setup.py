@@ -4,12 +4,9 @@ It travels to the server and to every device as one text, and lies in the run's 
 setting under its name (``fields.py``). What is left out, or empty, has its default.
 """
 
-import importlib.util
-import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +16,12 @@ from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS,
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
+from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
 from perfeds2.spec.fields import Spec, put, resolve, validated
+from perfeds2.spec.names import Kind
 
 FILE = "federation.toml"
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
@@ -55,17 +54,6 @@ class Setup:
         learner, protocol = make_learner(self.spec, what.objective), protocol_of(self.spec, what.mode)
         return Algorithm(named.text, learner, protocol, mode=what.mode)
 
-    def texts(self) -> dict[str, str]:
-        """Every setting that is not left out, by its name; ``from_texts`` reads them back."""
-        values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
-        given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
-        given |= {name: given[name][0] for name in ONE_OF_MANY}
-        return {
-            name: json.dumps(value) if isinstance(value, list) else str(value)
-            for name, value in given.items()
-            if value not in (None, "")
-        }
-
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> "Setup":
         """From settings by their names. They come from elsewhere, so none of them may name something to be run."""
@@ -86,7 +74,11 @@ class Setup:
         return cls(resolve(values), validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.texts())
+        """Every setting that is not left out, by its name."""
+        values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
+        given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
+        given |= {name: given[name][0] for name in ONE_OF_MANY}
+        return tomli_w.dumps({name: value for name, value in given.items() if value not in (None, "")})
 
     @classmethod
     def from_toml(cls, text: str) -> "Setup":
@@ -107,13 +99,13 @@ class Setup:
 
     def model(self) -> Model:
         """What is trained; the server needs no data."""
-        return model_of(self.spec) if self.own.app_module is None else load_module(self.own.app_module).model
+        return model_of(self.spec) if self.own.app_module is None else load_module(self.own.app_module)[0]
 
     def task(self, device: int, data_folder: Path | None = None) -> Task:
         """What one device trains on: its part of a built-in task, or its own data."""
-        if self.own.app_module is not None:
-            module = load_module(self.own.app_module)
-            return Task(self.own.app_module.stem, module.model, module.load_data(data_folder, device))
+        if (module := self.own.app_module) is not None:
+            model, load_data = load_module(module)
+            return Task(module.stem, model, load_data(data_folder, device))
         where = {} if data_folder is None else {"data_dir": str(data_folder)}
         return make_task(self.spec.model_copy(update={"task": self.spec.task.model_copy(update=where)}), self.seed)
 
@@ -128,15 +120,10 @@ class Setup:
         return {name: np.asarray(values) for name, values in params.items()}
 
 
-@cache
-def load_module(path: Path) -> Any:
-    """A user's own file: ``model``, and ``load_data(folder, device)``. Read once, so that programs are compiled once."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise InputError(f"--app-module {path} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in ("model", "load_data"):
-        if not hasattr(module, name):
-            raise InputError(f"--app-module {path} has no {name}; expected a model and load_data(folder, device).")
-    return module
+def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:
+    """The ``model`` and ``load_data(folder, device)`` of a user's own file."""
+    try:
+        model, load_data = (Kind(name, dict).find(f"{path}:{name}").value for name in ("model", "load_data"))
+    except ValueError as error:
+        raise InputError(f"--app-module {path} {error}.") from None
+    return model, load_data
