@@ -293,7 +293,9 @@ def write_tables(grid: Grid, path: Path) -> None:
                 for seed, found in of_seeds:
                     table.writerows({**values, "algorithm": name, "seed": seed, **row} for row in found["metrics"])
                 if of_seeds:
-                    summary.append({**values, "algorithm": name, **summarise(point.spec, [f for _, f in of_seeds])})
+                    summary.append(
+                        {**values, "algorithm": name, **summarise_point(point.spec, [f for _, f in of_seeds])}
+                    )
         text.flush()
         text.detach()
     heads = list(summary[0]) if summary else [*(axis.name for axis in grid.axes), "algorithm"]
@@ -312,7 +314,7 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
-def summarise(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_point(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One point and algorithm: means over seeds with their 95 % intervals at the end, and when the target was met.
 
     A seed that never met the target counts as later than all others in the median, and leaves no mean.

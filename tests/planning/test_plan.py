@@ -18,7 +18,7 @@ from perfeds2.planning import plan as module
 from perfeds2.planning.bounds import bound_facts, promises, stacked_samples
 from perfeds2.planning.data import ClosesOn, Plan, Theory
 from perfeds2.planning.options import Option, Scene, make_option, make_scene, realisable_shares
-from perfeds2.planning.pilots import Request, Stand, crossing, fit_law, predicted_s
+from perfeds2.planning.pilots import PlanRequest, Stand, crossing, fit_law, predicted_s
 from perfeds2.planning.plan import make_plan
 from perfeds2.planning.plan import plan as plan_from_python
 from perfeds2.report.plan import print_plan, write_plan
@@ -346,7 +346,7 @@ def test_samples_are_the_ues_own(scene: Scene):
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(wrong: dict, message: str):
     with pytest.raises(InputError, match=message):
-        make_plan(small_spec(), Request(**wrong))
+        make_plan(small_spec(), PlanRequest(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -360,4 +360,4 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(wrong: dict, message: st
 )
 def test_a_target_out_of_the_pilots_reach_is_refused_with_how_far_it_got(target: dict, message: str):
     with pytest.raises(InputError, match=message):
-        make_plan(small_spec(), Request(**target, pilot_rounds=20))
+        make_plan(small_spec(), PlanRequest(**target, pilot_rounds=20))

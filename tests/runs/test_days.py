@@ -12,7 +12,9 @@ LONG = {"task": "synthetic", "ues": 4, "quorum": 2, "algorithms": ["PerFedS2"], 
 
 @pytest.mark.parametrize("long", [{"horizon_s": 1e30}, {"rounds": 1_000_000_000}], ids=["seconds", "rounds"])
 def test_a_run_of_days_is_refused_and_says_how_many(tmp_path, long):
-    with pytest.raises(InputError, match=r"would take about \S+ days of this machine's time; give a shorter --horizon-s"):
+    with pytest.raises(
+        InputError, match=r"would take about \S+ days of this machine's time; give a shorter --horizon-s"
+    ):
         compare(**LONG, **long, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"days of this machine's time"):
         sweep({**LONG, **long}, {"quorum": [1, 2]}, out=tmp_path / "swept")
