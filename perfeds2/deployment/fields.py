@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from perfeds2.spec.fields import SECTIONS, Count, Positive, Seconds, Section, sections_of, setting, settings_of
+from perfeds2.spec.fields import SECTIONS, Section, sections_of, setting, settings_of
+from perfeds2.spec.values import Count, Positive, Seconds
 
 
 def _read_slow(given: Any) -> Any:
