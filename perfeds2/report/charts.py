@@ -54,12 +54,16 @@ def _activity_plot(activity: series.Activity, clock: str) -> Plot:
     return {"data": traces, "layout": layout}
 
 
-def staleness_chart(rows: BarRows) -> Chart:
+def staleness_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
     hover = "staleness %{x}: %{y:.1f} % of merged updates<extra></extra>"
-    return _rows_chart("staleness", "Merged updates by staleness (%)", rows, hover)
+    rows = series.staleness_rows(run, groups)
+    return rows and _rows_chart("staleness", "Merged updates by staleness (%)", rows, hover)
 
 
-def shares_chart(rows: BarRows) -> Chart:
+def shares_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
+    rows = series.shares_rows(run, groups)
+    if rows is None:
+        return None
     whose = "UE %{x}" if rows.crowd == 1 else f"{rows.crowd:,} UEs from %{{x}} on, each"
     hover = f"{whose}: %{{y:{'.1f' if rows.crowd == 1 else '.2g'}}} % of merged updates<extra></extra>"
     return _rows_chart("shares", "Merged updates by UE (%)", rows, hover)

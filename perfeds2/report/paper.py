@@ -27,13 +27,13 @@ from perfeds2.report.style import DASHES_PX, LOST_COLOUR, MARK, STATE_COLOURS, s
 SHOWN_UES = 8  # rows of the activity figure
 
 
-def write_paper_figures(folder: Path, out: Path | None = None) -> list[Path]:
+def write_paper_figures(folder: Path | str, out: Path | str | None = None) -> list[Path]:
     """Draw a run's folder as PDF and PNG files and tabulate it in ``table.tex``, by default in its ``figures``.
 
     Returns what was written.
     """
     run = load_run(folder)
-    out = folder / "figures" if out is None else out
+    out = Path(folder) / "figures" if out is None else Path(out)
     return [*write_figures(out, lambda: _figures(run)), write_latex(run, out)]
 
 

@@ -32,7 +32,7 @@ def local(
         from perfeds2.deployment.setup import Setup
         from perfeds2.deployment.shape import run_shaped
         from perfeds2.deployment.status import live_table
-        from perfeds2.report.terminal import print_summary
+        from perfeds2.report.results import print_summary
         from perfeds2.runs.folder import free_folder
 
         setup = make_setup(given) if resume is None else Setup.read(resume)
