@@ -69,7 +69,7 @@ def _best_at_the_end(run: Run) -> list[str]:
         return ["No run ended with a finite accuracy."]
     best = max(known, key=lambda name: known[name][0])
     mean, estimate = known[best]
-    value, interval, low = f"{100 * mean:.1f} %", "", math.inf if estimate.low is None else estimate.low
+    value, interval, low = f"{100 * mean:.1f} %", "", _or_infinite(estimate.low)
     if estimate.low is not None and estimate.high is not None:
         interval = f" (95 % interval {100 * max(low, 0):.1f} to {100 * min(estimate.high, 1):.1f} %)"
     if len(run.algorithms) == 1:

@@ -33,12 +33,8 @@ def page(run: Run) -> str:
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
     about = [*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs), *map(note, run.notes)]
     timed = groups(run)
-    return document(
-        facts,
-        headline,
-        about,
-        [_curves(run), _table(run), _activity(run, timed), _shares(run, timed), _ues(run), _spec(run)],
-    )
+    sections = [_curves(run), _table(run), _activity(run, timed), _shares(run, timed), _ues(run), _spec(run)]
+    return document(facts, headline, about, sections)
 
 
 def over_seeds(seeds: int, has_intervals: bool) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -270,22 +269,23 @@ def _figure(plan: Plan) -> Figure:
             plot(found, color=colour, linestyle=DASHES[number % len(DASHES)], label=label)
             for source, fill in (("pilot", colour), ("law", "white")):  # full where a pilot was trained
                 at = [place for place, c in zip(found, points, strict=True) if c.rounds_from == source]
-                look = {"markersize": 3, "color": colour, "markerfacecolor": fill, "linestyle": "none", "zorder": 3}
-                plot(at, "o", **look)
-    ruled = {c.quorum: c.rule for c in plan.candidates if c.closing == "planned" and c.rule is not None}
-    dots: dict[str, Any] = {
-        "color": NEUTRAL,
-        "linestyle": (0, (1, 2)),
-        "linewidth": 0.9,
-        "label": "paper's K*, planned",
-    }
-    plot([(quorum, rule.seconds, rule.rounds) for quorum, rule in ruled.items()], **dots)
-    star: dict[str, Any] = {"markersize": 9, "color": INK, "linestyle": "none", "label": "soonest", "zorder": 4}
+                plot(at, "o", markersize=3, color=colour, markerfacecolor=fill, linestyle="none", zorder=3)
+    ruled = [(c.quorum, c.rule) for c in plan.candidates if c.closing == "planned" and c.rule is not None]
+    rule = [(quorum, asked.seconds, asked.rounds) for quorum, asked in dict(ruled).items()]
+    plot(rule, color=NEUTRAL, linestyle=(0, (1, 2)), linewidth=0.9, label="paper's K*, planned")
+    star = {"markersize": 9, "color": INK, "linestyle": "none", "label": "soonest", "zorder": 4}
     upper.plot(plan.best.quorum, plan.best.seconds, "*", **star)
-    cross: dict[str, Any] = {"color": "#009E73", "markersize": 5, "linestyle": "none", "zorder": 4}
-    measured = [check for check in plan.checks if check.measured_s is not None]
-    plot([(c.quorum, c.measured_s, c.measured_rounds) for c in measured], "x", label="measured by --check", **cross)
-    _mark_the_rule(plan, upper, lower)
+    cross = {"markersize": 5, "color": "#009E73", "linestyle": "none", "label": "measured by --check", "zorder": 4}
+    plot([(c.quorum, c.measured_s, c.measured_rounds) for c in plan.checks if c.measured_s is not None], "x", **cross)
+    if plan.theory is not None and plan.theory.corrected_quorum is not None:
+        place, printed = plan.theory.corrected_quorum, plan.theory.printed_quorum
+        for axes in (upper, lower):
+            axes.axvline(place, color=NEUTRAL, linewidth=0.8)
+        small = "" if printed is None else f" (as printed: {printed:.2g})"
+        beside: dict[str, Any] = {"xytext": (2, -2), "textcoords": "offset points", "va": "top"}
+        upper.annotate(
+            f"A*{small}", (place, 1), xycoords=("data", "axes fraction"), fontsize=6, color=NEUTRAL, **beside
+        )
     for axes in (upper, lower):
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -300,20 +300,6 @@ def _figure(plan: Plan) -> Figure:
     lower.set_ylabel("Rounds")
     legend_above(figure, 2, labelled([upper]))
     return figure
-
-
-def _mark_the_rule(plan: Plan, upper: Axes, lower: Axes) -> None:
-    """Where the paper's A* lies."""
-    theory = plan.theory
-    if theory is None or theory.corrected_quorum is None:
-        return
-    for axes in (upper, lower):
-        axes.axvline(theory.corrected_quorum, color=NEUTRAL, linewidth=0.8)
-    small = "" if theory.printed_quorum is None else f" (as printed: {theory.printed_quorum:.2g})"
-    upper.annotate(
-        f"A*{small}", (theory.corrected_quorum, 1), xycoords=("data", "axes fraction"),
-        xytext=(2, -2), textcoords="offset points", va="top", fontsize=6, color=NEUTRAL,
-    )  # fmt: skip
 
 
 def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:

@@ -78,6 +78,11 @@ class Run:
         return "time" if self.command == "federate" else "simulated time"
 
     @property
+    def time_label(self) -> str:
+        """What stands at an axis of time."""
+        return f"{self.clock.capitalize()} (s)"
+
+    @property
     def is_trained(self) -> bool:
         """Whether there is something learned, not just timed."""
         return any("test_accuracy_personal" in algorithm.estimates for algorithm in self.algorithms)

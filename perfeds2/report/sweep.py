@@ -11,15 +11,7 @@ from matplotlib.figure import Figure
 from rich.console import Group as RichGroup
 from rich.text import Text
 
-from perfeds2.report.drawing import (
-    in_matplotlib,
-    keep_in_percent,
-    labelled,
-    legend_above,
-    new_figure,
-    stacked_axes,
-    write_figures,
-)
+from perfeds2.report import drawing
 from perfeds2.report.results import time_to_target
 from perfeds2.report.style import METRICS, named_styles, ordered_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
@@ -136,7 +128,7 @@ def write_chart(sweep: "Sweep") -> list[Path]:
     summary, axes = sweep.summary, [axis.name for axis in sweep.grid.axes]
     if not axes or summary.empty or len(_lines_of(summary, axes)) > MOST_LINES:
         return []
-    return write_figures(sweep.path, lambda: {"sweep": draw_chart(new_figure(3.8), summary, axes)})
+    return drawing.write_figures(sweep.path, lambda: {"sweep": draw_chart(drawing.new_figure(3.8), summary, axes)})
 
 
 def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
@@ -152,7 +144,7 @@ def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFr
 def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Figure:
     """Draw a sweep's lines into a figure, and return it."""
     reached = bool(summary["time_to_target_s_median"].notna().any())  # else there is no second panel to draw
-    panels = stacked_axes(figure, 1 + reached)
+    panels = drawing.stacked_axes(figure, 1 + reached)
     values = list(dict.fromkeys(summary[axes[0]]))
     numbers = all(isinstance(value, int | float) for value in values)
     place = {value: value if numbers else number for number, value in enumerate(values)}
@@ -161,13 +153,13 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Fi
     for label, rows in lines.items():
         style = styles[label]
         at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
-        look = in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
+        look = drawing.in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
         for panel, name, scale in zip(panels, ("test_accuracy_personal", "time_to_target_s"), (100, 1), strict=False):
             middle = rows["time_to_target_s_median"] if name == "time_to_target_s" else scale * rows[f"{name}_mean"]
             panel.plot(at, middle, label=label, **look)
             low, high = (scale * rows[f"{name}_{end}"].where(enough) for end in ("low", "high"))
             panel.vlines(at, low, high, color=style.colour, linewidth=0.7, alpha=0.6)
-    keep_in_percent(panels[0])
+    drawing.keep_in_percent(panels[0])
     panels[0].set_ylabel(METRICS["test_accuracy_personal"])
     if reached:
         targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
@@ -182,5 +174,5 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Fi
     elif not numbers:
         bottom.set_xticks(range(len(values)), [str(value) for value in values])
     bottom.set_xlabel(axes[0])
-    legend_above(figure, 2 if len(axes) > 1 else 3, labelled(panels[:1]))
+    drawing.legend_above(figure, 2 if len(axes) > 1 else 3, drawing.labelled(panels[:1]))
     return figure

@@ -58,7 +58,7 @@ class Table:
 
 
 def table_of(
-    rows: Sequence[Mapping[str, Cell]], title: str | None = None, caption: str | None = None, wraps: str = ""
+    rows: Sequence[Mapping[str, Cell]], title: str | None = None, caption: str | None = None, wraps: str | None = None
 ) -> Table:
     """Of rows that name their columns: numbers stand to the right; what begins with < is text; one column may wrap."""
     columns = [
