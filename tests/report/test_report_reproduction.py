@@ -23,8 +23,7 @@ from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, F
 from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
 from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
-from perfeds2.report.reproduction import line_styles, load_panels, write_figure
-from perfeds2.report.reproduction_page import write_page
+from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
 
