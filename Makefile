@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
 
-.PHONY: run test test-slow audit lint bench format clean
+.PHONY: run test test-quick test-slow mutate audit lint bench format clean
 
 run: $(CORE)  ## the default comparison: nine algorithms, one cell
 	$(BIN)/perfeds2 compare
@@ -12,8 +12,12 @@ run: $(CORE)  ## the default comparison: nine algorithms, one cell
 test: $(DEV)  ## the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4
 
-test-slow: $(DEV)  ## hostile input by the thousand; minutes
-	PERFEDS2_HOSTILE_INPUTS=1000 $(BIN)/pytest tests/reliability/test_hostile_files.py tests/reliability/test_hostile_specs.py -n auto --maxprocesses 4
+test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
+	PERFEDS2_HOSTILE_INPUTS=1000 PERFEDS2_KILLS=20 $(BIN)/pytest tests/reliability -n auto --maxprocesses 4 \
+		-k "hostile_files or hostile_specs or killed_commands"
+
+mutate: $(DEV)  ## break the code in small ways, one at a time: each must fail its test
+	$(BIN)/python tests/mutations.py
 
 audit:  ## known vulnerabilities of what we depend on, where the network permits
 	$(PYTHON) .ci/audit.py

@@ -1,21 +1,53 @@
-"""Do the documents' examples run, and do their links lead somewhere?"""
+"""Do the documents' examples and commands run, and do their links lead somewhere?"""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from click import Group, UsageError
+from command_line import perfeds2, unchecked
+from typer.main import get_command
+
+from perfeds2.cli import app
+from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
+from perfeds2.spec.build import check
+from perfeds2.spec.fields import resolve
 
 ROOT = Path(__file__).parent.parent
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+WHOLE = {  # what is cheap, and with what
+    "perfeds2 --help": [],
+    "perfeds2 errata": [],
+    "perfeds2 simulate": ["--seed", "0", "--algorithms", "PerFedS2"],
+}
+
+
+def blocks(path, languages):
+    return re.findall(rf"^```(?:{languages})\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def python_blocks(path):
-    return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    return [block for block in blocks(path, "python") if not file_of(block)]
 
 
-@pytest.mark.parametrize("path", [path for path in DOCS if python_blocks(path)], ids=lambda path: path.name)
-def test_the_examples_of_a_document_run(path, capsys):
+def file_of(block):
+    """A block that begins with ``# NAME.py`` is that file."""
+    named = re.match(r"# ([\w/]+\.py)\n", block)
+    return named and named[1]
+
+
+STUDY = ROOT / "docs" / "study.md"  # tests/test_study.py runs it
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCS if python_blocks(path) and path != STUDY], ids=lambda path: path.name
+)
+def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     """One after the other, in one namespace, as a reader would."""
+    monkeypatch.chdir(tmp_path)
+    write_files(path, tmp_path)
     namespace = {}
     for block in python_blocks(path):
         exec(compile(block, path.name, "exec"), namespace)
@@ -26,3 +58,70 @@ def test_the_examples_of_a_document_run(path, capsys):
 def test_links_between_documents_lead_somewhere(path):
     for target in re.findall(r"\]\(([\w./-]+\.\w+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
+
+
+def commands(path, *, in_a_line):
+    """What a document says to type: in blocks, or in the middle of a line."""
+    if in_a_line:
+        return re.findall(r"`((?:perfeds2|make) [^`]+)`", path.read_text(encoding="utf-8"))
+    lines = "".join(blocks(path, "sh|console|")).replace("\\\n", " ").splitlines()
+    begin = r"(?:\$ |sudo |ExecStart=/\S*/)?((?:perfeds2|make) .+)"
+    return [found[1] for line in lines if (found := re.fullmatch(begin, line))]
+
+
+SAID = [
+    pytest.param(path, command, id=f"{path.name}: {command}")
+    for path in DOCS
+    for in_a_line in (False, True)
+    for command in dict.fromkeys(
+        shlex.join(shlex.split(line, comments=True)) for line in commands(path, in_a_line=in_a_line)
+    )
+    if not (in_a_line and command.startswith("perfeds2 errata "))  # one for each erratum
+]
+
+
+def test_there_are_commands_to_try():
+    assert len(SAID) > 30
+
+
+@pytest.mark.parametrize(("path", "command"), SAID)
+def test_a_command_of_a_document_is_one(path, command, tmp_path, monkeypatch):
+    """Cheap ones run. Of the others every flag and argument is parsed, and of their settings a spec is made."""
+    monkeypatch.chdir(tmp_path)
+    write_files(path, tmp_path)
+    program, *words = shlex.split(command)
+    cheap = next((more for begin, more in WHOLE.items() if command.startswith(begin)), None)
+    if program == "make":
+        assert set(words) <= TARGETS
+    elif cheap is not None:
+        status, said = perfeds2(*words, *cheap)
+        assert status == 0, said
+    else:
+        parse(words)
+
+
+def write_files(path, folder):
+    for block in blocks(path, "python|py"):
+        if name := file_of(block):
+            (folder / name).write_text(block, encoding="utf-8")
+
+
+def parse(words):
+    """As the command line does, up to where work would begin. Raises what a user would be told."""
+    with unchecked():
+        command, context = get_command(app), None
+        while words and isinstance(command, Group):
+            context = command.make_context("perfeds2", words, parent=context)
+            _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+        if command is None or isinstance(command, Group) or not words:
+            return  # by its name only
+        given = command.make_context(command.name, words, parent=context).params
+        if isinstance(command, SettingsCommand) and "spec" in given:
+            file, assignments, flags = take_settings(given)
+            check(resolve(nested_values(file, flags, assignments, {})), trains=False)
+
+
+@pytest.mark.parametrize("words", ["compare --quorun 3", "run --set learning.betta=1", "federate lokal", "errata two"])
+def test_a_command_that_is_none_is_noticed(words):
+    with pytest.raises((UsageError, ValueError)):
+        parse(words.split())

@@ -1,15 +1,14 @@
 """How is the command line killed a hundred times without importing everything a hundred times?
 
 A server imports the package once and starts no computation. For each request it forks: the child is a fresh
-``perfeds2`` command in a folder of its choice, killed with SIGKILL after so many seconds or right before its n-th
-operation on a file, or not at all. ``Commands`` is the side of the tests.
+``perfeds2`` command in a folder of its choice, killed with SIGKILL after so many seconds or right before an operation on
+a file (the n-th of a kind, or of all), or not at all. ``Commands`` is the side of the tests.
 """
 
 import json
 import mmap
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -20,7 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree"}
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree")
+MOST_OPERATIONS = 65_536
+THEIRS = ("matplotlib.pyplot", "pandas", "plotly.graph_objects", "scipy.optimize", "scipy.stats", "sklearn.datasets")
 PATIENCE_S = 120.0  # no command here takes this long: one that does hangs
 
 
@@ -30,7 +31,7 @@ class Ended:
 
     status: int  # as subprocess has it: -9 for SIGKILL
     seconds: float
-    operations: int  # on files, in the folder it ran in
+    operations: list[str]  # on files, in the folder it ran in
     out: str
     err: str
 
@@ -58,16 +59,18 @@ class Commands:
         *arguments: object,
         cwd: Path,
         after_s: float | None = None,
-        before_operation: int | None = None,
+        before: tuple[str, int] | None = None,
         setting: dict[str, Any] | None = None,
     ) -> Ended:
-        """One command, from its arguments; killed after so many seconds or before an operation on files, if given."""
+        """One command, from its arguments; killed after so many seconds, or before the n-th operation of a kind ("" for
+        all), if given.
+        """
         request = {
             "arguments": [str(argument) for argument in arguments],
             "cwd": str(cwd),
             "scratch": str(self.scratch),
         }
-        request |= {"after_s": after_s, "before_operation": before_operation, "setting": setting or {}}
+        request |= {"after_s": after_s, "before": before, "setting": setting or {}}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -95,24 +98,29 @@ def serve() -> None:
     import_everything()
     for line in sys.stdin:
         request = json.loads(line)
-        counter = mmap.mmap(-1, 8)  # seen by both, whoever dies
+        done = mmap.mmap(-1, MOST_OPERATIONS)  # seen by both, whoever dies: a kind's number, from 1, for each operation
         began = time.monotonic()
         child = os.fork()
         if child == 0:
-            be_the_command(request, counter)
+            be_the_command(request, done)
         status = wait(child, request["after_s"])
-        (operations,) = struct.unpack("q", counter)
+        operations = [OPERATIONS[kind - 1] for kind in done[:].rstrip(b"\0")]
         seconds = time.monotonic() - began
         print(json.dumps({"status": status, "seconds": seconds, "operations": operations}), flush=True)
 
 
 def import_everything() -> None:
-    import matplotlib.pyplot  # noqa: F401
-    import pandas  # noqa: F401
-    import scipy.optimize
-    import scipy.stats  # noqa: F401
-    import sklearn.datasets  # noqa: F401
+    """What a command imports late, so that no child has to: the package but its engine, and what that needs."""
+    import importlib
+    import pkgutil
+
     from jax._src import xla_bridge
+
+    import perfeds2
+
+    ours = [module.name for module in pkgutil.walk_packages(perfeds2.__path__, "perfeds2.")]
+    for name in (*THEIRS, *(name for name in ours if not name.startswith("perfeds2.deployment"))):
+        importlib.import_module(name)
 
     assert not xla_bridge.backends_are_initialized(), "a fork would inherit a computer without its threads"
 
@@ -130,7 +138,7 @@ def wait(child: int, after_s: float | None) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def be_the_command(request: dict[str, Any], counter: mmap.mmap) -> None:
+def be_the_command(request: dict[str, Any], done: mmap.mmap) -> None:
     """In the child: a ``perfeds2`` command from here on."""
     os.chdir(request["cwd"])
     for descriptor, name in ((1, "out"), (2, "err")):
@@ -140,7 +148,7 @@ def be_the_command(request: dict[str, Any], counter: mmap.mmap) -> None:
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation")  # as commands do
     sys.argv = ["perfeds2", *request["arguments"]]
     apply(request["setting"])
-    count_operations(request["cwd"], request["before_operation"], counter)
+    count_operations(request["cwd"], request["before"], done)
     status = 1
     try:
         from perfeds2.cli import main
@@ -192,19 +200,21 @@ def one_worker(on: str, workers: int | None, log: Path) -> Any:  # noqa: ARG001 
     return crew_here()
 
 
-def count_operations(cwd: str, last: int | None, counter: mmap.mmap) -> None:
-    """Count what the command does to files in its folder, and be killed before one of them."""
+def count_operations(cwd: str, before: tuple[str, int] | None, done: mmap.mmap) -> None:
+    """Write down what the command does to files in its folder, and be killed before one of them."""
     lock = threading.Lock()
-    count = 0
+    which, last = before or ("", 0)
+    count = matching = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
+        nonlocal count, matching
         if event not in OPERATIONS or not isinstance(arguments[0], str) or not inside(arguments[0], cwd):
             return
         with lock:
+            done[count] = OPERATIONS.index(event) + 1
             count += 1
-            counter[:] = struct.pack("q", count)
-            if count == last:
+            matching += which in ("", event)
+            if matching == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)

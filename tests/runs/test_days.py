@@ -4,30 +4,37 @@ import pytest
 
 from perfeds2 import compare, sweep
 from perfeds2.errors import InputError
+from perfeds2.learning.task import parameters
+from perfeds2.runs import execute
 from perfeds2.runs.execute import refuse_days
+from perfeds2.spec.build import model_of
 from perfeds2.spec.fields import spec_from
 
-LONG = {"task": "synthetic", "ues": 4, "quorum": 2, "algorithms": ["PerFedS2"], "seeds": [0]}
+RUN = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 5, "algorithms": ["FedAvgS2"]}
 
 
 @pytest.mark.parametrize("long", [{"horizon_s": 1e30}, {"rounds": 1_000_000_000}], ids=["seconds", "rounds"])
-def test_a_run_of_days_is_refused_and_says_how_many(tmp_path, long):
+def test_a_run_of_a_geological_age_is_refused_and_leaves_nothing(tmp_path, long):
+    settings = {**RUN, **long, "seeds": [0]}
     with pytest.raises(
         InputError, match=r"would take about \S+ days of this machine's time; give a shorter --horizon-s"
     ):
-        compare(**LONG, **long, out=tmp_path / "run")
+        compare(**settings, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"days of this machine's time"):
-        sweep({**LONG, **long}, {"quorum": [1, 2]}, out=tmp_path / "swept")
+        sweep(settings, {"quorum": [1, 2]}, out=tmp_path / "swept")
     assert list(tmp_path.iterdir()) == []
+    refuse_days([spec_from(**settings)], yes=True)
 
 
-def test_it_is_done_all_the_same_if_meant_and_short_runs_are_never_refused():
-    refuse_days([spec_from(**LONG, horizon_s=1e30)], yes=True)
-    refuse_days([spec_from()], yes=False)
-    refuse_days([spec_from(task="shakespeare")], yes=False, trains=False)
-
-
-def test_a_thousand_short_runs_are_long():
-    day = spec_from(**LONG, rounds=20_000_000)
-    with pytest.raises(InputError, match="days"):
-        refuse_days([day] * 1000, yes=False)
+def test_days_are_counted_by_rounds_seeds_points_and_arithmetic(monkeypatch):
+    """On a clock that stands still only the arithmetic counts: 6 operations a weight and sample, 2e10 a second."""
+    monkeypatch.setattr(execute.time, "perf_counter", lambda: 0.0)
+    one_seed, two_seeds, three_seeds = (spec_from(**RUN, rounds=100, seeds=seeds) for seeds in (1, 2, 3))
+    samples = 100 * 2 * 5  # rounds, quorum, batch
+    monkeypatch.setattr(execute, "DAY_S", 2.5 * samples * 6 * parameters(model_of(two_seeds)) / 2e10)
+    refuse_days([two_seeds], yes=False)
+    with pytest.raises(InputError, match=r"about 1\.2 days of this machine's time"):
+        refuse_days([three_seeds], yes=False)
+    refuse_days([three_seeds], yes=False, trains=False)
+    with pytest.raises(InputError, match="about 40 days"):
+        refuse_days([one_seed] * 100, yes=False)

@@ -34,6 +34,7 @@ def test_modes_are_one_protocol():
 def test_the_quorum_defaults_to_a_quarter():
     assert resolve({}).protocol.quorum == 5
     assert resolve({"cell": {"ues": 188}}).protocol.quorum == 47
+    assert resolve({"cell": {"ues": 7}}).protocol.quorum == 2  # the nearest
     assert resolve({"cell": {"ues": 1}}).protocol.quorum == 1
 
 

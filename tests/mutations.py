@@ -1,0 +1,349 @@
+"""Do the tests notice? ``make mutate`` breaks the code in small ways, one at a time, and each must fail its test.
+
+A mutation names the test that kills it, so that a mutant costs seconds. Everything happens in copies of the tree. Before
+anything is broken, the tests must pass there: a test that fails anyway notices nothing.
+"""
+
+import argparse
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PATIENCE_S = 300.0  # a mutant that hangs is noticed
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A text of a file that occurs once, what stands in for it, and the test that must fail then."""
+
+    file: str  # below perfeds2/
+    old: str
+    new: str
+    killed_by: str  # below tests/
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.old} -> {self.new}"
+
+
+def of(file: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutation]:
+    """Mutants of one file whose tests are in one file: (old, new, test)."""
+    return [Mutation(file, old, new, f"{tests}::{test}") for old, new, test in mutants]
+
+
+MUTATIONS = [
+    *of(
+        "timeline/simulate.py",
+        "timeline/test_rounds_by_hand.py",
+        ("(arrived,) = (arrival_s <= now_s)", "(arrived,) = (arrival_s < now_s)", "test_ties_go_to_the_smaller_number"),
+        (
+            "later.time_s > horizon_s",
+            "later.time_s >= horizon_s",
+            "test_the_horizon_ends_the_timeline_with_the_last_round_that_closed_by_then",
+        ),
+    ),
+    *of(
+        "timeline/rounds.py",
+        "timeline/test_rounds_by_hand.py",
+        (
+            "(versions != IDLE) & (arrival_s <= close_s)",
+            "(versions != IDLE) & (arrival_s < close_s)",
+            "test_an_update_that_is_too_stale_is_refused_in_the_round_that_closes_as_it_arrives",
+        ),
+        ("np.lexsort((arrived, arrival_s", "np.lexsort((-arrived, arrival_s", "test_ties_go_to_the_smaller_number"),
+    ),
+    *of(
+        "learning/replay.py",
+        "learning/test_replay.py",
+        (
+            "return self.local_steps * self.objective.batches * self.batch",
+            "return self.local_steps * self.batch",
+            "test_a_job_looks_at_every_batch_of_every_step",
+        ),
+        (
+            "gradient = objective(loss, w, params, step_batches)",
+            "gradient = objective(loss, w, w, step_batches)",
+            "test_replay_matches_with_local_steps_and_another_optimiser",
+        ),
+        (
+            "key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)",
+            "key = jax.random.fold_in(known.key, ue)",
+            "test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round",
+        ),
+    ),
+    *of(
+        "learning/objectives.py",
+        "learning/test_objectives.py",
+        (
+            "g + self.proximal * (w - w0)",
+            "g + self.proximal * (w - w)",
+            "test_fedprox_pulls_towards_the_model_it_started_from",
+        ),
+    ),
+    *of(
+        "learning/evaluate.py",
+        "learning/test_evaluate.py",
+        (
+            "jnp.where(jnp.isfinite(losses), right, jnp.nan)",
+            "jnp.where(jnp.isnan(losses), jnp.nan, right)",
+            "test_a_model_whose_loss_is_not_finite_has_no_accuracy",
+        ),
+    ),
+    *of(
+        "learning/train_many.py",
+        "learning/test_train_many.py",
+        (
+            "look_at_ues(params, known.data, known.alpha,",
+            "look_at_ues(params, known.data, known.beta,",
+            "test_each_is_evaluated_with_its_own_alpha",
+        ),
+    ),
+    *of(
+        "spec/build.py",
+        "spec/test_build.py",
+        ('mode == "ASY" and together', 'mode == "-" and together', "test_only_asy_does_not_finish_together"),
+        ('mode == "ASY" and together', "together", "test_only_asy_does_not_finish_together"),
+        ('mode == "ASY" and together', 'mode == "ASY"', "test_only_asy_does_not_finish_together"),
+        (
+            "learning.batch, learning.local_steps, alpha",
+            "learning.batch, 1, alpha",
+            "test_every_learning_setting_reaches_the_learner",
+        ),
+        (
+            "dict(learning))",
+            'dict(learning) | {"hessian": "exact"})',
+            "test_every_learning_setting_reaches_the_learner",
+        ),
+        (
+            "(algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth,",
+            "(algorithm.protocol, algorithm.bandwidth,",
+            "test_who_looks_at_more_samples_has_a_timeline_of_its_own",
+        ),
+    ),
+    *of(
+        "spec/names.py",
+        "spec/test_own.py",
+        (
+            "return hashlib.sha256(path.read_bytes()).hexdigest()",
+            "return hashlib.sha256(str(path).encode()).hexdigest()",
+            "test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file",
+        ),
+        (
+            "if reference.startswith(GIVEN):",
+            "if False:",
+            "test_objects_from_python_enter_as_they_are",
+        ),
+    ),
+    *of(
+        "spec/fields.py",
+        "spec/test_own.py",
+        (
+            "if spec.own.get(source, digest) != digest:",
+            "if False:",
+            "test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file",
+        ),
+    ),
+    *of(
+        "spec/fields.py",
+        "spec/test_doors.py",
+        (
+            'if flags.get("seed") is not None and flags.get("seeds") is not None:',
+            "if False:",
+            "test_one_seed_and_several_seeds_do_not_go_together",
+        ),
+    ),
+    *of(
+        "spec/fields.py",
+        "spec/test_spec.py",
+        ("round(ues / 4)", "ues // 4", "test_the_quorum_defaults_to_a_quarter"),
+        ("if quorum > ues:", "if quorum > ues + 1:", "test_bad_values_get_one_sentence_with_flag_value_and_range"),
+    ),
+    *of(
+        "errors.py",
+        "spec/test_spec.py",
+        ("1, cutoff=0.4", "1, cutoff=0.99", "test_bad_values_get_one_sentence_with_flag_value_and_range"),
+    ),
+    *of(
+        "runs/statistics.py",
+        "runs/test_statistics.py",
+        (
+            "middle = (len(times) - 1) // 2",
+            "middle = len(times) // 2",
+            "test_who_never_arrives_comes_last_in_the_median",
+        ),
+        (
+            "INTERVAL_SEEDS = 3",
+            "INTERVAL_SEEDS = 2",
+            "test_fewer_than_three_seeds_have_a_mean_and_no_interval",
+        ),
+        ("ddof=1", "ddof=0", "test_the_interval_of_three_seeds_is_students"),
+        (
+            'row["test_accuracy_personal"] >= target',
+            'row["test_accuracy_personal"] > target',
+            "test_the_time_to_a_target_is_the_first_evaluation_at_or_above_it",
+        ),
+    ),
+    *of(
+        "runs/execute.py",
+        "runs/test_days.py",
+        ("if days > 1:", "if days > 1e99:", "test_a_run_of_a_geological_age_is_refused_and_leaves_nothing"),
+        (
+            "return needed_s * len(run.seeds)",
+            "return needed_s",
+            "test_days_are_counted_by_rounds_seeds_points_and_arithmetic",
+        ),
+        ("if trains else 0.0", "if True else 0.0", "test_days_are_counted_by_rounds_seeds_points_and_arithmetic"),
+    ),
+    *of(
+        "runs/folder.py",
+        "runs/test_compare.py",
+        (
+            'if known.read_text(encoding="utf-8") != text and read() != text:',
+            "if False:",
+            "test_a_folder_with_a_different_run_is_refused",
+        ),
+        ('startswith(f".{name}.")', 'startswith("")', "test_a_folder_with_a_different_run_is_refused"),
+    ),
+    *of(
+        "runs/folder.py",
+        "reliability/test_hostile_files.py",
+        (
+            'if checked["sha256"] != _digest(',
+            "if False and _digest(",
+            "test_no_flipped_bit_of_a_checkpoint_goes_unnoticed",
+        ),
+    ),
+    *of(
+        "runs/folder.py",
+        "reliability/test_killed_commands.py",
+        (
+            "fcntl.LOCK_EX | fcntl.LOCK_NB",
+            "fcntl.LOCK_SH | fcntl.LOCK_NB",
+            "test_a_folder_that_somebody_else_writes_is_left_to_them[run]",
+        ),
+        (
+            "        clear_unfinished(place)",
+            "        pass",
+            "test_a_command_killed_at_any_moment_ends_with_the_same_bytes[run]",
+        ),
+    ),
+    *of(
+        "deployment/federation.py",
+        "deployment/test_federation_by_hand.py",
+        (
+            "        if not device.wanted:",
+            "        if False:",
+            "test_a_late_answer_to_a_job_that_was_given_up_is_dropped_and_its_device_is_handed_the_newest_model",
+        ),
+    ),
+    *of(
+        "deployment/record.py",
+        "deployment/test_federation_by_hand.py",
+        (
+            "latest |= by_version[version]",
+            "latest |= by_version[version - 1]",
+            "test_what_devices_say_of_a_model_is_in_the_row_of_that_model",
+        ),
+    ),
+    *of(
+        "deployment/validate.py",
+        "deployment/test_federation_by_hand.py",
+        ("norm > norm_bound:", "norm > 10 * norm_bound:", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
+    ),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Break the code in small ways; each must fail its test.")
+    parser.add_argument("--only", default="", metavar="TEXT", help="those whose file, text or test has this in it")
+    parser.add_argument("--processes", type=int, default=2, metavar="N")
+    given = parser.parse_args()
+    chosen = [each for each in MUTATIONS if given.only in f"{each} {each.killed_by}"]
+    with tempfile.TemporaryDirectory(prefix="perfeds2-mutants-") as scratch:
+        copies = [copy_tree(Path(scratch) / str(number)) for number in range(given.processes)]
+        sound = run_tests(copies[0], sorted({each.killed_by for each in chosen}))
+        if sound.status != 0:
+            print(f"{sound.said}\nthese tests fail with nothing broken; mend them first")
+            return 1
+        alive = kill_all(chosen, copies)
+    print(
+        f"{len(chosen) - len(alive)} of {len(chosen)} mutants killed",
+        *(f"survived: {each}" for each in alive),
+        sep="\n",
+    )
+    return 1 if alive else 0
+
+
+def copy_tree(copy: Path) -> Path:
+    """The code and its tests, with what these have compiled: most of it is the same in a mutant."""
+    for folder in ("perfeds2", "tests", ".pytest_cache/compiled"):
+        if (ROOT / folder).is_dir():
+            shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    return copy
+
+
+def kill_all(mutations: Iterable[Mutation], copies: Sequence[Path]) -> list[Mutation]:
+    """Who survives. Each copy of the tree holds one mutant at a time."""
+    free: queue.Queue[Path] = queue.Queue()
+    for copy in copies:
+        free.put(copy)
+
+    def survives(mutation: Mutation) -> bool:
+        copy, began = free.get(), time.monotonic()
+        path = copy / "perfeds2" / mutation.file
+        sound = path.read_text(encoding="utf-8")
+        try:
+            path.write_text(mutate(sound, mutation), encoding="utf-8")
+            ended = run_tests(copy, [mutation.killed_by])
+        finally:
+            path.write_text(sound, encoding="utf-8")
+            free.put(copy)
+        verdict = {0: "SURVIVED", 1: "killed"}.get(ended.status, f"NOT TESTED\n{ended.said}\n")
+        print(f"{verdict} in {time.monotonic() - began:.0f} s: {mutation}", flush=True)
+        return ended.status != 1  # 1 is pytest's for a test that failed
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        mutations = list(mutations)
+        return [each for each, alive in zip(mutations, pool.map(survives, mutations), strict=True) if alive]
+
+
+def mutate(text: str, mutation: Mutation) -> str:
+    if text.count(mutation.old) != 1:
+        raise ValueError(f"{mutation.file} has {text.count(mutation.old)} times {mutation.old!r}; expected it once.")
+    return text.replace(mutation.old, mutation.new)
+
+
+@dataclass(frozen=True)
+class Ended:
+    status: int  # as pytest has it
+    said: str
+
+
+def run_tests(copy: Path, tests: Sequence[str]) -> Ended:
+    """Tests of a copy, on the copy's package."""
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    try:
+        ended = subprocess.run(
+            [*command, *(f"tests/{test}" for test in tests)],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S * len(tests),
+        )
+    except subprocess.TimeoutExpired:
+        return Ended(1, "it hangs")
+    return Ended(ended.returncode, ended.stdout[-2000:] + ended.stderr[-2000:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
