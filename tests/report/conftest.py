@@ -179,7 +179,7 @@ def _row(
         "starved": statistic([t.starved.size for t in mine]),
         "time_to_target_s": {"values": times, "reached": len(known), "median": censored_median(times)},
         **{
-            column: statistic([float(table[column].to_numpy()[-1]) for table in of])
+            column: statistic([float(np.asarray(table[column])[-1]) for table in of])
             for column in ("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal")
         },
         "diverged": sum((name, seed) in diverged for seed in seeds),
