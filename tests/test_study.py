@@ -1,7 +1,6 @@
 """Is the study of docs/study.md 40 lines, does it run, and does the command line alone give the same?"""
 
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -16,13 +15,16 @@ def test_the_study_runs_as_a_script_and_from_the_command_line_alone(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     exec(compile(make_data, "data", "exec"), {})
     Path("study.py").write_text(study, encoding="utf-8")
-    runpy.run_path("study.py", run_name="__main__")
+    run("study.py")
     assert "TwoStepsS2" in Path("study/figures/table.tex").read_text(encoding="utf-8")
     assert Path("study/figures/test-accuracy-personal.pdf").stat().st_size > 5_000
     (commands,) = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
     for command in commands.strip().splitlines():
-        words = [sys.executable, "-m", "perfeds2.cli", *shlex.split(command)[1:]]
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        run("-m", "perfeds2.cli", *shlex.split(command)[1:])
     for name in ("metrics.csv", "spec.toml", "figures/table.tex"):
         assert Path("again", name).read_bytes() == Path("study", name).read_bytes(), name
+
+
+def run(*words):
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
