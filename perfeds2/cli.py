@@ -1,5 +1,6 @@
 """The command line: which commands are there?"""
 
+import re
 import sys
 from typing import Annotated
 
@@ -30,7 +31,7 @@ app.command(cls=SettingsCommand)(with_settings(compare))
 app.command(cls=SettingsCommand)(with_settings(run))
 app.command(cls=SettingsCommand)(with_settings(simulate.simulate, simulate.LEAVES_OUT))
 app.command(cls=SettingsCommand)(with_settings(plan.plan, plan.LEAVES_OUT, plan.OWN))
-app.command(cls=SettingsCommand)(with_settings(sweep.sweep, sweep.LEAVES_OUT, sweep.OWN))
+app.command(cls=SettingsCommand)(with_settings(sweep.sweep, own=sweep.OWN))
 app.command()(reproduce)
 app.command()(report)
 app.command()(errata)
@@ -63,7 +64,9 @@ def main() -> None:
         sentence = getattr(error, "format_message", None)  # what the parser itself has to say
         if sentence is None:
             raise
-        told = sentence()
+        told = " ".join(
+            dict.fromkeys(re.split(r"(?<=[.?]) ", sentence()))
+        )  # typer and click both suggest: once is enough
         see = "a spec goes behind --spec" if "unexpected extra argument" in told and ".toml" in told else "see --help"
         typer.echo(f"perfeds2: {told} ({see})", err=True)
         status = 2

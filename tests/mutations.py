@@ -194,13 +194,13 @@ MUTATIONS = [
     *of(
         "runs/execute.py",
         "runs/test_days.py",
-        ("if days > 1:", "if days > 1e99:", "test_a_horizon_of_a_geological_age_is_one_sentence"),
+        ("if days > 1:", "if days > 1e99:", "test_a_run_of_a_geological_age_is_refused_and_leaves_nothing"),
         (
-            "needed_s * len(spec.run.seeds) / DAY_S",
-            "needed_s / DAY_S",
-            "test_days_are_counted_by_rounds_seeds_and_arithmetic",
+            "return needed_s * len(run.seeds)",
+            "return needed_s",
+            "test_days_are_counted_by_rounds_seeds_points_and_arithmetic",
         ),
-        ("if trains else 0.0", "if True else 0.0", "test_days_are_counted_by_rounds_seeds_and_arithmetic"),
+        ("if trains else 0.0", "if True else 0.0", "test_days_are_counted_by_rounds_seeds_points_and_arithmetic"),
     ),
     *of(
         "runs/folder.py",

@@ -38,7 +38,12 @@ def file_of(block):
     return named and named[1]
 
 
-@pytest.mark.parametrize("path", [path for path in DOCS if python_blocks(path)], ids=lambda path: path.name)
+STUDY = ROOT / "docs" / "study.md"  # tests/test_study.py runs it
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCS if python_blocks(path) and path != STUDY], ids=lambda path: path.name
+)
 def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     """One after the other, in one namespace, as a reader would."""
     monkeypatch.chdir(tmp_path)
@@ -67,6 +72,7 @@ def commands(path, *, in_a_line):
 SAID = [
     pytest.param(path, command, id=f"{path.name}: {command}")
     for path in DOCS
+    if path != STUDY
     for in_a_line in (False, True)
     for command in dict.fromkeys(
         shlex.join(shlex.split(line, comments=True)) for line in commands(path, in_a_line=in_a_line)

@@ -89,7 +89,7 @@ def random_tasks(model: MLP, samples: int, populations: Sequence[int], seed: int
         each = samples // ues
         start, train, test = np.arange(ues) * each, np.full(ues, each - each // 6), np.full(ues, each // 6)
         parts = [jnp.asarray(column, jnp.int32) for column in (start, train, test)]
-        tasks.append(Task("random", model, replace(data, start=parts[0], train=parts[1], test=parts[2])))
+        tasks.append(Task("random", model, replace(data, start=parts[0], train_count=parts[1], test_count=parts[2])))
     return tasks
 
 

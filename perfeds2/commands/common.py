@@ -3,7 +3,7 @@
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import put, put_flags, put_text, read_toml, resolve, settings
+from perfeds2.spec.fields import Setting, put, put_flags, put_text, read_toml, resolve, settings
 
 if TYPE_CHECKING:
     from perfeds2.runs.execute import Progress
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class SettingsCommand(TyperCommand):
     """A command whose help lists the names there are. They are looked up when it is shown: some need JAX."""
 
+    settings: Sequence[Setting] = settings()
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        texts = {each.keyword: each.help() for each in settings()}
+        texts = {each.keyword: each.help() for each in self.settings}
         for parameter in self.params:
             if parameter.name in texts:
                 parameter.help = texts[parameter.name]  # type: ignore[attr-defined]  # an option
@@ -61,18 +63,28 @@ def with_settings(
     command: Callable[..., None], leave_out: Sequence[str] = (), own: Mapping[str, tuple[Any, Any]] | None = None
 ) -> Callable[..., None]:
     """Give a command a flag for every setting, its own flags, and those every command has."""
+    every = {**setting_flags(settings()), **(own or {}), **COMMON}
+    return with_flags(command, {name: each for name, each in every.items() if name not in leave_out})
+
+
+def setting_flags(known: Iterable[Setting]) -> dict[str, tuple[Any, Any]]:
+    """A flag for each setting, by its keyword: a parameter's type and default."""
     flags: dict[str, tuple[Any, Any]] = {}
-    for each in settings():
+    for each in known:
         panel = {"rich_help_panel": each.panel}
         kind = str | None if each.look else bool | None
         flags[each.keyword] = (kind, flag(each.flag, each.description, each.look, **panel))
         if each.keyword == "seeds":
             flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
-    every = {**flags, **(own or {}), **COMMON}
-    parameters = [
+    return flags
+
+
+def with_flags(command: Callable[..., None], flags: Mapping[str, tuple[Any, Any]]) -> Callable[..., None]:
+    """Let a command ask for flags where it says ``**given``."""
+    own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own] + [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in every.items()
-        if name not in leave_out
+        for name, (kind, default) in flags.items()
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions take attributes
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -37,7 +37,7 @@ def do_spec(command: str, given: dict[str, Any], defaults: dict[str, Any] | None
             if trains:
                 prepare_to_train()
             check(spec, trains=trains)
-            refuse_days(spec, yes=yes, trains=trains)
+            refuse_days([spec], yes=yes, trains=trains)
         folder = open_folder(path, spec)
         place.append(path)
         if folder.finished:

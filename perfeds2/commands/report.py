@@ -51,8 +51,7 @@ def _draw_run(folder: Path, paper: bool, out: Path | None) -> list[Path]:
 
 def _draw_set(folder: Path, paper: bool, out: Path | None) -> list[Path]:
     from perfeds2.paper.reproduce import command_of, load_figures
-    from perfeds2.report.reproduction import write_figure
-    from perfeds2.report.reproduction_page import write_page
+    from perfeds2.report.reproduction import write_figure, write_page
 
     figures = load_figures(["all"])
     written = [write_page(figures, folder, command_of(folder))]

@@ -54,8 +54,7 @@ def reproduce(
             raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
         path = out or Path("runs") / f"reproduce-{scale}"
         if names:
-            from perfeds2.report.reproduction import write_figure
-            from perfeds2.report.reproduction_page import write_page
+            from perfeds2.report.reproduction import write_figure, write_page
 
             prepare_to_train()
             seeds = seeds or ("3" if scale == "quick" else "5")

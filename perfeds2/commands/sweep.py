@@ -18,7 +18,6 @@ OWN: dict[str, tuple[Any, Any]] = {
     "workers": (int | None, flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL)),
     "retries": (int, flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL)),
 }  # fmt: skip
-LEAVES_OUT = ("yes",)
 
 
 def sweep(**given: Any) -> None:
@@ -36,7 +35,7 @@ def sweep(**given: Any) -> None:
         from perfeds2.runs.grid import grid_from_flags
         from perfeds2.runs.sweep import read_sweep, run_sweep
 
-        how = {name: given.pop(name) for name in ("on", "workers", "retries")}
+        how = {name: given.pop(name) for name in ("on", "workers", "retries", "yes")}
         spec_file, texts = given.pop("file"), given.pop("grid") or []
         also, assignments, flags = take_settings(given)
         if resume is not None:

@@ -5,7 +5,6 @@ server that starts again takes it up there: the jobs that were out are given up,
 nothing is merged twice, because no ticket is used twice.
 """
 
-import time
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,15 @@ def save_checkpoint(folder: Folder, federation: Federation, started_unix: float)
     import jax
 
     arrays = {f"params/{name}": values for name, values in federation.params.items()}
-    arrays |= {f"record/{name}": values for name, values in federation.record.to_arrays().items()}
     leaves = jax.tree.leaves(federation.optimiser)
     arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
-    arrays["merged_in"] = np.array([device.merged_in for device in federation.devices], np.int64)
-    arrays["held"] = np.array([device.held for device in federation.devices], np.int64)
     facts = {
         "round": federation.round,
         "opened_s": federation.opened_s,
         "next_ticket": federation.next_ticket,
-        "refused": [device.refused for device in federation.devices],
+        "devices": [(device.merged_in, device.held, device.refused) for device in federation.devices],
+        "record": vars(federation.record),
         "started_unix": started_unix,
-        "saved_unix": time.time(),
     }
     folder.save_part(NAME, arrays, facts)
 
@@ -52,19 +48,15 @@ def load_checkpoint(folder: Folder, federation: Federation) -> float | None:
     params = _under("params/", arrays)
     leaves, structure = jax.tree.flatten(federation.optimiser)
     saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-    if (
-        form_of(params) != federation.form
-        or len(saved) != len(leaves)
-        or arrays["merged_in"].shape != (federation.ues,)
-    ):
+    devices = facts.get("devices", [])
+    if form_of(params) != federation.form or len(saved) != len(leaves) or len(devices) != federation.ues:
         raise InputError(f"checkpoint {folder.parts / NAME}.safetensors does not fit this federation; delete it.")
     federation.params = params
     federation.optimiser = structure.unflatten(saved)
-    federation.record = Record.from_arrays(_under("record/", arrays))
+    federation.record = Record.read(facts["record"])
     federation.round, federation.opened_s = facts["round"], facts["opened_s"]
     federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
-    each = zip(arrays["merged_in"].tolist(), arrays["held"].tolist(), facts["refused"], strict=True)
-    federation.devices = [Device(merged_in=m, held=held, refused=refused) for m, held, refused in each]
+    federation.devices = [Device(merged_in=m, held=held, refused=refused) for m, held, refused in devices]
     for seen in federation.record.evaluations:
         device = federation.devices[seen.ue]
         device.evaluated = max(device.evaluated, seen.version)

@@ -10,7 +10,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.learning.evaluate import look_at_ue
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import as_int32, job_key, local_update
+from perfeds2.learning.replay import Known, Program, local_update
 from perfeds2.learning.task import Task
 
 
@@ -29,16 +29,14 @@ def answer(setup: Setup, task: Task, request: Request, params: Arrays) -> Reply:
 def compute_update(setup: Setup, task: Task, params: Arrays, ue: int, version: int) -> Arrays:
     """What the simulator would compute for the same UE and version."""
     learner = setup.algorithm.learner
-    update = _update(
-        task.model, task.data, learner.objective, _on_device(params), job_key(jnp.int32(as_int32(setup.seed))), ue, version,
-        beta=jnp.float32(learner.beta), batch=learner.batch, local_steps=learner.local_steps,
-    )  # fmt: skip
+    program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
+    update = _update(program, known, _on_device(params), ue, version)
     return {name: np.asarray(values) for name, values in update.items()}
 
 
 def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int) -> dict[str, float]:
     """How a model does on one device, as it is and after one personal step: ``learning/evaluate.py`` for one UE."""
-    alpha = jnp.float32(setup.spec.learning.alpha)
+    alpha = jnp.float32(setup.algorithm.learner.personal_step)
     values = _evaluate(_on_device(params), task.data, alpha, ue, model=task.model, lengths=task.data.lengths())
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 
@@ -47,5 +45,5 @@ def _on_device(params: Arrays) -> dict[str, jax.Array]:
     return {name: jnp.asarray(values) for name, values in params.items()}
 
 
-_update = jax.jit(local_update, static_argnames=("model", "objective", "batch", "local_steps"))
+_update = jax.jit(local_update, static_argnames="program")
 _evaluate = jax.jit(look_at_ue, static_argnames=("model", "lengths"))

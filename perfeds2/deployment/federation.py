@@ -123,44 +123,32 @@ class Federation:
                 device.refused += 1
                 self.log(f"refused: {who} answers ticket {reply.ticket}, which is not outstanding")
             return
-        device.job = None
+        device.job, what = None, f"{who} ticket {job.ticket}"
         why = refusal(reply, job, self.form, self.own.norm_bound) if reply.error is None else None
         if reply.error is not None or why is not None:
             self._drop(reply.ue, job)
             device.refused += why is not None
-            told = (
-                f"refused: {who} ticket {job.ticket} {why}"
-                if why
-                else f"failed: {who} ticket {job.ticket}: {reply.error}"
-            )
-            self.log(told)
-            if not reply.gone:
-                self._count_failure(reply.ue)
+            self.log(f"refused: {what} {why}" if why else f"failed: {what}: {reply.error}")
+            device.failures += not reply.gone
+            if device.failures >= self.own.set_aside_after and not device.set_aside:
+                device.set_aside = True
+                self.log(f"set aside: {who} after {device.failures} failures in a row")
             return
         device.failures = 0
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             device.evaluated = reply.version
-            values = tuple(reply.metrics[name] for name in METRICS)
+            values = [reply.metrics[name] for name in METRICS]
             self.record.evaluations.append(Evaluation(reply.ue, reply.version, values))
-        if job.kind == "evaluate":
-            return
-        if not device.wanted:
-            self.log(f"late: {who} ticket {job.ticket} on version {job.version}, which has been given up")
-            return
-        self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
-        device.reply, device.held_arrived_s = reply, time_s
+        if job.kind == "train" and device.wanted:
+            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
+            device.reply, device.held_arrived_s = reply, time_s
+        elif job.kind == "train":
+            self.log(f"late: {what} on version {job.version}, which has been given up")
 
     def _drop(self, ue: int, job: Request) -> None:
         """A job came to nothing: its device holds none, and is handed another when it can be."""
         if job.kind == "train" and self.devices[ue].wanted:
             self.devices[ue].version = IDLE
-
-    def _count_failure(self, ue: int) -> None:
-        device = self.devices[ue]
-        device.failures += 1
-        if device.failures >= self.own.set_aside_after and not device.set_aside:
-            device.set_aside = True
-            self.log(f"set aside: UE {ue} after {device.failures} failures in a row")
 
     def _miss(self, members: frozenset[int]) -> None:
         """Whoever went away with an unanswered job takes it along."""
@@ -176,9 +164,7 @@ class Federation:
         if len(here) < self.protocol.quorum:
             return False
         devices = [self.devices[ue] for ue in here]
-        versions, merged_in = (
-            np.array(column, np.int64) for column in zip(*((d.version, d.merged_in) for d in devices), strict=True)
-        )
+        versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
         ours = Server(self.round, versions, merged_in, self.opened_s)
         closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
         if not np.isfinite(closing.time_s):
@@ -265,25 +251,29 @@ class Federation:
     def status(self, phase: str) -> Status:
         members, record, quorum = self.transport.members(), self.record, self.protocol.quorum
         closed_s, merges = [0.0, *record.closed_s], record.merges_by_ue(self.ues)
-        recent = []
-        for k in range(max(self.round - RECENT, 0), self.round):
-            ues = [merge.ue for merge in record.merges[k * quorum : (k + 1) * quorum]]
-            recent.append(ClosedRound(round=k, time_s=closed_s[k + 1], took_s=closed_s[k + 1] - closed_s[k], ues=ues))
-        devices = []
-        for ue, device in enumerate(self.devices):
-            version, staleness = (
-                (None, None) if device.version == IDLE else (device.version, self.round - device.version)
+        recent = [
+            ClosedRound(
+                round=k,
+                time_s=closed_s[k + 1],
+                took_s=closed_s[k + 1] - closed_s[k],
+                ues=[merge.ue for merge in record.merges[k * quorum : (k + 1) * quorum]],
             )
-            devices.append(
-                DeviceStatus(
-                    ue=ue, state=device.state(ue in members), version=version, staleness=staleness,
-                    seen_s=device.seen_s, merges=merges[ue], refused=device.refused,
-                )
-            )  # fmt: skip
-        return Status(
-            process=os.getpid(), phase=phase, round=self.round, rounds=self.rounds, time_s=self.time_s,
-            devices=devices, recent=recent,
-        )  # fmt: skip
+            for k in range(max(self.round - RECENT, 0), self.round)
+        ]
+        devices = [
+            DeviceStatus(
+                ue=ue,
+                state=device.state(ue in members),
+                version=None if device.version == IDLE else device.version,
+                staleness=None if device.version == IDLE else self.round - device.version,
+                seen_s=device.seen_s,
+                merges=merges[ue],
+                refused=device.refused,
+            )
+            for ue, device in enumerate(self.devices)
+        ]
+        where = {"round": self.round, "rounds": self.rounds, "time_s": self.time_s}
+        return Status(process=os.getpid(), phase=phase, devices=devices, recent=recent, **where)
 
 
 def merged(

@@ -1,20 +1,18 @@
 """What happened so far? Everything a run folder is made of, and nothing else; it goes into every checkpoint."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfeds2.deployment.transport import Arrays
 from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.summary import Row
 from perfeds2.timeline.timeline import Timeline
 
-Row = dict[str, Any]  # one line of metrics.csv
 
-
-@dataclass(frozen=True)
-class Merge:
+class Merge(NamedTuple):
     """One update that went into the model."""
 
     round: int
@@ -24,8 +22,7 @@ class Merge:
     arrival_s: float
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """One job that ended without a merge."""
 
     ue: int
@@ -34,17 +31,15 @@ class Loss:
     arrival_s: float  # infinite if it never arrived
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """What a device said of a model on its own data."""
 
     ue: int
     version: int
-    values: tuple[float, ...]  # in the order of METRICS
+    values: list[float]  # in the order of METRICS
 
 
-@dataclass(frozen=True)
-class Lap:
+class Lap(NamedTuple):
     """How long a job took, from handing out the model to having the update, and how much of it was computing."""
 
     ue: int
@@ -59,27 +54,26 @@ class Record:
     merges: list[Merge] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-    closed_s: list[float] = field(default_factory=list)  # when each round closed
     laps: list[Lap] = field(default_factory=list)
+    closed_s: list[float] = field(default_factory=list)  # when each round closed
     turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
+
+    @classmethod
+    def read(cls, saved: dict[str, list[Any]]) -> "Record":
+        """From ``vars`` of another, after JSON."""
+        kinds = {"merges": Merge, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
+        rows = {name: [kind(*row) for row in saved[name]] for name, kind in kinds.items()}
+        return cls(**saved | rows)
 
     def timeline(self, ues: int, quorum: int, open_version: np.ndarray, open_arrival_s: np.ndarray) -> Timeline:
         """The rounds as the simulator would have left them, with the jobs that were still open."""
-        arrays = self.to_arrays()
-        rounds, merged_ues, versions, _ = arrays["merges"].T.reshape(4, -1, quorum)
-        lost_ues, lost_versions, lost_rounds = arrays["losses"].T
+        merged, lost = _columns(self.merges, 5).reshape(5, -1, quorum), _columns(self.losses, 4)
+        rounds, merged_ues, versions = merged[:3].astype(np.int64)
+        lost_ues, lost_versions, lost_rounds = lost[:3].astype(np.int64)
+        compute_s, closed_s = np.array([self._compute_s(ue) for ue in range(ues)]), np.array(self.closed_s, float)
+        ended = (lost_ues, lost_versions, lost_rounds, lost[-1])
         return Timeline(
-            merged_ues,
-            rounds - versions,
-            arrays["merges_s"].reshape(-1, quorum),
-            arrays["closed_s"],
-            np.array([self._compute_s(ue) for ue in range(ues)]),
-            lost_ues,
-            lost_versions,
-            lost_rounds,
-            arrays["losses_s"],
-            open_version,
-            open_arrival_s,
+            *(merged_ues, rounds - versions, merged[-1], closed_s, compute_s), *ended, open_version, open_arrival_s
         )
 
     def _compute_s(self, ue: int) -> float:
@@ -105,7 +99,7 @@ class Record:
         seen by everybody.
         """
         rows, latest = [], {}
-        by_version: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
+        by_version: dict[int, dict[int, list[float]]] = defaultdict(dict)
         for seen in self.evaluations:
             by_version[seen.version][seen.ue] = seen.values
         for version, time_s in enumerate([0.0, *self.closed_s]):
@@ -126,37 +120,6 @@ class Record:
             for ue in sorted(newest)
         ]
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """For a checkpoint: of each list the whole numbers and the others."""
-        merges, losses, seen, laps = self.merges, self.losses, self.evaluations, self.laps
-        return {
-            "merges": _whole([(m.round, m.ue, m.version, m.ticket) for m in merges], 4),
-            "merges_s": np.array([m.arrival_s for m in merges], float),
-            "losses": _whole([(loss.ue, loss.version, loss.round) for loss in losses], 3),
-            "losses_s": np.array([loss.arrival_s for loss in losses], float),
-            "looks": _whole([(e.ue, e.version) for e in seen], 2),
-            "looks_values": np.array([e.values for e in seen], float).reshape(-1, len(METRICS)),
-            "closed_s": np.array(self.closed_s, float),
-            "laps": np.array([lap.ue for lap in laps], np.int64),
-            "laps_s": np.array([(lap.took_s, lap.compute_s) for lap in laps], float).reshape(-1, 2),
-            "turns_s": np.array(self.turns_s, float),
-        }
 
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "Record":
-        lists: dict[str, Any] = {name: values.tolist() for name, values in arrays.items()}
-        return cls(
-            [Merge(*whole, arrival_s=s) for whole, s in zip(lists["merges"], lists["merges_s"], strict=True)],
-            [Loss(*whole, arrival_s=s) for whole, s in zip(lists["losses"], lists["losses_s"], strict=True)],
-            [
-                Evaluation(*whole, values=tuple(v))
-                for whole, v in zip(lists["looks"], lists["looks_values"], strict=True)
-            ],
-            lists["closed_s"],
-            [Lap(ue, *s) for ue, s in zip(lists["laps"], lists["laps_s"], strict=True)],
-            lists["turns_s"],
-        )
-
-
-def _whole(rows: list[tuple[int, ...]], width: int) -> np.ndarray:
-    return np.array(rows, np.int64).reshape(-1, width)
+def _columns(rows: Sequence[tuple[float, ...]], width: int) -> np.ndarray:
+    return np.array(rows, float).reshape(-1, width).T

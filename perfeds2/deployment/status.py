@@ -1,17 +1,17 @@
 """What does an operator see while a federation runs? A table that follows status.json, or lines where there is no terminal."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from perfeds2.files import write_text
+from perfeds2.report.terminal import live
 
 DeviceState = Literal["working", "arrived", "finishing", "idle", "away", "set aside"]
 COLOURS: dict[str, str] = {
@@ -74,28 +74,9 @@ def read_status(folder: Path) -> Status | None:
 ShowStatus = Callable[[Status], None]
 
 
-@contextmanager
-def live_table(quiet: bool) -> Iterator[ShowStatus]:
-    """A function that is given every new status."""
-    console = _console()
-    if quiet:
-        yield lambda _: None
-    elif console.is_terminal:
-        with Live(console=console, refresh_per_second=4, transient=False) as display:
-            yield lambda status: display.update(draw(status))
-    else:
-        told: list[Status] = []
-
-        def tell(status: Status) -> None:
-            for line in new_lines(told[-1] if told else None, status):
-                console.print(line, soft_wrap=True, highlight=False)
-            told[:] = [status]
-
-        yield tell
-
-
-def _console() -> Console:
-    return Console(stderr=True)
+def live_table(quiet: bool) -> AbstractContextManager[ShowStatus | None]:
+    """A function that is given every new status; None where nobody looks."""
+    return live(quiet, lambda status, _: draw(status), NewLines(), stays=True)
 
 
 def draw(status: Status) -> Group:
@@ -113,12 +94,17 @@ def draw(status: Status) -> Group:
     return Group(head, devices, Text(), rounds)
 
 
-def new_lines(before: Status | None, status: Status) -> list[str]:
+class NewLines:
     """What has happened since, a line each."""
-    known = before.recent[-1].round if before is not None and before.recent else -1
-    lines = [
-        f"round {closed.round} closed at {closed.time_s:.1f} s (took {closed.took_s:.1f} s): devices {closed.devices}"
-        for closed in status.recent
-        if closed.round > known
-    ]
-    return lines if before is not None and before.phase == status.phase else [*lines, status.phase]
+
+    def __init__(self) -> None:
+        self._round, self._phase = -1, ""
+
+    def __call__(self, status: Status) -> Iterator[str]:
+        for closed in status.recent:
+            if closed.round > self._round:
+                self._round = closed.round
+                yield f"round {closed.round} closed at {closed.time_s:.1f} s (took {closed.took_s:.1f} s): devices {closed.devices}"
+        if status.phase != self._phase:
+            self._phase = status.phase
+            yield status.phase

@@ -31,10 +31,10 @@ def refusal(reply: Reply, request: Request, form: Form, norm_bound: float | None
         return None if set(reply.metrics) == set(METRICS) else "lacks metrics"
     if reply.update is None:
         return "has no update"
-    return wrong_form(reply.update, form) or wrong_values(reply.update, norm_bound)
+    return wrong_update(reply.update, form, norm_bound)
 
 
-def wrong_form(update: Arrays, form: Form) -> str | None:
+def wrong_update(update: Arrays, form: Form, norm_bound: float | None) -> str | None:
     if update.keys() != form.keys():
         missing, extra = sorted(form.keys() - update.keys()), sorted(update.keys() - form.keys())
         return f"lacks arrays {missing[:3]} and has extra {extra[:3]}"
@@ -42,12 +42,7 @@ def wrong_form(update: Arrays, form: Form) -> str | None:
         came = update[name]
         if came.shape != shape or came.dtype != dtype:
             return f"has {name} as {came.dtype}{list(came.shape)}, expected {dtype}{list(shape)}"
-    return None
-
-
-def wrong_values(update: Arrays, norm_bound: float | None) -> str | None:
-    for name, values in update.items():
-        if not np.isfinite(values).all():
+        if not np.isfinite(came).all():
             return f"has numbers in {name} that are not finite"
     norm = math.sqrt(sum(float(np.vdot(wide, wide)) for wide in (v.astype(np.float64) for v in update.values())))
     if norm_bound is not None and norm > norm_bound:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class FigureRun:
     """One algorithm in one setting, with all seeds, and the curves it gives."""
 
     spec: Spec
@@ -56,7 +56,7 @@ def plan_runs(
     scale: Scale,
     tasks: Sequence[str] | None = None,
     changes: Values | None = None,
-) -> list[Run]:
+) -> list[FigureRun]:
     """The runs behind figures, each once. ``changes`` are settings to try instead of the paper's."""
     unknown = [task for task in tasks or () if task not in TASK]
     if unknown:
@@ -69,7 +69,7 @@ def plan_runs(
                 shared.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
     if not shared and tasks is not None:
         raise InputError(f"no panel of {', '.join(figure.name for figure in figures)} is on {', '.join(tasks)}.")
-    return [Run(spec, tuple(curves)) for spec, curves in shared.values()]
+    return [FigureRun(spec, tuple(curves)) for spec, curves in shared.values()]
 
 
 def open_set(out: Path, scale: Scale, changes: Values) -> None:
@@ -84,7 +84,7 @@ def open_set(out: Path, scale: Scale, changes: Values) -> None:
 
 def reproduce(
     figures: Sequence[Figure],
-    runs: Sequence[Run],
+    runs: Sequence[FigureRun],
     out: Path,
     watch: "ProgressWatch | None" = None,
     data_dir: Path | str | None = None,
@@ -127,7 +127,7 @@ def _finished_runs(out: Path) -> dict[str, Path]:
     return done
 
 
-def _check(runs: Sequence[Run], data_dir: Path | str | None) -> None:
+def _check(runs: Sequence[FigureRun], data_dir: Path | str | None) -> None:
     """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
     from perfeds2.spec.build import check
 
@@ -154,7 +154,7 @@ def _part_of(watch: "ProgressWatch | None", number: int, total: int) -> "Progres
     return tell
 
 
-def _curve_rows(run: Run, home: Path) -> Iterator[dict[str, object]]:
+def _curve_rows(run: FigureRun, home: Path) -> Iterator[dict[str, object]]:
     import pandas as pd
 
     metrics = pd.read_csv(home / "metrics.csv").to_dict("records")

@@ -35,7 +35,7 @@ Announce = Callable[..., None]  # what, share of all, rounds and simulated secon
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """What is asked of a plan."""
 
     epsilon: float | None = None
@@ -93,7 +93,9 @@ def pick_reference(scene: Scene) -> Option:
     raise InputError(f"no quorum from {scene.quorum} to {scene.cell.ues} can be planned: {option}")
 
 
-def aim(scene: Scene, reference: Option, request: Request, announce: Announce) -> tuple[Target, PilotRun, list[Any]]:
+def aim(
+    scene: Scene, reference: Option, request: PlanRequest, announce: Announce
+) -> tuple[Target, PilotRun, list[Any]]:
     """Train the reference until the target. Returns the target in both languages, what it took, and models on the way."""
     epsilon, target_loss, most = request.epsilon, request.target_loss, request.pilot_rounds
     timeline = longer(scene, reference, most)
@@ -152,7 +154,7 @@ def _mean_so_far(stands: Sequence[Stand], squares: Sequence[float]) -> float:
     return float(np.trapezoid(squares, [stand.round for stand in stands]) / stands[-1].round)
 
 
-def _not_reached(request: Request, when: str, last: Stand, mean: float, peak: float) -> str:
+def _not_reached(request: PlanRequest, when: str, last: Stand, mean: float, peak: float) -> str:
     if request.target_loss is not None:
         flag, at = f"--target-loss {request.target_loss:g}", last.loss
     else:
@@ -163,7 +165,7 @@ def _not_reached(request: Request, when: str, last: Stand, mean: float, peak: fl
     return f"{flag} is not reached by the reference pilot ({when} it is at {at:.4g}); raise it, or --pilot-rounds."
 
 
-def _loss_from(request: Request, rounds: int, accuracy: float, met: bool) -> str:
+def _loss_from(request: PlanRequest, rounds: int, accuracy: float, met: bool) -> str:
     wanted = f"{accuracy:.4g} personalised test accuracy"
     if request.target_loss is not None:
         return "given"

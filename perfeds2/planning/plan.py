@@ -23,7 +23,7 @@ from perfeds2.planning.pilots import (
     PATIENCE,
     PILOT_ROUNDS,
     Announce,
-    Request,
+    PlanRequest,
     Trained,
     aim,
     fit_law,
@@ -71,7 +71,7 @@ def plan(
         for key, default in RUN.items():
             put(values, "run", key, values.get("run", {}).get(key, default))
         spec = resolve(values)
-    request = Request(epsilon, target_loss, quorums, stalenesses, pilot_rounds)
+    request = PlanRequest(epsilon, target_loss, quorums, stalenesses, pilot_rounds)
     request.check(spec.cell.ues)
     if out is None:
         return make_plan(spec, request, check=check, watch=watch)
@@ -87,7 +87,7 @@ def plan(
 
 def make_plan(
     spec: Spec,
-    request: Request = Request(),  # noqa: B008 (frozen)
+    request: PlanRequest = PlanRequest(),  # noqa: B008 (frozen)
     *,
     constants: Constants | None = None,
     check: bool = False,
@@ -157,7 +157,7 @@ def make_plan(
     )
 
 
-def _grid(scene: Scene, request: Request, theory: Theory | None) -> list[Place]:
+def _grid(scene: Scene, request: PlanRequest, theory: Theory | None) -> list[Place]:
     """Every (A, S, how a round closes): about 8 A, spaced by a factor, with the spec's and A*; the spec's S and looser ones."""
     n, bound, quorums, stalenesses = scene.cell.ues, scene.max_staleness, request.quorums, request.stalenesses
     if quorums is None:

@@ -4,14 +4,12 @@ import math
 from collections.abc import Sequence
 
 from perfeds2.report.run import Outcome, Run
+from perfeds2.report.tables import seconds
 
 
 def answer(run: Run) -> tuple[str, list[str]]:
     """The headline, and paragraphs with what a careful reader should know with it."""
-    if any("test_accuracy_personal" in algorithm.estimates for algorithm in run.algorithms):
-        said = [_first_at_target(run), _best_at_the_end(run)]
-    else:
-        said = [_least_waiting(run)]
+    said = [_first_at_target(run), _best_at_the_end(run)] if run.is_trained else [_least_waiting(run)]
     (headline, *rest), *others = [sentences for sentences in said if sentences]
     return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
 
@@ -71,7 +69,7 @@ def _best_at_the_end(run: Run) -> list[str]:
         return ["No run ended with a finite accuracy."]
     best = max(known, key=lambda name: known[name][0])
     mean, estimate = known[best]
-    value, interval, low = f"{100 * mean:.1f} %", "", math.inf if estimate.low is None else estimate.low
+    value, interval, low = f"{100 * mean:.1f} %", "", _or_infinite(estimate.low)
     if estimate.low is not None and estimate.high is not None:
         interval = f" (95 % interval {100 * max(low, 0):.1f} to {100 * min(estimate.high, 1):.1f} %)"
     if len(run.algorithms) == 1:
@@ -109,12 +107,6 @@ def _warnings(run: Run) -> list[str]:
         few = "One seed" if len(run.seeds) == 1 else "Two seeds"
         said.append(f"{few} only: there are no intervals, and a difference may be chance.")
     return said
-
-
-def seconds(value: float | None) -> str:
-    if value is None:
-        return "an unknown time"
-    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
 
 
 def listed(names: Sequence[str]) -> str:

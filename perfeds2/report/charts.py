@@ -21,13 +21,13 @@ def activity_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
     if window_s == 0:
         return None
     rows = min(run.ues, SHOWN_UES)
-    plots = [_activity_plot(series.activity(group.timelines[0], window_s, rows), run.clock) for group in groups]
+    plots = [_activity_plot(series.activity(group.timelines[0], window_s, rows), run.time_label) for group in groups]
     chosen = next((i for i, group in enumerate(groups) if group.algorithms[0].mode == "S2"), 0)
     choices = tuple(group.label for group in groups)
     return Chart("activity", "What every UE does", 150 + 20 * rows, plots, choices, chosen)
 
 
-def _activity_plot(activity: series.Activity, clock: str) -> Plot:
+def _activity_plot(activity: series.Activity, time_label: str) -> Plot:
     traces: list[Plot] = []
     for state, found in activity.intervals.items():
         if len(found):
@@ -45,7 +45,7 @@ def _activity_plot(activity: series.Activity, clock: str) -> Plot:
                 {"type": "scatter", "mode": "markers", "name": name, "y": _whole(found[:, 0]), "x": rounded(found[:, 1]),
                  "marker": marker, "hovertemplate": f"UE %{{y}}: {name}<br>%{{x:,.2f}} s<extra></extra>"}
             )  # fmt: skip
-    x = {"title": {"text": f"{clock.capitalize()} (s)"}, "tickformat": ",", "range": [0, 1.01 * activity.window_s]}
+    x = {"title": {"text": time_label}, "tickformat": ",", "range": [0, 1.01 * activity.window_s]}
     y = {"title": {"text": "UE"}, "range": [activity.ues - 0.5, -0.5], "dtick": 1 if activity.ues <= 20 else 5}
     layout = make_layout(x, y)
     layout |= {"barmode": "overlay", "hovermode": "closest", "showlegend": True}
@@ -54,12 +54,16 @@ def _activity_plot(activity: series.Activity, clock: str) -> Plot:
     return {"data": traces, "layout": layout}
 
 
-def staleness_chart(rows: BarRows) -> Chart:
+def staleness_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
     hover = "staleness %{x}: %{y:.1f} % of merged updates<extra></extra>"
-    return _rows_chart("staleness", "Merged updates by staleness (%)", rows, hover)
+    rows = series.staleness_rows(run, groups)
+    return rows and _rows_chart("staleness", "Merged updates by staleness (%)", rows, hover)
 
 
-def shares_chart(rows: BarRows) -> Chart:
+def shares_chart(run: Run, groups: Sequence[Group]) -> Chart | None:
+    rows = series.shares_rows(run, groups)
+    if rows is None:
+        return None
     whose = "UE %{x}" if rows.crowd == 1 else f"{rows.crowd:,} UEs from %{{x}} on, each"
     hover = f"{whose}: %{{y:{'.1f' if rows.crowd == 1 else '.2g'}}} % of merged updates<extra></extra>"
     return _rows_chart("shares", "Merged updates by UE (%)", rows, hover)

@@ -1,4 +1,4 @@
-"""How do sections and charts become one file that opens anywhere, offline?
+"""How do texts and charts become one file that opens anywhere, offline?
 
 Everything is inside the file: plotly.js once, the charts as data, style and script. The page's own rules (its
 Content-Security-Policy) let it load nothing and run only the two scripts written here, whatever a name contains.
@@ -16,23 +16,32 @@ from plotly.offline import get_plotlyjs
 from perfeds2.report.style import LineStyle
 from perfeds2.report.traces import Chart
 
+Part = str | Chart | list[Chart]  # of a page: HTML, a chart, or charts side by side
 
-def document(title: str, sections: Iterable[str], charts: Iterable[Chart]) -> str:
-    """The whole page: sections are HTML, the title is text."""
+
+def document(facts: Iterable[str], headline: str, about: Iterable[str], sections: Iterable[list[Part]]) -> str:
+    """The whole page. Facts and headline are text; what is said about it below them is HTML."""
     own = files("perfeds2.report")
     scripts = [get_plotlyjs(), own.joinpath("page.js").read_text(encoding="utf-8")]
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src " + " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
     )
+    parts = [part for section in sections for part in section]
+    charts = [
+        chart for part in parts if not isinstance(part, str) for chart in (part if isinstance(part, list) else [part])
+    ]
     data = json.dumps({chart.name: chart.plots for chart in charts}, separators=(",", ":"), allow_nan=False)
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
+            f"<title>{escape(headline)}</title>",
             f"<style>\n{own.joinpath('page.css').read_text(encoding='utf-8')}</style>\n</head>\n<body>",
-            *(section for section in sections if section),
+            f'<header>\n<p class="facts">{escape(" · ".join(facts))}</p>\n<h1>{escape(headline)}</h1>',
+            *about,
+            "</header>",
+            *map(_in_html, parts),
             # In a script element only "<" can end the data early, and JSON may write it as an escape.
             f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>',
             *(f"<script>{script}</script>" for script in scripts),
@@ -41,31 +50,24 @@ def document(title: str, sections: Iterable[str], charts: Iterable[Chart]) -> st
     )
 
 
-def header(facts: Iterable[str], headline: str, *rest: str) -> str:
-    """What opens a page: facts and headline are text, the rest is HTML."""
-    opening = f'<p class="facts">{escape(" · ".join(facts))}</p>\n<h1>{escape(headline)}</h1>'
-    return "\n".join(["<header>", opening, *rest, "</header>"])
-
-
-def section(title: str, *parts: str, caption: str = "", hint: str = "", name: str = "") -> str:
-    """A part of a page: its title is text; the caption and hint below it and the rest are HTML."""
-    opening = f'<section id="{escape(name)}">' if name else "<section>"
-    said = f'<p class="hint">{hint}</p>' if hint else ""
-    lines = (opening, f"<h2>{escape(title)}</h2>", caption, said, *parts, "</section>")
-    return "\n".join(line for line in lines if line)
-
-
-def placed(chart: Chart) -> str:
-    """Where the script draws a chart."""
+def _in_html(part: Part) -> str:
+    """The script draws a chart where its name is."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, list):
+        figures = (f"<figure><h3>{escape(chart.title)}</h3>{_in_html(chart)}</figure>" for chart in part)
+        return f'<div class="charts">{"".join(figures)}</div>'
     return (
-        f'<div class="chart" id="{chart.name}" style="height:{chart.height_px}px" role="img" '
-        f'aria-label="{escape(chart.title)}"></div>'
+        f'<div class="chart" id="{part.name}" style="height:{part.height_px}px" role="img" '
+        f'aria-label="{escape(part.title)}"></div>'
     )
 
 
-def side_by_side(charts: Iterable[Chart]) -> str:
-    shown = "".join(f"<figure><h3>{escape(chart.title)}</h3>{placed(chart)}</figure>" for chart in charts)
-    return f'<div class="charts">{shown}</div>'
+def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: str = "") -> list[Part]:
+    """A section of a page: title and caption are text, the hint below them is HTML."""
+    opening = f'<section id="{escape(name)}">' if name else "<section>"
+    said = [f"<p>{escape(caption)}</p>"] * bool(caption) + [f'<p class="hint">{hint}</p>'] * bool(hint)
+    return [opening, f"<h2>{escape(title)}</h2>", *said, *(part for part in parts if part), "</section>"]
 
 
 def legend(styles: Mapping[str, LineStyle], label: str, first: int = 0) -> str:
@@ -93,3 +95,7 @@ def scrolling(table: str, label: str) -> str:
 
 def verbatim(text: str) -> str:
     return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'

@@ -108,11 +108,10 @@ def name_panel(axes: Axes, name: str, **place: Any) -> None:
     axes.set_title(name, **{"loc": "left", "fontsize": 7, "pad": 3} | place)
 
 
-def legend_above(figure: FigureBase, columns: int, handles: Mapping[str, Any] | None = None, **spacing: Any) -> None:
-    """One legend for all axes of a figure, by default of everything in it that has a label."""
-    shown = {} if handles is None else {"handles": list(handles.values()), "labels": list(handles)}
+def legend_above(figure: FigureBase, columns: int, handles: Mapping[str, Any], **spacing: Any) -> None:
+    """One legend for all axes of a figure: handles by their label."""
     spaces = {"handlelength": 2.4, "columnspacing": 1.0, "borderpad": 0.1, "labelspacing": 0.3} | spacing
-    figure.legend(loc="outside upper center", ncols=columns, **shown, **spaces)
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=columns, **spaces)
 
 
 def labelled(panels: Sequence[Axes]) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from perfeds2.files import write_text
 from perfeds2.paper import claims as claims_module
@@ -74,17 +77,16 @@ def _narrow_table(entries: Sequence[Entry]) -> Table:
     """Comparisons below their claim."""
     rows: list[list[Cell]] = []
     for entry in judged(entries):
-        claim = entry.claim
-        verdict = Span(entry.verdict, entry.verdict)
+        claim, verdict = entry.claim, Span(entry.verdict, entry.verdict)
         rows.append([str(claim.number), f"{claim.sentence} [{claim.where}]", "", "", verdict])
-        for finding in entry.findings:
-            rows.append(["", Span(versus(finding.comparison), "dim"), points(finding), seconds(finding)])
+        for each in entry.findings:
+            rows.append(["", Span(versus(each.comparison), "dim"), points(each), seconds(each)])
     return Table([COLUMNS[name] for name in ("number", "claim", "difference", "seconds", "verdict")], rows)
 
 
 def counts(entries: Sequence[Entry]) -> str:
     """The ledger in a sentence."""
-    found = {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS}
+    found = Counter(entry.verdict for entry in entries)
     said = [f"{found[verdict]} {VERDICTS[verdict][found[verdict] != 1]}" for verdict in VERDICTS if found[verdict]]
     return f"Of {len(entries)} claim{'s' if len(entries) != 1 else ''}, {', '.join(said) or 'none was looked at'}."
 
@@ -137,8 +139,6 @@ def ledger_markdown(entries: Sequence[Entry]) -> str:
 
 def write_ledger(entries: Sequence[Entry], out: Path) -> list[Path]:
     """``claims.csv``, a row per comparison, and ``claims.json``. Returns both paths."""
-    import pandas as pd
-
     written = [out / "claims.csv", out / "claims.json"]
     rows = [
         _about(entry) | {"claim_verdict": entry.verdict} | _measured(finding)
@@ -157,8 +157,9 @@ def ledger_json(entries: Sequence[Entry]) -> str:
         _about(entry) | {"verdict": entry.verdict, "comparisons": [_measured(finding) for finding in entry.findings]}
         for entry in entries
     ]
-    found = {verdict: sum(entry.verdict == verdict for entry in entries) for verdict in VERDICTS}
-    whole = {"rule": rule(), "least_seeds": LEAST_SEEDS, "counts": found, "claims": claims}
+    found = Counter(entry.verdict for entry in entries)
+    tally = {verdict: found[verdict] for verdict in VERDICTS}
+    whole = {"rule": rule(), "least_seeds": LEAST_SEEDS, "counts": tally, "claims": claims}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -173,9 +174,7 @@ def _measured(finding: Finding) -> dict[str, Any]:
         **{f"worse_{name}": value for name, value in asdict(finding.comparison.worse).items()},
         "seeds": len(difference["values"]),
         "difference": difference["mean"],
-        "low": difference["low"],
-        "high": difference["high"],
-        "values": difference["values"],
+        **{name: difference[name] for name in ("low", "high", "values")},
         "better_median_time_s": finding.times_s[0],
         "worse_median_time_s": finding.times_s[1],
         "verdict": finding.verdict,

@@ -7,18 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from perfeds2.report import series
-from perfeds2.report.drawing import (
-    INK,
-    draw_curves,
-    labelled,
-    legend_above,
-    name_panel,
-    new_figure,
-    stacked_axes,
-    time_axis,
-    write_figures,
-)
+from perfeds2.report import drawing, series
 from perfeds2.report.results import write_latex
 from perfeds2.report.run import Run, load_run
 from perfeds2.report.series import Activity, BarRows, CurvePanel, Group
@@ -27,19 +16,21 @@ from perfeds2.report.style import DASHES_PX, LOST_COLOUR, MARK, STATE_COLOURS, s
 SHOWN_UES = 8  # rows of the activity figure
 
 
-def write_paper_figures(folder: Path, out: Path | None = None) -> list[Path]:
+def write_paper_figures(folder: Path | str, out: Path | str | None = None) -> list[Path]:
     """Draw a run's folder as PDF and PNG files and tabulate it in ``table.tex``, by default in its ``figures``.
 
     Returns what was written.
     """
     run = load_run(folder)
-    out = folder / "figures" if out is None else out
-    return [*write_figures(out, lambda: _figures(run)), write_latex(run, out)]
+    out = Path(folder) / "figures" if out is None else Path(out)
+    return [*drawing.write_figures(out, lambda: _figures(run)), write_latex(run, out)]
 
 
 def _figures(run: Run) -> dict[str, Figure]:
     """All figures the folder has data for, by file name."""
-    figures = {panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(run)}
+    figures: dict[str, Figure | None] = {
+        panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(run)
+    }
     timed = series.groups(run)
     if any(timeline.rounds for group in timed for timeline in group.timelines):
         figures["activity"] = _activity_figure(run, timed)
@@ -48,10 +39,10 @@ def _figures(run: Run) -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def _curve_figure(panel: CurvePanel) -> Figure | None:
-    figure = new_figure(2.2 + 0.13 * -(-len(panel.curves) // 3))
-    draw_curves(figure.subplots(), panel)
-    legend_above(figure, 3, {short(name): handle for name, handle in labelled(figure.axes).items()})
+def _curve_figure(panel: CurvePanel) -> Figure:
+    figure = drawing.new_figure(2.2 + 0.13 * -(-len(panel.curves) // 3))
+    drawing.draw_curves(figure.subplots(), panel)
+    drawing.legend_above(figure, 3, {short(name): handle for name, handle in drawing.labelled(figure.axes).items()})
     return figure
 
 
@@ -65,18 +56,18 @@ def _activity_figure(run: Run, groups: Sequence[Group]) -> Figure | None:
     window_s = series.activity_window_s(timelines, rows, jobs_each=3)
     if window_s == 0:
         return None
-    figure = new_figure(0.6 + (0.3 + 0.11 * rows) * len(shown))
-    panels = stacked_axes(figure, len(shown))
+    figure = drawing.new_figure(0.6 + (0.3 + 0.11 * rows) * len(shown))
+    panels = drawing.stacked_axes(figure, len(shown))
     for axes, group, timeline in zip(panels, shown, timelines, strict=True):
         _draw_activity(axes, series.activity(timeline, window_s, rows))
         axes.set(ylim=(rows - 0.5, -0.5), xlim=(0, 1.01 * window_s), ylabel="UE")
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(False)
-        name_panel(axes, short(group.label, 60))
-    time_axis(panels[-1], f"{run.clock.capitalize()} (s)")
-    found = labelled(panels)
+        drawing.name_panel(axes, short(group.label, 60))
+    drawing.time_axis(panels[-1], run.time_label)
+    found = drawing.labelled(panels)
     handles = {label: found[label] for label in (*STATE_COLOURS, "merged", "thrown away") if label in found}
-    legend_above(figure, 5, handles, handlelength=1.0, handletextpad=0.4, columnspacing=0.9)
+    drawing.legend_above(figure, 5, handles, handlelength=1.0, handletextpad=0.4, columnspacing=0.9)
     return figure
 
 
@@ -86,7 +77,7 @@ def _draw_activity(axes: Axes, activity: Activity) -> None:
             ue, from_s, to_s = found.T
             axes.barh(ue, to_s - from_s, left=from_s, height=0.7, color=STATE_COLOURS[state], linewidth=0, label=state)
     if len(activity.merges):
-        axes.plot(activity.merges[:, 1], activity.merges[:, 0], "D", color=INK, markersize=1.8, label="merged")
+        axes.plot(activity.merges[:, 1], activity.merges[:, 0], "D", color=drawing.INK, markersize=1.8, label="merged")
     if len(activity.lost):
         cross = {"color": LOST_COLOUR, "markersize": 3, "markeredgewidth": 1, "label": "thrown away"}
         axes.plot(activity.lost[:, 1], activity.lost[:, 0], "x", **cross)
@@ -94,12 +85,12 @@ def _draw_activity(axes: Axes, activity: Activity) -> None:
 
 def _bars_figure(rows: BarRows) -> Figure:
     """A panel of bars per group, below one another."""
-    figure = new_figure(0.5 + 0.65 * len(rows.names))
-    panels = stacked_axes(figure, len(rows.names))
+    figure = drawing.new_figure(0.5 + 0.65 * len(rows.names))
+    panels = drawing.stacked_axes(figure, len(rows.names))
     at = [place if isinstance(x, str) else x for place, x in enumerate(rows.x)]
     for axes, name, colour, values in zip(panels, rows.names, rows.colours, rows.percent, strict=True):
         axes.bar(at, values, width=0.8 * rows.crowd, color=colour, linewidth=0)
-        name_panel(axes, short(name, 60))
+        drawing.name_panel(axes, short(name, 60))
         axes.grid(False, axis="x")
     if rows.equal is not None:  # to be compared, so on one scale
         top = max(axes.get_ylim()[1] for axes in panels)

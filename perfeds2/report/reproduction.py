@@ -1,22 +1,33 @@
-"""How do the reproduced figures look on paper?
+"""How do the reproduced figures look, on paper and with the ledger on one page?
 
-As the paper lays them out: one row over both columns, training loss beside test accuracy, over simulated time. What is
-drawn is read from a figure's CSV here, for the page as well.
+On paper as the paper lays them out: one row over both columns, training loss beside test accuracy, over simulated time.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import matplotlib.figure
 import numpy as np
 import pandas as pd
 
+from perfeds2 import __version__
+from perfeds2.errors import InputError
+from perfeds2.files import write_text
+from perfeds2.paper.claims import ledger
 from perfeds2.paper.figures.figure import TARGET, Figure, Panel
+from perfeds2.report.answer import listed
+from perfeds2.report.document import Part, document, legend, note, scrolling, section, verbatim
 from perfeds2.report.drawing import PAGE_IN, draw_curves, labelled, legend_above, name_panel, new_figure, write_figures
+from perfeds2.report.ledger import counts, meaning, page_table, rule
+from perfeds2.report.page import over_seeds
 from perfeds2.report.series import CurvePanel, in_view, mean_curve
 from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styles
-from perfeds2.spec.fields import InputError
+from perfeds2.report.tables import as_html
+from perfeds2.report.traces import curve_chart
+from perfeds2.runs.statistics import INTERVAL_SEEDS
+from perfeds2.spec.fields import read_toml
 
 HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row
@@ -34,19 +45,14 @@ class DrawnPanel:
     seeds: int
 
 
-def write_figure(figure: Figure, csv: Path, out: Path) -> list[Path]:
-    """Draw a figure's numbers as PDF and PNG into a folder. Returns what was written."""
-    panels = load_panels(figure, csv)
-    return write_figures(out, lambda: {figure.name: _drawing(panels)})
-
-
 def load_panels(figure: Figure, csv: Path) -> list[DrawnPanel]:
-    """The panels that a figure's CSV has numbers for."""
+    """The panels that a figure's CSV has numbers for: loss and accuracy, or accuracy alone where a row has no room."""
+    both = ("train_loss_personal", "test_accuracy_personal")
+    metrics = both if 2 * len(figure.panels) <= MOST_AXES else both[1:]
     try:
         table = pd.read_csv(csv, converters={"panel": str, "line": str})
-        tables = {panel.title: pd.DataFrame(table[table["panel"] == panel.title]) for panel in figure.panels}
-        there = [panel for panel in figure.panels if len(tables[panel.title])]
-        drawn = [_drawn(panel, tables[panel.title], _metrics(figure)) for panel in there]
+        tables = [(panel, pd.DataFrame(table[table["panel"] == panel.title])) for panel in figure.panels]
+        drawn = [_drawn(panel, numbers, metrics) for panel, numbers in tables if len(numbers)]
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{csv} holds no curves ({error}); run perfeds2 reproduce {figure.name} again.") from None
     if not drawn:
@@ -54,17 +60,10 @@ def load_panels(figure: Figure, csv: Path) -> list[DrawnPanel]:
     return drawn
 
 
-def _metrics(figure: Figure) -> tuple[str, ...]:
-    """Loss and accuracy; accuracy alone where a row has no room for both."""
-    both = ("train_loss_personal", "test_accuracy_personal")
-    return both if 2 * len(figure.panels) <= MOST_AXES else both[1:]
-
-
 def _drawn(panel: Panel, table: pd.DataFrame, metrics: Sequence[str]) -> DrawnPanel:
     time_s = np.linspace(0.0, table["time_s"].to_numpy(float).max(), POINTS)
     lines = {line.label: pd.DataFrame(table[table["line"] == line.label]) for line in panel.lines}
-    styles = line_styles(panel)
-    parts = []
+    styles, parts = line_styles(panel), []
     for metric in metrics:
         found = {label: mean_curve(rows, metric, time_s) for label, rows in lines.items() if len(rows)}
         target = TARGET.get(panel.task) if "accuracy" in metric else None
@@ -78,6 +77,12 @@ def line_styles(panel: Panel) -> dict[str, LineStyle]:
     if len(set(algorithms)) < len(algorithms):
         return ordered_styles(labels)
     return dict(zip(labels, named_styles(algorithms).values(), strict=True))
+
+
+def write_figure(figure: Figure, csv: Path, out: Path) -> list[Path]:
+    """Draw a figure's numbers as PDF and PNG into a folder. Returns what was written."""
+    panels = load_panels(figure, csv)
+    return write_figures(out, lambda: {figure.name: _drawing(panels)})
 
 
 def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
@@ -98,3 +103,79 @@ def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
         room = LETTERS_AN_AXES * len(parts) // (max(map(len, shown)) + 7)  # 7: the line, and what is around it
         legend_above(place, max(1, min(len(shown), room)), shown, columnspacing=1.2, handletextpad=0.5)
     return drawing
+
+
+def write_page(figures: Sequence[Figure], out: Path, command: str = "perfeds2 reproduce all") -> Path:
+    """Write ``reproduction.html`` of the figures whose numbers are in a folder. ``command`` is what made them."""
+    path = out / "reproduction.html"
+    write_text(path, _page(figures, out, command))
+    return path
+
+
+def _page(figures: Sequence[Figure], out: Path, command: str) -> str:
+    """The whole page: the rule, the ledger, the figures, the commands."""
+    found = [(figure, out / f"{figure.name}.csv") for figure in figures]
+    drawn = [(figure, load_panels(figure, csv)) for figure, csv in found if csv.exists()]
+    entries = ledger(out)
+    seeds = sorted({panel.seeds for _, panels in drawn for panel in panels})
+    changes = _changes(out)
+    facts = [
+        "Section VI again",
+        f"{len(drawn)} figure{'s' if len(drawn) != 1 else ''}",
+        f"{listed([str(number) for number in seeds])} seed{'' if seeds == [1] else 's'}",
+        *([f"instead of the paper's: {changes}"] if changes else []),
+        f"perfeds2 {__version__}",
+    ]
+    claims = scrolling(as_html(page_table(entries), kind="ledger"), "Claims")
+    sections = [section("Does what Section VI says hold?", claims, hint=escape(meaning()))]
+    lines = 0  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
+    for figure, panels in drawn:
+        sections.append(_figure_section(figure, panels, lines))
+        lines += len({label for panel in panels for label in panel.styles})
+    hint = (
+        "It gives the same numbers again. Interrupted, the same command goes on; what is done is not done twice. The second "
+        "line prints the ledger of what is there. Beside this page: every figure as CSV, PDF and PNG, and the ledger as "
+        "claims.csv and claims.json."
+    )
+    commands = verbatim(f"{command}\nperfeds2 reproduce --claims --out {out}")
+    sections.append(section("Run it again", commands, hint=hint))
+    return document(facts, counts(entries), [f"<p>{_emphasised(rule())}</p>"], sections)
+
+
+def _changes(out: Path) -> str:
+    """What the figures in a folder were made with instead of the paper's settings; empty for nothing."""
+    path = out / "reproduce.toml"
+    changes = read_toml(path).get("changes", {}) if path.exists() else {}
+    return ", ".join(
+        f"{section}.{key} = {value}" for section, values in changes.items() for key, value in values.items()
+    )
+
+
+def _emphasised(text: str) -> str:
+    """Escaped, with what stands between asterisks in italics."""
+    parts = escape(text).split("*")
+    return "".join(f"<em>{part}</em>" if number % 2 else part for number, part in enumerate(parts))
+
+
+def _figure_section(figure: Figure, panels: Sequence[DrawnPanel], first: int) -> list[Part]:
+    """A chart per panel and metric below a legend; its lines are numbered from ``first``."""
+    styles = {label: style for panel in panels for label, style in panel.styles.items()}
+    numbers = {label: number for number, label in enumerate(styles, first)}
+    charts = [
+        curve_chart(
+            part,
+            numbers,
+            height_px=290,
+            name=f"{figure.name}-{place}-{part.metric.replace('_', '-')}",
+            title=f"{drawn.panel.title}: {METRICS[part.metric].lower()}",
+        )
+        for place, drawn in enumerate(panels)
+        for part in drawn.parts
+        if part.curves
+    ]
+    there, seeds = {drawn.panel.title for drawn in panels}, max(drawn.seeds for drawn in panels)
+    missing = [panel.title for panel in figure.panels if panel.title not in there]
+    not_run = note(f"Not run: {listed(missing)}.") if missing else ""
+    buttons = legend(styles, f"Lines of {figure.name}", first)
+    hint = f"{over_seeds(seeds, seeds >= INTERVAL_SEEDS)} Click a name to hide it."
+    return section(figure.name, not_run, buttons, charts, name=figure.name, hint=hint, caption=figure.caption)

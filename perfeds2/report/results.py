@@ -1,7 +1,7 @@
 """How do the algorithms compare at the end, in numbers? In the terminal, on the page and in LaTeX."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,12 @@ ACCURACIES = (
 WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f", 100)
 
 
+Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
+
+
 def results_table(run: Run) -> Table:
     """A row per algorithm, with what went wrong under its name."""
-    learned = [*_target_column(run), *_columns(run, LOSSES + ACCURACIES)] if is_trained(run) else []
-    return _table(run, [*_columns(run, TIMING), *learned, *_columns(run, [WAITING])])
-
-
-def is_trained(run: Run) -> bool:
-    return any("test_accuracy_personal" in algorithm.estimates for algorithm in run.algorithms)
+    return _table(run, _columns(run, TIMING) + _learned(run, LOSSES + ACCURACIES) + _columns(run, [WAITING]))
 
 
 def meaning(run: Run) -> str:
@@ -60,14 +58,11 @@ def meaning(run: Run) -> str:
     if len(run.seeds) > 1:
         over = ", ± half of the 95 % interval." if run.has_intervals else f". {NO_INTERVAL}"
         said.append(f"Means over seeds{over}")
-    if is_trained(run) and run.target_accuracy is not None:
+    if run.is_trained and run.target_accuracy is not None:
         said.append("The time to the target is a median.")
-    if is_trained(run) and len(run.algorithms) > 1:
+    if run.is_trained and len(run.algorithms) > 1:
         said.append("Bold is the best of a column.")
     return " ".join(said)
-
-
-Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
 
 
 def _table(run: Run, columns: Sequence[Shown]) -> Table:
@@ -82,6 +77,11 @@ def _columns(run: Run, measures: Iterable[Measure]) -> list[Shown]:
         (Column(each.head, narrow=each.narrow), [_cell(run, algorithm, each) for algorithm in run.algorithms])
         for each in measures
     ]
+
+
+def _learned(run: Run, measures: Iterable[Measure]) -> list[Shown]:
+    """When the target was reached and what was measured then; nothing of a run that learned nothing."""
+    return [*_target_column(run), *_columns(run, measures)] if run.is_trained else []
 
 
 def _warnings(run: Run, algorithm: Outcome) -> list[Span]:
@@ -134,12 +134,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
     seeds = f"{len(run.seeds)} seed{'s' if len(run.seeds) > 1 else ''}"
     console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {seeds}[/bold]")
-    whole = results_table(run)
-    learning = slice(1 + len(TIMING), -1)
-    parts = [whole]
-    if is_trained(run) and not fits(console, for_terminal(whole)):
-        timing = [*range(1 + len(TIMING)), len(whole.columns) - 1]
-        parts = [_only(whole, timing), _only(whole, [0, *range(len(whole.columns))[learning]])]
+    parts = [results_table(run)]
+    if run.is_trained and not fits(console, for_terminal(parts[0])):
+        learned = _learned(run, LOSSES + ACCURACIES)
+        parts = [_table(run, _columns(run, [*TIMING, WAITING])), _table(run, learned)]
     for part in parts:
         console.print(for_terminal(part))
     if said := meaning(run):
@@ -148,19 +146,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         console.print(f"Note: {note}", style="dim", markup=False)
 
 
-def _only(table: Table, places: Sequence[int]) -> Table:
-    return replace(
-        table,
-        columns=[table.columns[place] for place in places],
-        rows=[[row[place] for place in places] for row in table.rows],
-    )
-
-
 def write_latex(run: Run, out: Path) -> Path:
     """``table.tex``: algorithms with their rounds, times to the target and accuracies, or what there is instead."""
-    learned = [*_target_column(run), *_columns(run, ACCURACIES)] if is_trained(run) else []
-    others = _columns(run, [*TIMING[1:], WAITING])
-    table = _table(run, [*_columns(run, TIMING[:1]), *(learned or others)])
+    learned = _columns(run, TIMING[:1]) + _learned(run, ACCURACIES)
+    table = _table(run, learned if run.is_trained else _columns(run, [*TIMING, WAITING]))
     about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.ues} UEs, seeds {', '.join(map(str, run.seeds))}. {meaning(run)}"
     path = out / "table.tex"
     write_text(path, f"% {in_latex(about)}\n{as_latex(table)}\n")

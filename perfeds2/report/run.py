@@ -78,6 +78,16 @@ class Run:
         return "time" if self.command == "federate" else "simulated time"
 
     @property
+    def time_label(self) -> str:
+        """What stands at an axis of time."""
+        return f"{self.clock.capitalize()} (s)"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether there is something learned, not just timed."""
+        return any("test_accuracy_personal" in algorithm.estimates for algorithm in self.algorithms)
+
+    @property
     def has_intervals(self) -> bool:
         return len(self.seeds) >= INTERVAL_SEEDS
 
@@ -87,8 +97,9 @@ class Run:
         return algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
 
 
-def load_run(folder: Path) -> Run:
+def load_run(folder: Path | str) -> Run:
     """Read a run's folder. Only summary.json must be there; whoever draws leaves out what is missing."""
+    folder = Path(folder)
     path = folder / "summary.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not a run's folder: it has no summary.json. Give the --out folder of a run.")

@@ -38,7 +38,7 @@ class CurvePanel:
     curves: Mapping[str, MeanCurve]  # by the line's name
     styles: Mapping[str, LineStyle]
     target_accuracy: float | None = None  # where a line shows it
-    clock: str = "simulated time"
+    time_label: str = "Simulated time (s)"
 
     @property
     def is_accuracy(self) -> bool:
@@ -48,10 +48,6 @@ class CurvePanel:
     def scale(self) -> int:
         """Accuracies are shown in per cent."""
         return 100 if self.is_accuracy else 1
-
-    @property
-    def time_label(self) -> str:
-        return f"{self.clock.capitalize()} (s)"
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def curve_panels(run: Run) -> list[CurvePanel]:
     for metric in METRICS:
         if drawn := curves(run, metric):
             target = run.target_accuracy if metric == "test_accuracy_personal" else None
-            panels.append(CurvePanel(metric, drawn, run.styles, target, run.clock))
+            panels.append(CurvePanel(metric, drawn, run.styles, target, run.time_label))
     return panels
 
 
@@ -169,17 +165,14 @@ def loss_ceiling(drawn: Mapping[str, MeanCurve]) -> float:
 
 def groups(run: Run) -> list[Group]:
     """The algorithms by timeline, in the order of the table."""
-    members: dict[tuple[bytes, ...], list[Outcome]] = {}
-    timelines: dict[tuple[bytes, ...], tuple[Timeline, ...]] = {}
+    found: dict[tuple[bytes, ...], Group] = {}
     for algorithm in run.algorithms:
-        mine = tuple(
-            run.timelines[algorithm.name, seed] for seed in run.seeds if (algorithm.name, seed) in run.timelines
-        )
+        mine = tuple(run.timelines[of] for seed in run.seeds if (of := (algorithm.name, seed)) in run.timelines)
         if mine:
             key = tuple(getattr(timeline, field.name).tobytes() for timeline in mine for field in fields(timeline))
-            members.setdefault(key, []).append(algorithm)
-            timelines[key] = mine
-    return [Group(tuple(algorithms), timelines[key]) for key, algorithms in members.items()]
+            others = found[key].algorithms if key in found else ()
+            found[key] = Group((*others, algorithm), mine)
+    return list(found.values())
 
 
 def staleness_bins(largest: int) -> tuple[Int[np.ndarray, " b"], list[str]]:

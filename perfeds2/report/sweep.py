@@ -1,14 +1,17 @@
 """How far is a sweep, and what came out of it? On the terminal, and as one chart."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+from matplotlib.figure import Figure
 from rich.console import Group as RichGroup
 from rich.text import Text
 
+from perfeds2.report import drawing
 from perfeds2.report.results import time_to_target
 from perfeds2.report.style import METRICS, named_styles, ordered_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
@@ -16,11 +19,7 @@ from perfeds2.report.terminal import LinePace, clock, live
 from perfeds2.report.terminal import console as open_console
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+if TYPE_CHECKING:  # it trains, so it needs JAX
     from perfeds2.runs.sweep import Failure, Standing, Sweep
 
 SHOWN_WORKERS = 16
@@ -28,11 +27,9 @@ SHOWN_ROWS = 60
 MOST_LINES = 12  # that a reader can tell apart
 
 
-@contextmanager
-def progress(quiet: bool) -> "Iterator[Callable[[Standing], None] | None]":
+def progress(quiet: bool) -> "AbstractContextManager[Callable[[Standing], None] | None]":
     """A table on stderr that keeps up; plain lines where there is no terminal."""
-    with live(quiet, board, StandingLines()) as tell:
-        yield tell
+    return live(quiet, board, StandingLines())
 
 
 class StandingLines:
@@ -63,12 +60,11 @@ def board(latest: "Standing", age_s: float) -> RichGroup:
 
 
 def _heading(now: "Standing") -> str:
-    parts = [f"{now.done:,} of {now.total:,} runs done", f"{len(now.workers)} running"]
-    parts += [f"{now.failed:,} failed"] if now.failed else []
-    parts += [f"{now.retried:,} tried again"] if now.retried else []
-    parts += [f"{clock(now.elapsed_s)} so far"]
-    parts += [f"about {clock(now.left_s)} left"] if now.left_s else []
-    return ", ".join(parts)
+    failed = f", {now.failed:,} failed" if now.failed else ""
+    retried = f", {now.retried:,} tried again" if now.retried else ""
+    left = f", about {clock(now.left_s)} left" if now.left_s else ""
+    running = f"{now.done:,} of {now.total:,} runs done, {len(now.workers)} running"
+    return f"{running}{failed}{retried}, {clock(now.elapsed_s)} so far{left}"
 
 
 def print_sweep(sweep: "Sweep") -> None:
@@ -84,18 +80,19 @@ def print_sweep(sweep: "Sweep") -> None:
     print_failures(sweep.failures)
 
 
-def _results(summary: "pd.DataFrame", axes: Sequence[str]) -> Table:
+def _results(summary: pd.DataFrame, axes: Sequence[str]) -> Table:
     heads = ("seeds", "seconds\nto target", "train loss\npersonal", "test accuracy\npersonal", "rounds")
     rows: list[list[Cell]] = []
     for row in summary.head(SHOWN_ROWS).to_dict("records"):
         name = [Span(str(row["algorithm"])), Span(" (diverged)" if row["diverged"] else "", "fails")]
         median_s, seeds = row["time_to_target_s_median"], row["seeds"]
         time_s = time_to_target(None if median_s != median_s else median_s, seeds - row["censored"], seeds)
-        loss, accuracy = (
-            _with_interval(row, *of) for of in (("train_loss_personal", ".3f"), ("test_accuracy_personal", ".1%"))
-        )
-        rounds = f"{row['rounds_mean']:,.0f}"
-        rows.append([*(_value(row[axis]) for axis in axes), name, str(seeds), "".join(time_s), loss, accuracy, rounds])
+        learned = [
+            _with_interval(row, "train_loss_personal", ".3f"),
+            _with_interval(row, "test_accuracy_personal", ".1%"),
+        ]
+        where, rounds = [_value(row[axis]) for axis in axes], f"{row['rounds_mean']:,.0f}"
+        rows.append([*where, name, str(seeds), "".join(time_s), *learned, rounds])
     return Table([*map(Column, axes), Column("algorithm", "left"), *map(Column, heads)], rows)
 
 
@@ -131,20 +128,12 @@ def write_chart(sweep: "Sweep") -> list[Path]:
     summary, axes = sweep.summary, [axis.name for axis in sweep.grid.axes]
     if not axes or summary.empty or len(_lines_of(summary, axes)) > MOST_LINES:
         return []
-    from perfeds2.report.drawing import new_figure, write_figures
-
-    def drawn() -> "dict[str, Figure]":
-        figure = new_figure(3.8)
-        draw_chart(figure, summary, axes)
-        return {"sweep": figure}
-
-    return write_figures(sweep.path, drawn)
+    return drawing.write_figures(sweep.path, lambda: {"sweep": draw_chart(drawing.new_figure(3.8), summary, axes)})
 
 
-def _lines_of(summary: "pd.DataFrame", axes: Sequence[str]) -> "dict[str, pd.DataFrame]":
+def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
     """The rows of each line of the chart, by its label."""
-    keys = ["algorithm", *axes[1:]]
-    lines: dict[str, Any] = {}
+    keys, lines = ["algorithm", *axes[1:]], {}
     for _, rows in summary.groupby(keys, sort=False):
         algorithm, *others = rows[keys].iloc[0]
         label = [algorithm, *(f"{name}={_value(value)}" for name, value in zip(axes[1:], others, strict=True))]
@@ -152,11 +141,10 @@ def _lines_of(summary: "pd.DataFrame", axes: Sequence[str]) -> "dict[str, pd.Dat
     return lines
 
 
-def draw_chart(figure: "Figure", summary: "pd.DataFrame", axes: Sequence[str]) -> None:
-    from perfeds2.report.drawing import in_matplotlib, keep_in_percent, labelled, legend_above, stacked_axes
-
+def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Figure:
+    """Draw a sweep's lines into a figure, and return it."""
     reached = bool(summary["time_to_target_s_median"].notna().any())  # else there is no second panel to draw
-    panels = stacked_axes(figure, 1 + reached)
+    panels = drawing.stacked_axes(figure, 1 + reached)
     values = list(dict.fromkeys(summary[axes[0]]))
     numbers = all(isinstance(value, int | float) for value in values)
     place = {value: value if numbers else number for number, value in enumerate(values)}
@@ -165,23 +153,19 @@ def draw_chart(figure: "Figure", summary: "pd.DataFrame", axes: Sequence[str]) -
     for label, rows in lines.items():
         style = styles[label]
         at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
-        look = in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
+        look = drawing.in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
         for panel, name, scale in zip(panels, ("test_accuracy_personal", "time_to_target_s"), (100, 1), strict=False):
             middle = rows["time_to_target_s_median"] if name == "time_to_target_s" else scale * rows[f"{name}_mean"]
             panel.plot(at, middle, label=label, **look)
             low, high = (scale * rows[f"{name}_{end}"].where(enough) for end in ("low", "high"))
             panel.vlines(at, low, high, color=style.colour, linewidth=0.7, alpha=0.6)
-    keep_in_percent(panels[0])
+    drawing.keep_in_percent(panels[0])
     panels[0].set_ylabel(METRICS["test_accuracy_personal"])
     if reached:
         targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
         panels[1].set_ylabel(f"Seconds to {' or '.join(targets)} %, median")
         panels[1].set_ylim(bottom=0)
-    _label_values(panels[-1], axes[0], values, numbers)
-    legend_above(figure, 2 if len(axes) > 1 else 3, labelled(panels[:1]))
-
-
-def _label_values(bottom: "Axes", name: str, values: Sequence[Any], numbers: bool) -> None:
+    bottom = panels[-1]
     if numbers and min(values) > 0 and max(values) >= 10 * min(values):
         bottom.set_xscale("log")
     if numbers and len(values) <= 8:
@@ -189,4 +173,6 @@ def _label_values(bottom: "Axes", name: str, values: Sequence[Any], numbers: boo
         bottom.minorticks_off()
     elif not numbers:
         bottom.set_xticks(range(len(values)), [str(value) for value in values])
-    bottom.set_xlabel(name)
+    bottom.set_xlabel(axes[0])
+    drawing.legend_above(figure, 2 if len(axes) > 1 else 3, drawing.labelled(panels[:1]))
+    return figure

@@ -5,7 +5,7 @@ contains is shown as it is: every form escapes what has a meaning in it.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
@@ -55,6 +55,23 @@ class Table:
     rows: Sequence[Sequence[Cell]]  # what a row lacks at its end is empty
     title: str | None = None
     caption: str | None = None
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Cell]], title: str | None = None, caption: str | None = None, wraps: str | None = None
+) -> Table:
+    """Of rows that name their columns: numbers stand to the right; what begins with < is text; one column may wrap."""
+    columns = [
+        Column(name.removeprefix("<"), "left" if name.startswith("<") else "right", wraps=name == wraps)
+        for name in rows[0]
+    ]
+    return Table(columns, [list(row.values()) for row in rows], title, caption)
+
+
+def seconds(value: float | None, unknown: str = "an unknown time") -> str:
+    if value is None:
+        return unknown
+    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
 
 
 def _spans(cell: Cell) -> Sequence[Span]:

@@ -9,19 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from rich import progress as rich_progress
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from perfeds2.console import heed
 
@@ -87,7 +78,11 @@ def progress(quiet: bool, title: str) -> Iterator[TellShare]:
     def bar(share: float, description: str, detail: str) -> dict[str, Any]:
         return {"completed": share, "total": 1.0, "description": description, "detail": detail}
 
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[detail]}", markup=False))
+    columns = (
+        rich_progress.BarColumn(),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TextColumn("{task.fields[detail]}", markup=False),
+    )
     with _told(quiet, title, columns, bar, line) as tell:
         yield tell
 
@@ -103,7 +98,13 @@ def download(quiet: bool, title: str) -> Iterator[TellBytes]:
     def bar(file: str, done: int, total: int) -> dict[str, Any]:
         return {"completed": done, "total": total or None, "description": f"{title}/{file}"}
 
-    with _told(quiet, title, (BarColumn(), DownloadColumn(), TransferSpeedColumn()), bar, line) as tell:
+    with _told(
+        quiet,
+        title,
+        (rich_progress.BarColumn(), rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()),
+        bar,
+        line,
+    ) as tell:
         yield tell
 
 
@@ -111,7 +112,7 @@ def download(quiet: bool, title: str) -> Iterator[TellBytes]:
 def _told(
     quiet: bool,
     title: str,
-    columns: Iterable[ProgressColumn],
+    columns: Iterable[rich_progress.ProgressColumn],
     bar: Callable[..., dict[str, Any]],  # what rich is to be told of some news
     line: Callable[..., list[str]],  # what a log is to be told of it, the seconds so far coming first
 ) -> Iterator[Callable[..., None]]:
@@ -120,8 +121,12 @@ def _told(
     if quiet:
         yield lambda *_: heed()
     elif shown.is_terminal:
-        columns = (TextColumn("{task.description}", markup=False), *columns, TimeRemainingColumn())
-        with Progress(*columns, console=shown, transient=True) as progress:
+        columns = (
+            rich_progress.TextColumn("{task.description}", markup=False),
+            *columns,
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=shown, transient=True) as progress:
             task = progress.add_task(title, total=None, detail="starting …")
 
             def update(*news: Any) -> None:

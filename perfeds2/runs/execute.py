@@ -96,7 +96,7 @@ def compare(
     """
     not_in_a_worker("compare")
     spec = spec_from(**settings)
-    refuse_days(spec, yes=yes)
+    refuse_days([spec], yes=yes)
     if out is None:
         return execute(spec, "compare", None, watch=watch, together=together)
     folder = open_folder(Path(out), spec)
@@ -112,35 +112,28 @@ def not_in_a_worker(what: str) -> None:
         )
 
 
-def refuse_days(spec: Spec, *, yes: bool, trains: bool = True) -> None:
+def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:
     """Refuse what would take more than a day of this machine, by the pace of its first rounds and its arithmetic."""
-    if yes:
-        return
-    seed = spec.run.seeds[0]
-    cell, needed_s, rounds = make_cell(spec, seed), 0.0, 0.0
-    work = 6.0 * parameters(model_of(spec)) / 2e10  # seconds a sample: forward and backward, at 20 Gflop/s
-    for algorithm in make_algorithms(spec, cell, seed):
-        probe, samples, began = 8, algorithm.learner.samples, time.perf_counter()
-        played = next(_probe(spec, cell, algorithm, probe))
-        pace_s = (time.perf_counter() - began) / probe
-        if spec.run.rounds is not None:
-            expected = float(spec.run.rounds)
-        else:
-            assert spec.run.horizon_s is not None
-            expected = spec.run.horizon_s / max(played.end_s / max(played.rounds, 1), 1e-12)
-        rounds = max(rounds, expected)
-        needed_s += expected * (pace_s + (work * samples * algorithm.protocol.quorum if trains else 0.0))
-    days = needed_s * len(spec.run.seeds) / DAY_S
+    some = specs[:: max(1, len(specs) // 16)]  # of a sweep
+    days = 0.0 if yes or not specs else sum(_needed_s(spec, trains) for spec in some) / len(some) * len(specs) / DAY_S
     if days > 1:
         raise InputError(
-            f"this would take about {days:.3g} days of this machine's time ({rounds:.3g} rounds); "
+            f"this would take about {days:.3g} days of this machine's time; "
             f"give a shorter --horizon-s or fewer --rounds, or --yes if you mean it."
         )
 
 
-def _probe(spec: Spec, cell: Any, algorithm: Algorithm, rounds: int) -> Iterator[Timeline]:
-    short = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": rounds, "horizon_s": None})})
-    return make_timelines(short, cell, [algorithm])
+def _needed_s(spec: Spec, trains: bool) -> float:
+    seed, rounds, run = spec.run.seeds[0], 8, spec.run
+    cell, needed_s = make_cell(spec, seed), 0.0
+    short = spec.model_copy(update={"run": run.model_copy(update={"rounds": rounds, "horizon_s": None})})
+    sample_s = 6.0 * parameters(model_of(spec)) / 2e10 if trains else 0.0  # forward and backward, at 20 Gflop/s
+    for algorithm in make_algorithms(spec, cell, seed):
+        began = time.perf_counter()
+        (played,) = make_timelines(short, cell, [algorithm])
+        round_s = (time.perf_counter() - began) / rounds + sample_s * algorithm.learner.samples * played.quorum
+        needed_s += round_s * (run.rounds or (run.horizon_s or 0.0) / max(played.end_s / rounds, 1e-12))
+    return needed_s * len(run.seeds)
 
 
 def execute(

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.task import Recipe
 from perfeds2.runs.crew import Assignment, Crew, Done, Event, Failed, Moved, Started, WaitingLine, crew_here, open_crew
-from perfeds2.runs.execute import not_in_a_worker
+from perfeds2.runs.execute import not_in_a_worker, refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
@@ -102,6 +103,7 @@ def sweep(
     workers: int | None = None,
     retries: int = 2,
     watch: StandingWatch | None = None,
+    yes: bool = False,
 ) -> Sweep:
     """Train every point of a grid: ``sweep({"ues": 20}, {"quorum": [1, 5, 20], "seed": range(3)}, out="runs/a")``.
 
@@ -111,7 +113,7 @@ def sweep(
     """
     not_in_a_worker("sweep")
     values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
-    return run_sweep(make_grid(values, grid), Path(out), on=on, workers=workers, retries=retries, watch=watch)
+    return run_sweep(make_grid(values, grid), Path(out), on=on, workers=workers, retries=retries, watch=watch, yes=yes)
 
 
 def open_sweep(path: Path, grid: Grid) -> None:
@@ -143,10 +145,13 @@ def run_sweep(
     workers: int | None = None,
     retries: int = 2,
     watch: StandingWatch | None = None,
+    yes: bool = False,
 ) -> Sweep:
     """Do what the folder does not have yet, and write the tables. A job that fails is tried again ``retries`` times."""
     if retries < 0:
         raise InputError(f"--retries must be 0 or more, got {retries}.")
+    known = [point.spec for point in grid.points if isinstance(point.spec.task.name.value, Recipe)]
+    refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
     open_sweep(path, grid)
     with alone(path):
         missing = {
@@ -288,7 +293,9 @@ def write_tables(grid: Grid, path: Path) -> None:
                 for seed, found in of_seeds:
                     table.writerows({**values, "algorithm": name, "seed": seed, **row} for row in found["metrics"])
                 if of_seeds:
-                    summary.append({**values, "algorithm": name, **summarise(point.spec, [f for _, f in of_seeds])})
+                    summary.append(
+                        {**values, "algorithm": name, **summarise_point(point.spec, [f for _, f in of_seeds])}
+                    )
         text.flush()
         text.detach()
     heads = list(summary[0]) if summary else [*(axis.name for axis in grid.axes), "algorithm"]
@@ -307,7 +314,7 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
-def summarise(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_point(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One point and algorithm: means over seeds with their 95 % intervals at the end, and when the target was met.
 
     A seed that never met the target counts as later than all others in the median, and leaves no mean.

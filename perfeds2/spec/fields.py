@@ -7,118 +7,47 @@ federation all come from the fields below.
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 import tomli_w
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.spec.names import Kind, Named
+from perfeds2.spec.values import (
+    ALGORITHM,
+    CELL,
+    POLICY,
+    SCHEDULE,
+    SHARES,
+    TASK,
+    AlgorithmName,
+    CellName,
+    Count,
+    Large,
+    List,
+    Metres,
+    NotNegative,
+    PolicyName,
+    Population,
+    Positive,
+    ScheduleName,
+    Seconds,
+    Seed,
+    SharesName,
+    StepSize,
+    TaskName,
+    Usual,
+    read_seeds,
+    read_shares,
+    within,
+    write_shares,
+)
 
 MODES = ("SYN", "S2", "ASY")
-
-
-# ---- what names may stand for
-
-
-@cache
-def _tables() -> dict[str, Mapping[str, Any]]:
-    """The tables beside the objects. Loaded when a name is first looked up: they bring JAX."""
-    from perfeds2.allocation.bandwidth import POLICIES
-    from perfeds2.allocation.schedule import SCHEDULES
-    from perfeds2.allocation.shares import SHARES
-    from perfeds2.learning.datasets import TASKS
-    from perfeds2.network.cell import CELLS
-    from perfeds2.spec.build import ALGORITHMS
-
-    tables = {"task": TASKS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
-    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
-
-
-def _kind(what: str) -> Kind:
-    return Kind(what, lambda: _tables()[what])
-
-
-TASK, CELL, SCHEDULE = _kind("task"), _kind("cell"), _kind("schedule")
-SHARES, POLICY, ALGORITHM = _kind("shares rule"), _kind("bandwidth policy"), _kind("algorithm")
-AS_TEXT = PlainSerializer(str, return_type=str)
-TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
-CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
-ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
-SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
-PolicyName = Annotated[Named, PlainValidator(POLICY.find), AS_TEXT]
-AlgorithmName = Annotated[Named, PlainValidator(ALGORITHM.find), AS_TEXT]
-
-
-# ---- what values may be
-
-
-def _within(low: float, high: float, value: float) -> float:
-    if not low <= value <= high:
-        raise ValueError(f"is out of range; expected from {low:g} to {high:g}")
-    return value
-
-
-def within(low: float, high: float) -> AfterValidator:
-    return AfterValidator(partial(_within, low, high))
-
-
-def _listed(value: Any) -> Any:
-    """A text as a list: ``1,2,5`` or ``[1, 2, 5]``."""
-    if not isinstance(value, str):
-        return value
-    inner = value.strip()
-    if inner.startswith("[") and inner.endswith("]"):
-        inner = inner[1:-1]
-    return [part.strip().strip("'\"") for part in inner.split(",") if part.strip()]
-
-
-def _shares_from(value: Any) -> Any:
-    """A rule by its name, or one number per UE."""
-    if isinstance(value, str) and not ("," in value or value.strip().startswith("[")):
-        return SHARES.find(value)
-    if isinstance(value, Named) or callable(value):
-        return SHARES.find(value)
-    return _listed(value)
-
-
-def _as_written(shares: Any) -> Any:
-    return shares.text if isinstance(shares, Named) else list(shares)
-
-
-def _seeds_from(value: Any) -> Any:
-    """``5`` is 0 to 4; ``3,7`` those two; ``0..9`` a range."""
-    if not isinstance(value, str) or value.strip().startswith("["):
-        return range(value) if isinstance(value, int) and 0 < value < MOST_SEEDS else _listed(value)
-    seeds: list[Any] = []
-    parts = _listed(value)
-    for part in parts:
-        first, dots, last = part.partition("..")
-        if dots and first.strip().isdecimal() and last.strip().isdecimal() and int(last) - int(first) < MOST_SEEDS:
-            seeds += range(int(first), int(last) + 1)
-        elif len(parts) == 1 and part.isdecimal() and int(part) < MOST_SEEDS:
-            seeds += range(int(part))
-        else:
-            seeds.append(part)
-    return seeds
-
-
-MOST_SEEDS = 1_000_000
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# Wide enough for any radio and any machine, narrow enough that no product of them leaves the range of a number.
-Usual = Annotated[Positive, within(1e-9, 1e9)]
-Large = Annotated[Positive, within(1e-9, 1e18)]
-Seconds = Annotated[NotNegative, within(0, 1e9)]
-Metres = Annotated[NotNegative, within(0, 1e9)]
-StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-List = BeforeValidator(_listed)
 
 
 # ---- the settings
@@ -173,8 +102,8 @@ class ProtocolSpec(Section, title="Rounds"):
     quorum: Count | None = setting(None, "A", "A round of the S2 algorithms closes on so many updates.", shown="a quarter of the UEs")  # fmt: skip
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
     stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
-    schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or a planned set: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
-    shares: Annotated[SharesName | tuple[NotNegative, ...], BeforeValidator(_shares_from), PlainSerializer(_as_written)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
+    schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or those who are planned: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
+    shares: Annotated[SharesName | tuple[NotNegative, ...], BeforeValidator(read_shares), PlainSerializer(write_shares)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
     bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 
 
@@ -193,7 +122,7 @@ class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
     algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(ALGORITHM.table()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
-    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_seeds_from), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
     eval_every_s: Positive | None = setting(None, "SECONDS", "Evaluate after so many simulated seconds.", shown="horizon / 60")  # fmt: skip
@@ -232,13 +161,13 @@ class Spec(Section):
         return tomli_w.dumps(self.values())
 
 
-SECTIONS: dict[str, type[Section]] = {
-    "task": TaskSpec,
-    "cell": CellSpec,
-    "protocol": ProtocolSpec,
-    "learning": LearningSpec,
-    "run": RunSpec,
-}
+def sections_of(model: type[Section]) -> dict[str, type[Section]]:
+    """The sections a model is made of, by their names."""
+    fields: dict[str, Any] = {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: kind for name, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+SECTIONS = sections_of(Spec)
 
 
 # ---- the doors
@@ -384,12 +313,20 @@ HORIZON_S = 30.0
 MOST_EVALUATIONS = 1_000_000
 
 
+Sections = TypeVar("Sections", bound=Section)
+
+
+def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
+    """Nested values as a model that is made of sections. Errors are one sentence naming the flag."""
+    try:
+        return model.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise InputError(_sentence(error.errors()[0], sections_of(model))) from None
+
+
 def resolve(values: Mapping[str, Any]) -> Spec:
     """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
-    try:
-        spec = Spec.model_validate(_with_defaults(values))
-    except pydantic.ValidationError as error:
-        raise InputError(_sentence(error.errors()[0])) from None
+    spec = validated(Spec, _with_defaults(values))
     ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
     if cell.distance_m is not None and len(cell.distance_m) != ues:
         raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
@@ -458,16 +395,16 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
 # ---- what is wrong, in a sentence
 
 
-def _sentence(error: Any) -> str:
+def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
     """pydantic's first complaint in our words: the flag, what came, what was expected."""
     location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
     if error["type"] == "extra_forbidden":
         section, *rest = map(str, location)
-        fields = SECTIONS[section].model_fields if rest and section in SECTIONS else SECTIONS
+        fields = sections[section].model_fields if rest and section in sections else sections
         path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
         hint = did_you_mean(rest[0] if rest else section, fields)
         return f"{path} is not a setting; {hint}{'' if hint.endswith('?') else '.'}"
-    flag = _flag_at(location)
+    flag = _flag_at(location, sections)
     match error["type"]:
         case "value_error":
             return f"{flag} {_as_given(came)} {limits['error']}."
@@ -499,8 +436,8 @@ EXPECTED = {  # by the kind of complaint
 }
 
 
-def _flag_at(location: tuple[str | int, ...]) -> str:
+def _flag_at(location: tuple[str | int, ...], sections: Mapping[str, type[Section]]) -> str:
     """How a user names a value on the command line."""
     section, *rest = (str(part) for part in location if not isinstance(part, int))
-    found = next((each for each in settings() if rest and (each.section, each.key) == (section, rest[0])), None)
+    found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
     return found.flag if found is not None else f"section [{section}]"

@@ -44,7 +44,7 @@ def assert_measured(results: list[Result], names: set[str]) -> None:
 
 def replays_draws(data: Shards, seed: int):
     """Which samples replay draws for a job: it is made to draw from samples that are their own numbers."""
-    numbers = Shards(jnp.arange(len(data.y))[:, None], data.y, *(getattr(data, n) for n in ("start", "train", "test")))
+    numbers = Shards(jnp.arange(len(data.y))[:, None], data.y, data.start, data.train_count, data.test_count)
 
     def draw(ue, version):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), ue), version)

@@ -128,7 +128,7 @@ def test_the_server_certificate_is_signed_by_the_authority_for_its_hosts(tmp_pat
     ("words", "sentence"),
     [
         (["federate", "local", "--devices", "3", "--quorum", "7"], "--quorum must be from 1 to the number of UEs, 3"),
-        (["federate", "local", "--slow", "fast"], "--slow takes DEVICE=SECONDS"),
+        (["federate", "local", "--slow", "fast"], "--slow 'fast' names no device"),
         (["federate", "device", "--number", "1", "--server", "a:1"], "holds no ca.crt"),
         (["federate", "local", "--resume", "nowhere"], "holds no federation"),
         (["replay", "nowhere"], "holds no finished run"),

@@ -1,18 +1,21 @@
 """Does every setting go through the federation's door: text out, text in, the same value?"""
 
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import pytest
+import tomli_w
 
 from perfeds2.deployment import setup
 from perfeds2.deployment.fields import CANNOT_BE_FOLLOWED, SETTINGS, DeploymentSpec
 from perfeds2.deployment.flower.site import app_folder
 from perfeds2.deployment.setup import Setup
-from perfeds2.spec.fields import InputError, Spec
+from perfeds2.errors import InputError
+from perfeds2.spec.fields import SECTIONS
 
 OTHER = {  # where a number one higher, or another of the names, is not another value
     "task": "synthetic",
+    "cell": "paper",
     "data-dir": '/a, folder/of "data"',
     "distance-m": [10.0, 20.0, 30.0, 40.0],
     "cpu-hz": [1e8, 3e9],
@@ -33,8 +36,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
 
 def fields():
     """Every field of the spec and of a deployment, with where it is."""
-    sections: dict[str, Any] = {name: field.annotation for name, field in Spec.model_fields.items()}
-    sections["deployment"] = DeploymentSpec
+    sections = SECTIONS | {"deployment": DeploymentSpec}
     return {(name, key): field for name, section in sections.items() for key, field in section.model_fields.items()}
 
 
@@ -53,9 +55,10 @@ def at(told, place):
 
 
 def test_every_setting_travels_and_what_a_federation_cannot_follow_is_refused():
-    assert {*SETTINGS.values(), *CANNOT_BE_FOLLOWED} == set(fields())  # no two have one name
+    places = {name: (each.section, each.key) for name, each in SETTINGS.items()}
+    assert {*places.values(), *CANNOT_BE_FOLLOWED} == set(fields())  # no two have one name
     plain = Setup.from_texts({"devices": 4})
-    for name, place in SETTINGS.items():
+    for name, place in places.items():
         value = other_value(name, fields()[place])
         told = Setup.from_texts({"devices": 4} | {name: str(value)})
         assert at(told, place) != at(plain, place), name
@@ -88,17 +91,30 @@ def test_a_federation_of_the_version_before_is_read():
         ({"devices": 4, "quorum": 9}, "--quorum must be from 1 to the number of UEs, 4"),
         ({"devices": "many"}, "must be a whole number, got 'many'"),
         ({"norm-bound": -1}, "--norm-bound must be greater than 0, got -1."),
-        ({"set-aside-after": 0}, "--set-aside-after must be greater than or equal to 1, got 0."),
-        ({"gather-s": "long"}, "--gather-s must be a valid number, got 'long'."),
-        ({"slow": "5"}, "--slow takes DEVICE=SECONDS, such as 5=20, got '5'."),
-        ({"slow": "5=-1"}, "--slow must be greater than or equal to 0, got '-1'."),
-        ({"cpu-hz": "[1e8, 2e9"}, "cpu-hz must be a list such as [1.0, 2.0], got '[1e8, 2e9'."),
+        ({"set-aside-after": 0}, "--set-aside-after must be at least 1, got 0."),
+        ({"gather-s": "long"}, "--gather-s must be a finite number, got 'long'."),
+        ({"slow": "5"}, "--slow '5' names no device and its seconds; expected DEVICE=SECONDS, such as 5=20."),
+        ({"slow": "5=-1"}, "--slow must be at least 0, got '-1'."),
+        ({"cpu-hz": "[1e8, 2e9"}, "--cpu-hz must be a finite number, got '[1e8'."),
     ],
 )
 def test_what_a_federation_cannot_be_told_is_said_in_one_sentence(given, sentence):
     with pytest.raises(InputError) as refused:
         Setup.from_texts(given)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("reference", ["{file}:what", "trap:what", "digits,{file}:what"])
+@pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if each.kind is not None])
+def test_nothing_that_travels_makes_a_device_run_a_file(name, reference, tmp_path, monkeypatch):
+    trap = tmp_path / "trap.py"
+    trap.write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\nwhat = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = reference.format(file=trap)
+    for given in (text, [text]):
+        with pytest.raises(InputError, match=r"refers to a file or module, .* by --app-module\.$"):
+            Setup.from_toml(tomli_w.dumps({name: given}))
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_what_is_not_in_the_folder_of_an_engine_knows_no_engine():

@@ -11,12 +11,14 @@ import pytest
 
 from perfeds2.allocation.schedule import deficit, longest_gap
 from perfeds2.allocation.shares import equal_shares
+from perfeds2.learning.datasets import digits
+from perfeds2.network.cell import Cell
 from perfeds2.planning import options as options_module
 from perfeds2.planning import plan as module
 from perfeds2.planning.bounds import bound_facts, promises, stacked_samples
 from perfeds2.planning.data import ClosesOn, Plan, Theory
 from perfeds2.planning.options import Option, Scene, make_option, make_scene, realisable_shares
-from perfeds2.planning.pilots import Request, Stand, crossing, fit_law, predicted_s
+from perfeds2.planning.pilots import PlanRequest, Stand, crossing, fit_law, predicted_s
 from perfeds2.planning.plan import make_plan
 from perfeds2.planning.plan import plan as plan_from_python
 from perfeds2.report.plan import print_plan, write_plan
@@ -196,6 +198,16 @@ def test_what_is_written_is_written_alone_and_nothing_before_it_is_known_to_work
     assert not (tmp_path / "other").exists()
 
 
+def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: pytest.MonkeyPatch):
+    scenes: list[Scene] = []
+    monkeypatch.setattr(module, "make_plan", lambda spec, *_, **__: (scenes.append(make_scene(spec)), plan)[1])
+    task = digits(6, 2, 7)
+    plan_from_python(task=task, cell=lambda seed: Cell.draw(6, seed + 5, layout="uniform"), ues=6, quorum=2, batch=10)
+    assert scenes[0].task is task
+    np.testing.assert_array_equal(scenes[0].cell.distance_m, Cell.draw(6, 5, layout="uniform").distance_m)
+    assert (scenes[0].quorum, scenes[0].seed) == (2, 0)
+
+
 # What can be planned.
 
 
@@ -334,7 +346,7 @@ def test_samples_are_the_ues_own(scene: Scene):
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(wrong: dict, message: str):
     with pytest.raises(InputError, match=message):
-        make_plan(small_spec(), Request(**wrong))
+        make_plan(small_spec(), PlanRequest(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -348,4 +360,4 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(wrong: dict, message: st
 )
 def test_a_target_out_of_the_pilots_reach_is_refused_with_how_far_it_got(target: dict, message: str):
     with pytest.raises(InputError, match=message):
-        make_plan(small_spec(), Request(**target, pilot_rounds=20))
+        make_plan(small_spec(), PlanRequest(**target, pilot_rounds=20))

@@ -80,6 +80,17 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
     return build
 
 
+@pytest.fixture
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Called, it makes output go to a terminal of so many columns."""
+
+    def be(width: int = 120) -> None:
+        for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
+            monkeypatch.setenv(name, value)
+
+    return be
+
+
 @pytest.fixture(scope="session")
 def compared(make_run: MakeRun) -> Path:
     """All nine algorithms over three seeds; one run diverged. Read it, do not write to it."""
@@ -117,24 +128,25 @@ def _metrics(
         for seed in seeds:
             noise = np.random.default_rng([seed, len(name)])
             for time_s in np.linspace(0.0, horizon_s, 25):
-                learned = 1 - np.exp(-time_s / SLOW_S.get(mode, 6.0))
-                accuracy = 0.1 + (FINAL.get(objective, 0.8) - 0.1) * learned + noise.normal(0, 0.01)
-                loss = 2.3 - 2.0 * learned * FINAL.get(objective, 0.8) + noise.normal(0, 0.02)
-                if (name, seed) in diverged and time_s > horizon_s / 2:
-                    loss = np.inf
-                rows.append(
-                    {
-                        "algorithm": name,
-                        "seed": seed,
-                        "round": timelines[f"{name}/{seed}"].until(time_s),
-                        "time_s": time_s,
-                        "train_loss": loss + 0.2,
-                        "train_loss_personal": loss,
-                        "test_accuracy": accuracy - 0.08 * learned,
-                        "test_accuracy_personal": accuracy,
-                    }
-                )
+                gone = (name, seed) in diverged and time_s > horizon_s / 2
+                about = {"algorithm": name, "seed": seed, "round": timelines[f"{name}/{seed}"].until(time_s)}
+                learned = made_up_metrics(objective, time_s / SLOW_S.get(mode, 6.0), noise, gone)
+                rows.append(about | {"time_s": time_s} | learned)
     return rows
+
+
+def made_up_metrics(objective: str, progress: float, noise: np.random.Generator, diverged: bool) -> dict[str, float]:
+    """What an evaluation finds after so many times the time it takes to learn."""
+    learned, final = 1 - np.exp(-progress), FINAL.get(objective, 0.8)
+    accuracy = 0.1 + (final - 0.1) * learned + noise.normal(0, 0.01)
+    loss = 2.3 - 2.0 * learned * final + noise.normal(0, 0.02)
+    loss = np.inf if diverged else loss
+    return {
+        "train_loss": loss + 0.2,
+        "train_loss_personal": loss,
+        "test_accuracy": accuracy - 0.08 * learned,
+        "test_accuracy_personal": accuracy,
+    }
 
 
 def _row(
@@ -167,7 +179,7 @@ def _row(
         "starved": statistic([t.starved.size for t in mine]),
         "time_to_target_s": {"values": times, "reached": len(known), "median": censored_median(times)},
         **{
-            column: statistic([float(table[column].to_numpy()[-1]) for table in of])
+            column: statistic([float(np.asarray(table[column])[-1]) for table in of])
             for column in ("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal")
         },
         "diverged": sum((name, seed) in diverged for seed in seeds),

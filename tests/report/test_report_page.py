@@ -24,7 +24,7 @@ def page_of(folder: Path, tmp_path: Path) -> str:
     """The page of a copy, so that folders shared between tests stay as they are."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, dirs_exist_ok=True)
-    return write_report(copy).read_text()
+    return write_report(str(copy)).read_text()
 
 
 def charts_of(page: str) -> dict[str, list[dict]]:

@@ -42,7 +42,7 @@ def test_the_same_folder_gives_the_same_bytes(make_run, tmp_path: Path):
 
 def test_a_simulation_has_the_figures_of_its_timeline(make_run):
     folder = make_run(command="simulate", seeds=[0], algorithms=[("PerFedS2", "PerFed", "S2")])
-    written = write_paper_figures(folder)
+    written = write_paper_figures(str(folder))
     assert {path.stem for path in written} == {"activity", "staleness", "shares", "table"}
     assert {path.parent for path in written} == {folder / "figures"}
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_report_in_browser as in_browser
+from conftest import SLOW_S, made_up_metrics
 from matplotlib.image import imread
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -23,15 +24,12 @@ from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, F
 from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
 from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
-from perfeds2.report.reproduction import line_styles, load_panels, write_figure
-from perfeds2.report.reproduction_page import write_page
+from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
 
 browser = in_browser.browser
 EVIL = in_browser.EVIL
-FINAL = {"FedAvg": 0.8, "FedProx": 0.81, "PerFed": 0.93}  # made-up personalised accuracy
-SLOW_S = {"SYN": 12.0, "S2": 5.0, "ASY": 7.0}
 
 
 def ordered_colours(names: str) -> list[str]:
@@ -53,15 +51,11 @@ def numbers_of(figure: Figure, seeds: int = 3, diverged: tuple[str, int] | None 
             for seed in range(seeds):
                 noise = np.random.default_rng([seed, place])
                 for step, time_s in enumerate(np.linspace(0, 60, 31)):
-                    learned = 1 - np.exp(-time_s / SLOW_S[mode] / (1 + 0.3 * place))
-                    accuracy = 0.1 + (FINAL[objective] - 0.1) * learned + noise.normal(0, 0.01)
-                    loss = 2.3 - 2.0 * learned * FINAL[objective] + noise.normal(0, 0.02)
-                    loss = np.inf if diverged == (line.label, seed) and time_s > 30 else loss
+                    gone = diverged == (line.label, seed) and time_s > 30
                     rows.append(
                         {"figure": figure.name, "panel": panel.title, "task": panel.task, "line": line.label}
                         | {"algorithm": line.algorithm, "seed": seed, "round": step, "time_s": time_s}
-                        | {"train_loss": loss + 0.2, "train_loss_personal": loss}
-                        | {"test_accuracy": accuracy - 0.05, "test_accuracy_personal": accuracy}
+                        | made_up_metrics(objective, time_s / SLOW_S[mode] / (1 + 0.3 * place), noise, gone)
                     )
     return pd.DataFrame(rows)
 
@@ -209,10 +203,8 @@ def test_the_terminal_shows_difference_times_verdict_and_counts(capsys: pytest.C
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_the_ledger_fits_the_terminal_and_loses_nothing(capsys, monkeypatch, width: int):
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
+def test_the_ledger_fits_the_terminal_and_loses_nothing(capsys, on_a_terminal, width: int):
+    on_a_terminal(width)
     print_ledger(FOUR)
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, out.splitlines())) <= width

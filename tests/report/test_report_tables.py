@@ -85,9 +85,8 @@ def test_the_table_of_a_simulation_or_of_two_seeds_has_what_there_is(make_run, t
 
 
 @pytest.mark.parametrize(("width", "tables"), [(90, 2), (150, 1)])
-def test_the_summary_fits_the_terminal(compared: Path, capsys, monkeypatch, width: int, tables: int):
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
-        monkeypatch.setenv(name, value)
+def test_the_summary_fits_the_terminal(compared: Path, capsys, on_a_terminal, width: int, tables: int):
+    on_a_terminal(width)
     print_summary(json.loads((compared / "summary.json").read_text()))
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, out.splitlines())) <= width

@@ -17,12 +17,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.fixture
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "120")):
-        monkeypatch.setenv(name, value)
-
-
 def test_a_piped_command_says_a_line_every_ten_seconds_and_its_end(clock, capsys):
     with terminal.progress(False, "compare") as tell:
         for clock[0] in (0.0, 1.0, 3.0, 5.0, 12.0, 14.0, 24.0, 33.0):
@@ -84,8 +78,8 @@ def test_ctrl_c_is_heeded_at_every_step(quiet: bool, news: tuple):
             console._interrupted.clear()
 
 
-@pytest.mark.usefixtures("on_a_terminal")
-def test_quiet_shows_nothing(clock, capsys):
+def test_quiet_shows_nothing(clock, capsys, on_a_terminal):
+    on_a_terminal()
     with terminal.progress(True, "compare") as tell, terminal.download(True, "mnist") as tell_bytes:
         clock[0] = 60.0
         tell(0.5, "PerFedS2", "")
@@ -95,8 +89,8 @@ def test_quiet_shows_nothing(clock, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("on_a_terminal")
-def test_a_terminal_gets_a_bar_that_goes_and_a_picture_that_stays(capsys):
+def test_a_terminal_gets_a_bar_that_goes_and_a_picture_that_stays(capsys, on_a_terminal):
+    on_a_terminal()
     with terminal.progress(False, "compare") as tell:
         tell(0.25, "[b]Mine[/b] seed 1", "simulated 4 s")
     with terminal.download(False, "mnist") as tell_bytes:

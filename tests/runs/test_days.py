@@ -1,7 +1,8 @@
-"""Is a run that would take days refused before it begins?"""
+"""Is what would take days refused in a sentence, before anything is written?"""
 
 import pytest
 
+from perfeds2 import compare, sweep
 from perfeds2.errors import InputError
 from perfeds2.learning.task import parameters
 from perfeds2.runs import execute
@@ -12,20 +13,28 @@ from perfeds2.spec.fields import spec_from
 RUN = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 5, "algorithms": ["FedAvgS2"]}
 
 
-def test_a_horizon_of_a_geological_age_is_one_sentence():
-    spec = spec_from(**RUN, horizon_s=1e30, eval_every_s=1e29, seeds=[0])
-    with pytest.raises(InputError, match=r"would take about \S+ days .* give a shorter --horizon-s or .* --yes"):
-        refuse_days(spec, yes=False)
-    refuse_days(spec, yes=True)
+@pytest.mark.parametrize("long", [{"horizon_s": 1e30}, {"rounds": 1_000_000_000}], ids=["seconds", "rounds"])
+def test_a_run_of_a_geological_age_is_refused_and_leaves_nothing(tmp_path, long):
+    settings = {**RUN, **long, "seeds": [0]}
+    with pytest.raises(
+        InputError, match=r"would take about \S+ days of this machine's time; give a shorter --horizon-s"
+    ):
+        compare(**settings, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"days of this machine's time"):
+        sweep(settings, {"quorum": [1, 2]}, out=tmp_path / "swept")
+    assert list(tmp_path.iterdir()) == []
+    refuse_days([spec_from(**settings)], yes=True)
 
 
-def test_days_are_counted_by_rounds_seeds_and_arithmetic(monkeypatch):
+def test_days_are_counted_by_rounds_seeds_points_and_arithmetic(monkeypatch):
     """On a clock that stands still only the arithmetic counts: 6 operations a weight and sample, 2e10 a second."""
     monkeypatch.setattr(execute.time, "perf_counter", lambda: 0.0)
-    two_seeds, three_seeds = (spec_from(**RUN, rounds=100, seeds=seeds) for seeds in (2, 3))
+    one_seed, two_seeds, three_seeds = (spec_from(**RUN, rounds=100, seeds=seeds) for seeds in (1, 2, 3))
     samples = 100 * 2 * 5  # rounds, quorum, batch
     monkeypatch.setattr(execute, "DAY_S", 2.5 * samples * 6 * parameters(model_of(two_seeds)) / 2e10)
-    refuse_days(two_seeds, yes=False)
-    with pytest.raises(InputError, match=r"about 1\.2 days of this machine's time \(100 rounds\)"):
-        refuse_days(three_seeds, yes=False)
-    refuse_days(three_seeds, yes=False, trains=False)
+    refuse_days([two_seeds], yes=False)
+    with pytest.raises(InputError, match=r"about 1\.2 days of this machine's time"):
+        refuse_days([three_seeds], yes=False)
+    refuse_days([three_seeds], yes=False, trains=False)
+    with pytest.raises(InputError, match="about 40 days"):
+        refuse_days([one_seed] * 100, yes=False)

@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from perfeds2 import Cell, Learner, PerFed, Protocol, compare
+from perfeds2 import Cell, Learner, PerFed, Protocol, compare, plan, sweep
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import Algorithm, make_algorithms, make_cell, make_task, make_timelines
@@ -193,3 +193,37 @@ def test_a_task_for_another_number_of_ues_is_refused():
     task = make_task(spec_from(**SMALL, task="synthetic"), 0)
     with pytest.raises(InputError, match="is for 4 UEs, but there are 5"):
         compare(task=task, ues=5, rounds=2, seeds=[0], algorithms=["PerFedS2"])
+
+
+@pytest.mark.usefixtures("file")
+def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one(tmp_path):
+    base = {**SMALL, "task": "synthetic", "algorithms": ["PerFedS2"]}
+    grid = {"bandwidth": ["equal_share", "mine.py:policy"]}
+    swept = sweep(base, grid, out=tmp_path / "swept", workers=1)
+    assert not swept.failures
+    assert swept.summary.bandwidth.tolist() == ["equal_share", "mine.py:policy"]
+    assert swept.summary.train_loss_mean.nunique() == 1  # it is the same policy
+    (tmp_path / "mine.py").write_text(MINE + "# changed\n")
+    with pytest.raises(InputError, match="it has changed since"):
+        sweep(base, grid, out=tmp_path / "swept")
+    here = sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
+    assert not here.failures
+    assert here.table.bandwidth.unique().tolist() == ["python:" + "test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one.<locals>.<lambda>"]  # fmt: skip
+    with pytest.raises(InputError, match="nobody can tell whether it is the same"):
+        sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
+
+
+def test_a_file_that_starts_a_sweep_when_a_sweep_loads_it_is_told_so(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERFEDS2_WORKER", "1")
+    (tmp_path / "again.py").write_text("from perfeds2 import sweep\nsweep({}, {'seed': [0]}, out='x')\n")
+    with pytest.raises(InputError, match="calls sweep when it is loaded; put that behind if __name__ == '__main__'"):
+        spec_from(bandwidth="again.py:policy")
+
+
+@pytest.mark.usefixtures("file")
+def test_a_plan_is_made_for_an_own_cell_and_task():
+    made = plan(
+        task="mine.py:task", cell="mine.py:FreeSpace", ues=4, batch=4, quorums=[2], stalenesses=[4], pilot_rounds=20
+    )
+    assert (made.task, made.population) == ("task", 4)

@@ -4,7 +4,7 @@ import pytest
 
 from perfeds2.errors import InputError
 from perfeds2.spec.build import ALGORITHMS, protocol_of
-from perfeds2.spec.fields import put_text, read_toml, resolve
+from perfeds2.spec.fields import put_text, read_toml, resolve, settings
 
 
 def test_the_nine_algorithms_have_the_papers_names():
@@ -88,3 +88,39 @@ def test_a_corrupt_spec_file_gets_one_sentence(tmp_path):
             resolve(read_toml(path))
     with pytest.raises(InputError, match="does not exist"):
         read_toml(tmp_path / "none.toml")
+
+
+WRONG = [
+    [],
+    {},
+    {"a": 1},
+    "x",
+    "",
+    -1,
+    float("inf"),
+    True,
+    [1, 2, 3],
+    ["a"],
+    3.7,
+    object(),
+    "a:b",
+    ":",
+    "python:x",
+    b"x",
+]
+
+
+@pytest.mark.parametrize("each", settings(), ids=lambda each: each.keyword)
+def test_whatever_is_wrong_is_said_in_our_words(each):
+    for value in WRONG:
+        said = refusal(each, value)
+        assert said is None or said.startswith(("--", each.section)), said
+        assert not any(word in (said or "") for word in ("Input should", "valid ", "pydantic", "something else", "\n"))
+
+
+def refusal(each, value):
+    try:
+        resolve({each.section: {each.key: value}})
+    except InputError as error:
+        return str(error)
+    return None

@@ -30,7 +30,7 @@ def run_locally(
     setup: Setup,
     path: Path,
     place: Place = Place(),  # noqa: B008 (frozen)
-    show: ShowStatus = lambda _: None,
+    show: ShowStatus | None = None,
     app: Path | None = None,
 ) -> Folder:
     """Run a federation from certificates to report. Every process it starts is over when this returns, however it does.
@@ -56,7 +56,7 @@ def run_locally(
         while not finished:
             parts.keep_up()
             finished = folder.finished
-            if (status := read_status(path)) is not None:
+            if show is not None and (status := read_status(path)) is not None:
                 show(status)
             time.sleep(0.3)
         _await_report(path)

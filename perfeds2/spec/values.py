@@ -1,0 +1,108 @@
+"""What may a setting's value be? Names of things, numbers in their ranges, lists; each reads a text as well as a value."""
+
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
+
+from perfeds2.spec.names import Kind, Named
+
+# ---- what names may stand for
+
+
+@cache
+def _tables() -> dict[str, Mapping[str, Any]]:
+    """The tables beside the objects. Loaded when a name is first looked up: they bring JAX."""
+    from perfeds2.allocation.bandwidth import POLICIES
+    from perfeds2.allocation.schedule import SCHEDULES
+    from perfeds2.allocation.shares import SHARES
+    from perfeds2.learning.datasets import TASKS
+    from perfeds2.network.cell import CELLS
+    from perfeds2.spec.build import ALGORITHMS
+
+    tables = {"task": TASKS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
+    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
+
+
+def _kind(what: str) -> Kind:
+    return Kind(what, lambda: _tables()[what])
+
+
+TASK, CELL, SCHEDULE = _kind("task"), _kind("cell"), _kind("schedule")
+SHARES, POLICY, ALGORITHM = _kind("shares rule"), _kind("bandwidth policy"), _kind("algorithm")
+AS_TEXT = PlainSerializer(str, return_type=str)
+TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
+CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
+ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
+SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
+PolicyName = Annotated[Named, PlainValidator(POLICY.find), AS_TEXT]
+AlgorithmName = Annotated[Named, PlainValidator(ALGORITHM.find), AS_TEXT]
+
+
+# ---- what values may be
+
+
+def _within(low: float, high: float, value: float) -> float:
+    if not low <= value <= high:
+        raise ValueError(f"is out of range; expected from {low:g} to {high:g}")
+    return value
+
+
+def within(low: float, high: float) -> AfterValidator:
+    return AfterValidator(partial(_within, low, high))
+
+
+def read_list(value: Any) -> Any:
+    """A text as a list: ``1,2,5`` or ``[1, 2, 5]``."""
+    if not isinstance(value, str):
+        return value
+    inner = value.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1]
+    return [part.strip().strip("'\"") for part in inner.split(",") if part.strip()]
+
+
+def read_shares(value: Any) -> Any:
+    """A rule by its name, or one number per UE."""
+    if isinstance(value, str) and not ("," in value or value.strip().startswith("[")):
+        return SHARES.find(value)
+    if isinstance(value, Named) or callable(value):
+        return SHARES.find(value)
+    return read_list(value)
+
+
+def write_shares(shares: Any) -> Any:
+    return shares.text if isinstance(shares, Named) else list(shares)
+
+
+def read_seeds(value: Any) -> Any:
+    """``5`` is 0 to 4; ``3,7`` those two; ``0..9`` a range."""
+    if not isinstance(value, str) or value.strip().startswith("["):
+        return range(value) if isinstance(value, int) and 0 < value < MOST_SEEDS else read_list(value)
+    seeds: list[Any] = []
+    parts = read_list(value)
+    for part in parts:
+        first, dots, last = part.partition("..")
+        if dots and first.strip().isdecimal() and last.strip().isdecimal() and int(last) - int(first) < MOST_SEEDS:
+            seeds += range(int(first), int(last) + 1)
+        elif len(parts) == 1 and part.isdecimal() and int(part) < MOST_SEEDS:
+            seeds += range(int(part))
+        else:
+            seeds.append(part)
+    return seeds
+
+
+MOST_SEEDS = 1_000_000
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Wide enough for any radio and any machine, narrow enough that no product of them leaves the range of a number.
+Usual = Annotated[Positive, within(1e-9, 1e9)]
+Large = Annotated[Positive, within(1e-9, 1e18)]
+Seconds = Annotated[NotNegative, within(0, 1e9)]
+Metres = Annotated[NotNegative, within(0, 1e9)]
+StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+List = BeforeValidator(read_list)
