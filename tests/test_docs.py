@@ -41,6 +41,7 @@ def file_of(block):
 STUDY = ROOT / "docs" / "study.md"  # tests/test_study.py runs it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [path for path in DOCS if python_blocks(path) and path != STUDY], ids=lambda path: path.name
 )

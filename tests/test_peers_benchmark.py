@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PEERS = Path(__file__).resolve().parents[1] / "benchmarks" / "peers"
 
 

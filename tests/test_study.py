@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TEXT = (Path(__file__).parent.parent / "docs" / "study.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_study_runs_as_a_script_and_from_the_command_line_alone(tmp_path, monkeypatch):
     make_data, study = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert study.count("\n") <= 40

@@ -23,6 +23,8 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.spec.fields import InputError
 
+pytestmark = pytest.mark.slow
+
 SMALL = MLP((12, 8, 10))
 
 

@@ -18,6 +18,8 @@ from perfeds2.deployment.flower.local import free_port
 from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import MARK, Processes, is_alive, marked
 
+pytestmark = pytest.mark.slow
+
 
 def says(path, pattern, timeout_s=120):
     """Wait until a log says something."""
@@ -29,7 +31,6 @@ def says(path, pattern, timeout_s=120):
     raise AssertionError(f"{path} never said {pattern}:\n{path.read_text(errors='replace') if path.exists() else ''}")
 
 
-@pytest.mark.slow
 def test_four_devices_train_over_tls_strangers_are_refused_and_nothing_is_left_running(tmp_path):
     out = tmp_path / "run"
     with Drill(out, "--devices", "4", "--quorum", "2", "--max-staleness", "3", "--rounds", "3") as drill:

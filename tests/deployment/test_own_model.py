@@ -26,6 +26,7 @@ def test_the_example_has_at_most_twenty_lines():
     assert len(lines) <= 20
 
 
+@pytest.mark.slow
 def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
     pytest.importorskip("equinox")
     module = tmp_path / "my_task.py"

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import sys, jax, jax.numpy as jnp
 from perfeds2.learning.compiled import keep_compiled
@@ -23,7 +25,6 @@ def run(folder, **more):
     return done.stdout.splitlines()
 
 
-@pytest.mark.slow
 def test_what_is_compiled_is_kept_and_does_no_harm_when_broken(tmp_path):
     folder = tmp_path / "xla"
     used, expected = run(folder)
@@ -41,7 +42,6 @@ def test_what_is_compiled_is_kept_and_does_no_harm_when_broken(tmp_path):
     assert run(folder) == [used, expected]
 
 
-@pytest.mark.slow
 def test_nothing_is_kept_where_nothing_can_be_or_shall_be(tmp_path):
     (tmp_path / "file").write_text("")
     off, expected = run("off")

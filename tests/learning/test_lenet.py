@@ -8,6 +8,8 @@ from curvature import assert_hessian_is_what_differences_say
 
 from perfeds2.learning.models.lenet import LeNet, patches, pool
 
+pytestmark = pytest.mark.slow
+
 
 def pixels(*shape):
     return jnp.asarray(np.random.default_rng(0).integers(0, 256, shape), jnp.uint8)
@@ -62,7 +64,6 @@ def test_batches_of_batches_are_as_good_as_one():
     np.testing.assert_allclose(together[1], model(params, x[1]), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_hessian_is_what_differences_of_gradients_say():
     with jax.enable_x64(True):
         model = LeNet(side=16, channels=(3, 2, 3), dense=(5, 4, 3))

@@ -8,6 +8,8 @@ from curvature import assert_hessian_is_what_differences_say
 
 from perfeds2.learning.models.lstm import LSTM
 
+pytestmark = pytest.mark.slow
+
 
 def letters(*shape, of=80):
     return jnp.asarray(np.random.default_rng(0).integers(0, of, shape), jnp.uint8)
@@ -55,7 +57,6 @@ def test_batches_of_batches_are_as_good_as_one():
     np.testing.assert_allclose(together[1], model(params, x[1]), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_hessian_is_what_differences_of_gradients_say():
     with jax.enable_x64(True):
         model = LSTM(letters=6, embedding=2, hidden=3)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import jax, numpy as np, sys
 from dataclasses import replace
@@ -44,7 +46,6 @@ def numbers_with(devices, path):
     return dict(np.load(path))
 
 
-@pytest.mark.slow
 def test_eight_devices_compute_what_one_does(tmp_path):
     """Eleven participants on eight devices: one device has one job less, and fills up with nothing."""
     import numpy as np

@@ -18,6 +18,8 @@ from perfeds2.learning.datasets.sources import DataMissing, find
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.spec.fields import resolve
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
@@ -64,7 +66,6 @@ def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
         assert np.array_equal(x[held], 20 * y[held] + 1)
 
 
-@pytest.mark.slow
 def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
     data = cifar100_data(4, 30, 0, folder)
     colours = np.asarray(data.x).reshape(-1, 3, 1024).swapaxes(1, 2).reshape(-1, 3)

@@ -114,6 +114,7 @@ def test_evaluations_take_the_learners_alpha_else_the_objectives_else_the_papers
     assert Learner(FedProx(0.2)).personal_step == 0.03
 
 
+@pytest.mark.slow
 def test_local_steps_upload_the_sum_of_the_steps_gradients():
     """Two synchronous UEs, one round, m local steps: the mean of the local models, as FedAvg has it."""
     task = digits(2, 5, 0)
@@ -171,6 +172,7 @@ def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
     )
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 12),
     seed=st.integers(0, 50),

@@ -26,6 +26,8 @@ from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 
+pytestmark = pytest.mark.slow
+
 TASKS = [digits(6, 3, seed) for seed in range(3)]
 
 

@@ -13,6 +13,7 @@ from perfeds2.report.results import print_summary
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_diverged_run_is_marked_everywhere_and_breaks_nothing(tmp_path, capsys, stop):
     comparison = compare(**SETTINGS, seeds=(0, 1), beta=1e30, stop_when_diverged=stop, out=tmp_path / "run")

@@ -5,6 +5,8 @@ import pytest
 from perfeds2 import compare
 from perfeds2.runs import checkpoint, execute
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
 
 
@@ -16,7 +18,6 @@ def assert_close(ours, theirs):
         assert next(numbers) == pytest.approx(next(numbers), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_seeds_together_give_the_tables_of_seeds_apart():
     apart, both = (compare(**SETTINGS, seeds=(0, 1), together=together) for together in (False, True))
     assert_close(both.rows, apart.rows)

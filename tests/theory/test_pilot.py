@@ -10,6 +10,8 @@ import pytest
 
 from perfeds2.theory.pilot import ConstantEstimate, _spectral_norm, _summary, measure
 
+pytestmark = pytest.mark.slow
+
 N, M, D = 4, 6, 5  # UEs, samples each, parameters
 
 
@@ -120,7 +122,6 @@ def test_a_cubic_bends_at_its_own_rate():
     assert found.gradient_noise.value == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_softmax_regression_stays_below_its_analytic_smoothness():
     """The Hessian of a softmax loss is at most ½·mean‖x‖² (a spectral norm of diag(p) − ppᵀ is at most ½)."""
     rng = np.random.default_rng(0)

@@ -27,6 +27,7 @@ def assert_agrees(run: Run, rounds: int) -> None:
     np.testing.assert_allclose(timeline.time_s, [one.time_s for one in history], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @given(runs(max_ues=50), st.integers(1, 25))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_simulate_agrees_with_processes_on_random_cells(run: Run, rounds: int):
