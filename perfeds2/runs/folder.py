@@ -25,6 +25,7 @@ from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.spec.fields import Spec, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
+FILES = {"run": "spec.toml", "sweep": "sweep.toml"}  # what says whose folder it is
 DONE = ".parts.done"  # parts that are no longer needed
 
 
@@ -75,9 +76,6 @@ def open_folder(path: Path, spec: Spec) -> Folder:
         if not folder.finished:
             folder.parts.mkdir(exist_ok=True)
     return folder
-
-
-FILES = {"run": "spec.toml", "sweep": "sweep.toml"}  # what says whose folder it is
 
 
 def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:
