@@ -44,7 +44,7 @@ def test_every_public_name_can_be_imported():
     import perfeds2
 
     for name in perfeds2.__all__:
-        assert getattr(perfeds2, name).__name__
+        assert callable(getattr(perfeds2, name))
     assert len(perfeds2.__all__) <= 20
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         perfeds2.nonsense  # noqa: B018
