@@ -9,66 +9,46 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from perfeds2.allocation.bandwidth import Uplink, equal_share
-    from perfeds2.learning.datasets import digits, synthetic
-    from perfeds2.learning.evaluate import evaluate
-    from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-    from perfeds2.learning.replay import Learner, replay
-    from perfeds2.learning.task import Task
-    from perfeds2.network.cell import Cell
-    from perfeds2.planning.plan import plan
-    from perfeds2.runs.execute import Comparison, compare
-    from perfeds2.runs.sweep import sweep
-    from perfeds2.spec.build import Algorithm
-    from perfeds2.timeline.rounds import Protocol
-    from perfeds2.timeline.simulate import simulate
-    from perfeds2.timeline.timeline import Timeline
+    from perfeds2.allocation.bandwidth import Uplink as Uplink
+    from perfeds2.allocation.bandwidth import equal_share as equal_share
+    from perfeds2.learning.datasets import digits as digits
+    from perfeds2.learning.datasets import synthetic as synthetic
+    from perfeds2.learning.evaluate import evaluate as evaluate
+    from perfeds2.learning.objectives import FedAvg as FedAvg
+    from perfeds2.learning.objectives import FedProx as FedProx
+    from perfeds2.learning.objectives import PerFed as PerFed
+    from perfeds2.learning.replay import Learner as Learner
+    from perfeds2.learning.replay import replay as replay
+    from perfeds2.learning.task import Task as Task
+    from perfeds2.network.cell import Cell as Cell
+    from perfeds2.planning.plan import plan as plan
+    from perfeds2.runs.execute import Comparison as Comparison
+    from perfeds2.runs.execute import compare as compare
+    from perfeds2.runs.sweep import sweep as sweep
+    from perfeds2.spec.build import Algorithm as Algorithm
+    from perfeds2.timeline.rounds import Protocol as Protocol
+    from perfeds2.timeline.simulate import simulate as simulate
+    from perfeds2.timeline.timeline import Timeline as Timeline
 
-_HOME = {
-    "Cell": "network.cell",
-    "Uplink": "allocation.bandwidth",
-    "equal_share": "allocation.bandwidth",
-    "Protocol": "timeline.rounds",
-    "Timeline": "timeline.timeline",
-    "simulate": "timeline.simulate",
-    "Task": "learning.task",
-    "digits": "learning.datasets",
-    "synthetic": "learning.datasets",
-    "FedAvg": "learning.objectives",
-    "FedProx": "learning.objectives",
-    "PerFed": "learning.objectives",
-    "Learner": "learning.replay",
-    "replay": "learning.replay",
-    "evaluate": "learning.evaluate",
-    "Algorithm": "spec.build",
-    "compare": "runs.execute",
-    "Comparison": "runs.execute",
-    "sweep": "runs.sweep",
-    "plan": "planning.plan",
+_NAMES = {  # by the module they are in
+    "allocation.bandwidth": ("Uplink", "equal_share"),
+    "learning.datasets": ("digits", "synthetic"),
+    "learning.evaluate": ("evaluate",),
+    "learning.objectives": ("FedAvg", "FedProx", "PerFed"),
+    "learning.replay": ("Learner", "replay"),
+    "learning.task": ("Task",),
+    "network.cell": ("Cell",),
+    "planning.plan": ("plan",),
+    "runs.execute": ("Comparison", "compare"),
+    "runs.sweep": ("sweep",),
+    "spec.build": ("Algorithm",),
+    "timeline.rounds": ("Protocol",),
+    "timeline.simulate": ("simulate",),
+    "timeline.timeline": ("Timeline",),
 }
-
-__all__ = [
-    "Algorithm",
-    "Cell",
-    "Comparison",
-    "FedAvg",
-    "FedProx",
-    "Learner",
-    "PerFed",
-    "Protocol",
-    "Task",
-    "Timeline",
-    "Uplink",
-    "compare",
-    "digits",
-    "equal_share",
-    "evaluate",
-    "plan",
-    "replay",
-    "simulate",
-    "sweep",
-    "synthetic",
-]
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+if not TYPE_CHECKING:  # whose reader takes the names above
+    __all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -78,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOME, "__version__"]

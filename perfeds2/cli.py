@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfeds2.commands import plan, simulate, sweep
+from perfeds2.commands import plan, simulate
 from perfeds2.commands.bench import bench
 from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
@@ -17,6 +17,7 @@ from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
 from perfeds2.commands.run import run
+from perfeds2.commands.sweep import sweep
 from perfeds2.console import hear_interrupts
 
 app = typer.Typer(
@@ -30,8 +31,8 @@ app = typer.Typer(
 app.command(cls=SettingsCommand)(with_settings(compare))
 app.command(cls=SettingsCommand)(with_settings(run))
 app.command(cls=SettingsCommand)(with_settings(simulate.simulate, simulate.LEAVES_OUT))
-app.command(cls=SettingsCommand)(with_settings(plan.plan, plan.LEAVES_OUT, plan.OWN))
-app.command(cls=SettingsCommand)(with_settings(sweep.sweep, own=sweep.OWN))
+app.command(cls=SettingsCommand)(with_settings(plan.plan, plan.LEAVES_OUT))
+app.command(cls=SettingsCommand)(with_settings(sweep))
 app.command()(reproduce)
 app.command()(report)
 app.command()(errata)
@@ -64,9 +65,7 @@ def main() -> None:
         sentence = getattr(error, "format_message", None)  # what the parser itself has to say
         if sentence is None:
             raise
-        told = " ".join(
-            dict.fromkeys(re.split(r"(?<=[.?]) ", sentence()))
-        )  # typer and click both suggest: once is enough
+        told = " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", sentence())))  # typer and click both suggest: once
         see = "a spec goes behind --spec" if "unexpected extra argument" in told and ".toml" in told else "see --help"
         typer.echo(f"perfeds2: {told} ({see})", err=True)
         status = 2

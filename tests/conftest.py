@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 from jaxtyping import install_import_hook
@@ -18,6 +19,9 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no bug
+hypothesis.settings.load_profile("patient")
 
 SHARED = {"plan", "nine", "real", "reproduced", "browser", "earlier", "usual"}  # fixtures that take many seconds
 

@@ -59,11 +59,9 @@ COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
 }
 
 
-def with_settings(
-    command: Callable[..., None], leave_out: Sequence[str] = (), own: Mapping[str, tuple[Any, Any]] | None = None
-) -> Callable[..., None]:
-    """Give a command a flag for every setting, its own flags, and those every command has."""
-    every = {**setting_flags(settings()), **(own or {}), **COMMON}
+def with_settings(command: Callable[..., None], leave_out: Sequence[str] = ()) -> Callable[..., None]:
+    """Give a command, besides its own flags, one for every setting, and those every command has."""
+    every = setting_flags(settings()) | COMMON
     return with_flags(command, {name: each for name, each in every.items() if name not in leave_out})
 
 

@@ -11,23 +11,23 @@ from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
 PANEL = {"rich_help_panel": "Sweep"}
-OWN: dict[str, tuple[Any, Any]] = {
-    "file": (Path | None, typer.Argument(None, help="A TOML file that stands for all flags; flags and the grid go over it.", metavar="[SPEC]", show_default=False)),
-    "grid": (list[str] | None, flag("--grid", "A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.", "NAME=VALUES", **PANEL)),
-    "on": (str, flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL)),
-    "workers": (int | None, flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL)),
-    "retries": (int, flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL)),
-}  # fmt: skip
 
 
-def sweep(**given: Any) -> None:
+def sweep(
+    file: Path | None = typer.Argument(None, help="A TOML file that stands for all flags; flags and the grid go over it.", metavar="[SPEC]", show_default=False),
+    grid: list[str] | None = flag("--grid", "A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.", "NAME=VALUES", **PANEL),
+    on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
+    workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
+    retries: int = flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL),
+    **given: Any,
+) -> None:  # fmt: skip
     """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
 
     Runs on all cores (or GPUs) of this machine, or on a Ray cluster. The output folder gets sweep.csv (a row per point,
     algorithm, seed and evaluation), sweep_summary.csv and a chart. What is finished is never lost: the same command with
     --out, or --resume DIR, goes on.
     """
-    quiet, resume, out = (given.pop(name) for name in ("quiet", "resume", "out"))
+    quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
     place: list[Path] = []
     failures = 0
     with guarded("sweep", place):
@@ -35,24 +35,22 @@ def sweep(**given: Any) -> None:
         from perfeds2.runs.grid import grid_from_flags
         from perfeds2.runs.sweep import read_sweep, run_sweep
 
-        how = {name: given.pop(name) for name in ("on", "workers", "retries", "yes")}
-        spec_file, texts = given.pop("file"), given.pop("grid") or []
         also, assignments, flags = take_settings(given)
         if resume is not None:
-            if spec_file or also or texts or assignments or flags or out:
+            if file or also or grid or assignments or flags or out:
                 raise InputError(
                     "--resume takes everything from the folder's sweep.toml; give it without other settings."
                 )
-            grid = read_sweep(resume)
+            points = read_sweep(resume)
         else:
-            if spec_file and also:
-                raise InputError(f"the spec is given twice: {spec_file} and --spec {also}; give one of them.")
-            values = nested_values(spec_file or also, flags, assignments, {"algorithms": ["PerFedS2"]})
-            grid = grid_from_flags(values, texts, flags)
+            if file and also:
+                raise InputError(f"the spec is given twice: {file} and --spec {also}; give one of them.")
+            values = nested_values(file or also, flags, assignments, {"algorithms": ["PerFedS2"]})
+            points = grid_from_flags(values, grid or [], flags)
         path = resume or new_folder(out, "sweep")
         place.append(path)
         with progress(quiet) as watch:
-            swept = run_sweep(grid, path, **how, watch=watch)
+            swept = run_sweep(points, path, on=on, workers=workers, retries=retries, watch=watch, yes=yes)
         drawn = write_chart(swept)
         failures = len(swept.failures)
         if quiet:
@@ -60,7 +58,7 @@ def sweep(**given: Any) -> None:
         else:
             print_sweep(swept)
             written = (path / "sweep.csv", path / "sweep_summary.csv", *drawn)
-            typer.echo("\n".join(f"Wrote: {file}" for file in written))
+            typer.echo("\n".join(f"Wrote: {each}" for each in written))
         if failures:
             typer.echo(f"Try what failed again with: perfeds2 sweep --resume {shlex.quote(str(path))}", err=True)
     if failures:

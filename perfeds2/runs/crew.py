@@ -166,7 +166,7 @@ def _visible(gpu: int) -> str:
 class _Worker:
     """A process that does one job after the other. What it says arrives in an inbox; None when it has ended."""
 
-    def __init__(self, inbox: "queue.SimpleQueue[tuple[_Worker, Reply | None]]", env: dict[str, str], log: Path):
+    def __init__(self, place: int, inbox: "Inbox", env: dict[str, str], log: Path) -> None:
         code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from perfeds2.runs.worker import main; main()"
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(  # noqa: S603
@@ -179,6 +179,7 @@ class _Worker:
                 encoding="utf-8",
                 start_new_session=True,  # an interrupt from the keyboard is for the one who asked
             )
+        self.place = place
         self.job: Assignment | None = None
         self.shape: str | None = None  # of the last job
         self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
@@ -191,7 +192,7 @@ class _Worker:
             self.process.stdin.write(json.dumps([spec.values() for spec in job.specs]) + "\n")
             self.process.stdin.flush()
 
-    def _read(self, inbox: "queue.SimpleQueue[tuple[_Worker, Reply | None]]") -> None:
+    def _read(self, inbox: "Inbox") -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith("\n"):  # else it died in the middle of a word
@@ -216,10 +217,13 @@ class _Worker:
         return f"its process ended with status {status}"
 
 
+Inbox = queue.SimpleQueue[tuple[_Worker, Reply | None]]
+
+
 def _on_processes(
     line: WaitingLine, count: int, environment: Callable[[int], dict[str, str]], log: Path
 ) -> Iterator[Event]:
-    inbox: queue.SimpleQueue[tuple[_Worker, Reply | None]] = queue.SimpleQueue()
+    inbox: Inbox = queue.SimpleQueue()
     crew: dict[int, _Worker] = {}
     try:
         while True:
@@ -227,7 +231,7 @@ def _on_processes(
                 if not line:
                     break
                 if place not in crew:
-                    crew[place] = _Worker(inbox, environment(place), log)
+                    crew[place] = _Worker(place, inbox, environment(place), log)
                 worker = crew[place]
                 if worker.job is None:
                     busy = [other.shape for other in crew.values() if other.job is not None and other.shape is not None]
@@ -237,10 +241,7 @@ def _on_processes(
             if all(worker.job is None for worker in crew.values()):
                 return
             worker, reply = inbox.get()
-            place = next((place for place, other in crew.items() if other is worker), None)
-            if place is None:
-                continue
-            job = worker.job
+            place, job = worker.place, worker.job
             if reply is None:  # another takes its place when there is work
                 del crew[place]
                 worker.end()

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.spec.fields import Spec, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
+FILES = {"run": "spec.toml", "sweep": "sweep.toml"}  # what says whose folder it is
 DONE = ".parts.done"  # parts that are no longer needed
 
 
@@ -67,29 +68,32 @@ class Folder:
 def open_folder(path: Path, spec: Spec) -> Folder:
     """Make a folder for a run, or find it again. Refuses one that holds something else."""
     folder = Folder(path)
-    if spec.unwritten and (path / "spec.toml").exists():
-        raise InputError(
-            f"--out {path} holds a run, and {spec.unwritten[0]} is written down nowhere, so nobody can tell whether it is "
-            f"the same; choose another folder, or put it into a file."
-        )
-    claim_folder(path, "spec.toml", spec.to_toml(), "run", lambda: resolve(read_toml(path / "spec.toml")).to_toml())
+    claim_folder(path, "run", spec.to_toml(), lambda: resolve(read_toml(path / "spec.toml")).to_toml(), spec.unwritten)
     with _refusing(path):
-        _clear(folder)
+        for place in (path, folder.parts):  # away with what a killed process had begun
+            clear_unfinished(place)
+        shutil.rmtree(path / DONE, ignore_errors=True)
         if not folder.finished:
             folder.parts.mkdir(exist_ok=True)
     return folder
 
 
-def claim_folder(path: Path, name: str, text: str, what: str, read: Callable[[], str]) -> None:
-    """Make a folder for what the text says, written to the file of that name; or find it again with the same meaning.
+def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:
+    """Make a folder for a run or a sweep, with a file that holds the text; or find it again with the same meaning.
 
-    ``read`` tells what the file that is there would say if it were written today.
+    ``read`` tells what the file that is there would say if it were written today; ``unwritten`` is what no text can say.
     """
     with _refusing(path):
+        name = FILES[what]
         known = path / name
         if path.exists() and not path.is_dir():
             raise InputError(f"--out {path} is a file; expected a folder.")
         if known.exists():
+            if unwritten:
+                raise InputError(
+                    f"--out {path} holds a {what}, and {unwritten[0]} is written down nowhere, so nobody can tell whether "
+                    f"it is the same; choose another folder, or put it into a file."
+                )
             if known.read_text(encoding="utf-8") != text and read() != text:
                 raise InputError(
                     f"--out {path} already holds a different {what} (see {known}); choose another folder, or delete it."
@@ -99,13 +103,6 @@ def claim_folder(path: Path, name: str, text: str, what: str, read: Callable[[],
         path.mkdir(parents=True, exist_ok=True)
         if not known.exists():
             write_text(known, text)  # before anything else: whose folder it is
-
-
-def _clear(folder: Folder) -> None:
-    """Away with what a killed process had begun."""
-    for place in (folder.path, folder.parts):
-        clear_unfinished(place)
-    shutil.rmtree(folder.path / DONE, ignore_errors=True)
 
 
 @contextmanager

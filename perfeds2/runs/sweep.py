@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,20 +27,13 @@ from perfeds2.runs.execute import not_in_a_worker, refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
+from perfeds2.runs.worker import FACTS
 from perfeds2.spec.fields import Spec, nested, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_TOGETHER = 64  # runs of one assignment where they are trained at once: what a kill can cost
-FACTS = {  # of a timeline: their names in the summary
-    "rounds": "rounds_mean",
-    "merges": "merges_mean",
-    "staleness_mean": "staleness_mean",
-    "seconds_per_round": "seconds_per_round_mean",
-    "waiting_share": "waiting_share_mean",
-    "wasted_share": "wasted_share_mean",
-}
 
 
 @dataclass(frozen=True)
@@ -118,12 +111,7 @@ def sweep(
 
 def open_sweep(path: Path, grid: Grid) -> None:
     """Make a folder for a sweep, or find it again. Refuses one that holds something else."""
-    if grid.unwritten and (path / "sweep.toml").exists():
-        raise InputError(
-            f"--out {path} holds a sweep, and {grid.unwritten[0]} is written down nowhere, so nobody can tell whether it is "
-            f"the same; choose another folder, or put it into a file."
-        )
-    claim_folder(path, "sweep.toml", grid.to_toml(), "sweep", lambda: read_sweep(path).to_toml())
+    claim_folder(path, "sweep", grid.to_toml(), lambda: read_sweep(path).to_toml(), grid.unwritten)
     for folder in (path, *(path / "points").glob("*")):
         clear_unfinished(folder)
 
@@ -157,18 +145,14 @@ def run_sweep(
         missing = {
             point.number: [s for s in grid.seeds if load_result(path, point, s) is None] for point in grid.points
         }
-        failures: list[Failure] = []
-        if any(missing.values()):
-            log = path / "workers.log"
-            crew = _crew(grid, on, workers, log)
-            try:
-                failures = _do(grid, missing, path, crew, retries, watch)
-            finally:
-                write_tables(grid, path)  # whatever is there by now
-            if log.exists() and log.stat().st_size == 0:
-                log.unlink()
-        else:
-            write_tables(grid, path)
+        log = path / "workers.log"
+        crew = _crew(grid, on, workers, log) if any(missing.values()) else None
+        try:
+            failures = [] if crew is None else _do(grid, missing, path, crew, retries, watch)
+        finally:
+            write_tables(grid, path)  # whatever is there by now
+        if log.exists() and log.stat().st_size == 0:
+            log.unlink()
         _write_failures(path, failures)
         return Sweep(path, grid, tuple(failures))
 
@@ -279,31 +263,31 @@ def load_result(path: Path, point: GridPoint, seed: int) -> dict[str, Any] | Non
 
 def write_tables(grid: Grid, path: Path) -> None:
     """sweep.csv and sweep_summary.csv, of what is there."""
-    tidy = [*(axis.name for axis in grid.axes), "algorithm", "seed", "round", "time_s", *METRICS]
-    with write_atomically(path / "sweep.csv") as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        table = csv.DictWriter(text, tidy, lineterminator="\n", extrasaction="ignore")
-        table.writeheader()
-        summary: list[dict[str, Any]] = []
+    axes, summary = [axis.name for axis in grid.axes], list[dict[str, Any]]()
+
+    def tidy() -> Iterator[dict[str, Any]]:
+        """A row per evaluation; what a point says on the whole is summed up on the way."""
         for point in grid.points:
             results = [result for seed in grid.seeds if (result := load_result(path, point, seed)) is not None]
-            values = {axis.name: _cell(value) for axis, value in zip(grid.axes, point.values, strict=True)}
+            values = dict(zip(axes, map(_cell, point.values), strict=True))
             for name in [found["algorithm"] for found in results[0]["algorithms"]] if results else []:
-                of_seeds = [(result["seed"], _of(result, name)) for result in results]
-                for seed, found in of_seeds:
-                    table.writerows({**values, "algorithm": name, "seed": seed, **row} for row in found["metrics"])
-                if of_seeds:
-                    summary.append(
-                        {**values, "algorithm": name, **summarise_point(point.spec, [f for _, f in of_seeds])}
-                    )
-        text.flush()
+                of_seeds = [_of(result, name) for result in results]
+                for result, found in zip(results, of_seeds, strict=True):
+                    row = {**values, "algorithm": name, "seed": result["seed"]}
+                    yield from (row | each for each in found["metrics"])
+                summary.append({**values, "algorithm": name, **summarise_point(point.spec, of_seeds)})
+
+    _write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS], tidy())
+    _write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
+
+
+def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    with write_atomically(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        table = csv.DictWriter(text, heads, lineterminator="\n", extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
         text.detach()
-    heads = list(summary[0]) if summary else [*(axis.name for axis in grid.axes), "algorithm"]
-    lines = io.StringIO(newline="")
-    table = csv.DictWriter(lines, heads, lineterminator="\n")
-    table.writeheader()
-    table.writerows(summary)
-    write_text(path / "sweep_summary.csv", lines.getvalue())
 
 
 def _of(result: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
@@ -331,7 +315,8 @@ def summarise_point(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[s
     }
     for name in METRICS:
         row |= _interval(name, statistic([each[name] for each in last]))
-    return row | {head: statistic([found[fact] for found in of_seeds])["mean"] for fact, head in FACTS.items()}
+    means = {fact: statistic([found[fact] for found in of_seeds])["mean"] for fact in FACTS}
+    return row | {f"{fact.removesuffix('_mean')}_mean": mean for fact, mean in means.items()}
 
 
 def _interval(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,11 +329,8 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
     if not failures:
         file.unlink(missing_ok=True)
         return
-    lines = io.StringIO(newline="")
-    table = csv.writer(lines, lineterminator="\n")
-    table.writerow(("run", "attempts", "error"))
-    table.writerows((failure.label, failure.attempts, failure.error) for failure in failures)
-    write_text(file, lines.getvalue())
+    rows = ({"run": each.label, "attempts": each.attempts, "error": each.error} for each in failures)
+    _write_csv(file, ("run", "attempts", "error"), rows)
 
 
 def load_sweep(folder: Path | str) -> "pd.DataFrame":

@@ -14,12 +14,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perfeds2.errors import InputError
+
 if TYPE_CHECKING:
     from perfeds2.runs.execute import Comparison
     from perfeds2.spec.fields import Spec
 
 Reply = dict[str, Any]
 Result = dict[str, Any]  # what came out of one seed
+FACTS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")  # of a timeline
 TELL_EVERY_S = 0.2
 
 
@@ -28,8 +31,6 @@ def work(specs: "Sequence[Spec | dict[str, Any]]", watch: Callable[[float], None
 
     Or in words what went wrong, and whether it may help to try again.
     """
-    from perfeds2.errors import InputError
-
     try:
         from perfeds2.runs.execute import execute_all
         from perfeds2.spec.fields import resolve
@@ -47,7 +48,6 @@ def work(specs: "Sequence[Spec | dict[str, Any]]", watch: Callable[[float], None
 
 def results_of(compared: "Comparison") -> list[Result]:
     """What a sweep keeps of a comparison: per seed, each algorithm's facts and metrics."""
-    facts = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
     metrics: dict[tuple[str, int], list[Result]] = {}
     for row in compared.rows:
         kept = {key: value for key, value in row.items() if key not in ("algorithm", "seed")}
@@ -58,7 +58,7 @@ def results_of(compared: "Comparison") -> list[Result]:
             "algorithms": [
                 {
                     "algorithm": row["algorithm"],
-                    **{fact: row[fact]["values"][place] for fact in (*facts, "time_to_target_s")},
+                    **{fact: row[fact]["values"][place] for fact in (*FACTS, "time_to_target_s")},
                     "metrics": metrics[row["algorithm"], seed],
                 }
                 for row in compared.summary["algorithms"]
@@ -106,7 +106,3 @@ def _read(jobs: "queue.SimpleQueue[list[dict[str, Any]]]") -> None:
     for line in sys.stdin:
         jobs.put(json.loads(line))
     os._exit(0)  # nobody is there any more, whatever the other threads are at
-
-
-if __name__ == "__main__":
-    main()

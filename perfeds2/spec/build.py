@@ -15,7 +15,7 @@ What is the user's own is called with what it names of what is known here:
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.spec.fields import MODES, Spec
-from perfeds2.spec.names import Named, call
+from perfeds2.spec.names import Named, blaming, call
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -82,8 +82,9 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     else:
         known: dict[str, Any] = settings.model_dump(exclude={"kind", "distance_m", "payload_bits"}) | {"seed": seed}
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
-        made = call(kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind, f"--cell {own}", known)
-        cell = _expect(made, Cell, "--cell", own)
+        make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
+        with blaming(f"--cell {own}", kind):
+            cell = _expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
@@ -138,8 +139,8 @@ ALGORITHMS = {algorithm_name(name, mode): Combination(OBJECTIVES[name], mode) fo
 
 def make_algorithms(spec: Spec, cell: Cell, seed: int) -> list[Algorithm]:
     """The spec's algorithms on a cell."""
-    planned: dict[int, Any] = {}  # by samples: FedAvg's and FedProx's is one
-    algorithms = [_make_algorithm(spec, cell, seed, named, planned) for named in spec.run.algorithms]
+    plan = cache(partial(plan_rounds, spec, cell, seed))  # by samples: FedAvg's and FedProx's is one
+    algorithms = [_make_algorithm(spec, cell, seed, named, plan) for named in spec.run.algorithms]
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -147,42 +148,31 @@ def make_algorithms(spec: Spec, cell: Cell, seed: int) -> list[Algorithm]:
     return algorithms
 
 
-def _make_algorithm(spec: Spec, cell: Cell, seed: int, named: Named, planned: dict[int, Any]) -> Algorithm:
-    own: Any = named.value
-    if isinstance(own, Algorithm):
-        return own
-    if isinstance(own, Combination):
-        return _combine(spec, cell, seed, named.text, own.objective, own.mode, planned)
-    if hasattr(own, "batches"):  # an objective, or a class of such
-        make, name = (own, own.__name__) if inspect.isclass(own) else (lambda: own, type(own).__name__)
-        return _combine(spec, cell, seed, f"{name}S2", make, "S2", planned)
-    made = call(own, f"--algorithms {named}", {"cell": cell, "seed": seed, "spec": spec})
-    return _expect(made, Algorithm, "--algorithms", named)
-
-
-def _combine(
-    spec: Spec,
-    cell: Cell,
-    seed: int,
-    name: str,
-    objective: Callable[..., Objective],
-    mode: str,
-    planned: dict[int, Any],
+def _make_algorithm(
+    spec: Spec, cell: Cell, seed: int, named: Named, plan: Callable[[int], tuple[Any, Schedule | None]]
 ) -> Algorithm:
-    """An objective in a mode. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
+    """What a name stands for. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
 
     Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
     first would be rounding noise (erratum 12).
     """
-    learner, bandwidth = make_learner(spec, objective), spec.protocol.bandwidth.value
-    if mode != "S2":
-        together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
-        own = equal_share if mode == "ASY" and together else bandwidth
-        return Algorithm(name, learner, protocol_of(spec, mode), own, mode=mode)
-    if learner.samples not in planned:
-        planned[learner.samples] = plan_rounds(spec, cell, seed, learner.samples)
-    shares, schedule = planned[learner.samples]
-    return Algorithm(name, learner, protocol_of(spec, mode), bandwidth, schedule, shares, mode)
+    name, own = named.text, named.value
+    make: Any
+    if isinstance(own, Algorithm):
+        return own
+    if hasattr(own, "batches"):  # an objective, or a class of such
+        make, kind = (own, own) if inspect.isclass(own) else (lambda: own, type(own))
+        name, own = algorithm_name(kind.__name__, "S2"), Combination(make, "S2")
+    if not isinstance(own, Combination):
+        made = call(own, f"--algorithms {named}", {"cell": cell, "seed": seed, "spec": spec})
+        return _expect(made, Algorithm, "--algorithms", named)
+    mode, bandwidth = own.mode, spec.protocol.bandwidth.value
+    learner, protocol = make_learner(spec, own.objective), protocol_of(spec, mode)
+    if mode == "S2":
+        shares, schedule = plan(learner.samples)
+        return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
+    together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
+    return Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
 
 
 def make_learner(spec: Spec, objective: Callable[..., Objective]) -> Learner:
@@ -230,8 +220,8 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
-        if not isinstance(rows, np.ndarray | list | tuple):
-            return shares, rows
+        if callable(rows):
+            return shares, rows  # type: ignore[return-value]  # the clock checks what it plans
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -265,18 +255,19 @@ def make_timelines(
         plan = (id(algorithm.schedule), id(algorithm.shares))
         same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, *plan)
         if same not in known:
-            known[same] = simulate(
-                cell,
-                algorithm.protocol,
-                payload_bits=bits,
-                samples=algorithm.learner.samples,
-                rounds=spec.run.rounds,
-                horizon_s=spec.run.horizon_s,
-                bandwidth=algorithm.bandwidth,
-                schedule=algorithm.schedule,
-                shares=algorithm.shares,
-                tell=None if tell is None else partial(tell, algorithm),
-            )
+            with blaming(algorithm.name, type(cell), algorithm.bandwidth, algorithm.schedule):
+                known[same] = simulate(
+                    cell,
+                    algorithm.protocol,
+                    payload_bits=bits,
+                    samples=algorithm.learner.samples,
+                    rounds=spec.run.rounds,
+                    horizon_s=spec.run.horizon_s,
+                    bandwidth=algorithm.bandwidth,
+                    schedule=algorithm.schedule,
+                    shares=algorithm.shares,
+                    tell=None if tell is None else partial(tell, algorithm),
+                )
         yield known[same]
 
 

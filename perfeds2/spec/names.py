@@ -5,16 +5,21 @@ object is too, and from Python the object itself. A spec writes down the referen
 run whose file has changed is not taken for the same run. A spec that names files runs them: treat it like a program.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from perfeds2.errors import InputError, did_you_mean
 
@@ -51,29 +56,33 @@ class Kind:
 
     what: str  # "bandwidth policy"
     table: Callable[[], Mapping[str, Any]]  # asked when needed: some of them load JAX
+    is_called: bool = True  # else a thing may stand for itself: a Task, a Cell, an Algorithm
 
     def find(self, given: Any) -> Named:
         """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
         if isinstance(given, Named):
             return given
-        table = self.table()
-        if isinstance(given, int | float | list | tuple | dict | None):
-            raise ValueError(f"is no {self.what}; expected a name such as {next(iter(table))}")
+        families = {name.partition(":")[0]: (name, made) for name, made in self.table().items() if ":" in name}
+        names = {name: value for name, value in self.table().items() if ":" not in name}
         if not isinstance(given, str):
-            ours = next((name for name, value in table.items() if value is given), None)
-            return _written_down(given) if ours is None else Named(ours, given)
-        if given in table:
-            return Named(given, table[given])
+            ours = next((name for name, value in names.items() if value is given and value is not None), None)
+            return self._checked(_written_down(given) if ours is None else Named(ours, given))
         head, colon, tail = given.partition(":")
-        family = next((name for name in table if name.startswith(f"{head}:")), None)
-        if family is not None:
-            return Named(given, _of_family(table[family], family, tail))
+        if given in names:
+            return Named(given, names[given])
+        if head in families:
+            return Named(given, _of_family(*families[head], tail))
         if colon:
-            return _referred(given)
-        raise ValueError(f"is not known; {did_you_mean(given, table)} or your own as FILE.py:NAME")
+            return self._checked(_referred(given))
+        raise ValueError(f"is not known; {did_you_mean(given, self.table())} or your own as FILE.py:NAME")
+
+    def _checked(self, own: Named) -> Named:
+        if callable(own.value) or not (self.is_called or type(own.value).__module__ == "builtins"):
+            return own
+        raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()))}")
 
 
-def _of_family(make: Callable[[float], Any], family: str, number: str) -> Any:
+def _of_family(family: str, make: Callable[[float], Any], number: str) -> Any:
     """``between:0.5`` of ``between:THETA``."""
     try:
         return make(float(number))
@@ -90,20 +99,27 @@ def _referred(reference: str) -> Named:
     if not source or not name.isidentifier():
         raise ValueError("is neither a known name nor a reference such as FILE.py:NAME or package.module:NAME")
     module, digest = _load(source)
-    if name not in vars(module):
+    if not hasattr(module, name):
         own = [known for known, value in vars(module).items() if not known.startswith("_") and callable(value)]
         raise ValueError(
             f"refers to nothing: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}"
         )
-    return Named(reference, vars(module)[name], source, digest)
+    return Named(reference, getattr(module, name), source, digest)
 
 
 _loaded: dict[tuple[str, str], ModuleType] = {}  # by path and digest: the same file is the same module
 
 
+class _AsItIsNow(SourceFileLoader):
+    """Reads no bytecode: it is found by the second a file was written in, and may be of an older text."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        raise OSError(path)
+
+
 def _load(source: str) -> tuple[ModuleType, str]:
-    """A user's module by its file or its dotted name, and the sha256 of what was run."""
-    is_file = source.endswith(".py")
+    """A user's module by its file or its dotted name, and the sha256 of its file."""
+    is_file, name = source.endswith(".py"), source
     if is_file and not Path(source).is_file():
         raise ValueError(f"refers to no file: {source} is not in {Path.cwd()}")
     try:
@@ -114,32 +130,31 @@ def _load(source: str) -> tuple[ModuleType, str]:
         digest = _digest(path)
         if (str(path), digest) not in _loaded:
             name = f"perfeds2_own_{path.stem}_{digest[:8]}"
-            found = importlib.util.spec_from_file_location(name, path)
+            loader = _AsItIsNow(name, str(path))
+            found = importlib.util.spec_from_file_location(name, path, loader=loader)
             assert found is not None
-            assert found.loader is not None
             module = importlib.util.module_from_spec(found)
             sys.modules[name] = module  # dataclasses look there
             if str(path.parent) not in sys.path:
                 sys.path.append(str(path.parent))  # what lies beside it can be imported, and hides nothing
-            found.loader.exec_module(module)
+            loader.exec_module(module)
             _loaded[str(path), digest] = module
         return _loaded[str(path), digest], digest
     except InputError:
         raise
-    except Exception as error:  # whatever somebody's file does when it is run
-        trace = error.__traceback__
-        line = f", line {_last_line(trace, source)}" if is_file else ""
-        told = " ".join(str(error).split())
-        raise ValueError(f"cannot be loaded: {type(error).__name__}: {told} ({source}{line})") from None
+    except (Exception, SystemExit) as error:  # whatever somebody's file does when it is run
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"cannot be loaded: {told}{_place(error, {name})}") from None
 
 
-def _last_line(trace: Any, source: str) -> int:
-    line = 0
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).name == Path(source).name:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+def _place(error: BaseException, modules: set[str]) -> str:
+    """Where in those modules it was raised: `` (mine.py, line 3)``; nothing if it was not."""
+    places = [
+        f" ({Path(frame.f_code.co_filename).name}, line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__") in modules
+    ]
+    return places[-1] if places else ""
 
 
 def _digest(path: Path) -> str:
@@ -152,10 +167,28 @@ def _written_down(value: Any) -> Named:
     for module in (sys.modules.get(str(getattr(value, "__module__", ""))), sys.modules.get("__main__")):
         found = next((known for known, other in vars(module).items() if other is value), None) if module else None
         file = getattr(module, "__file__", None)
-        if module is not None and found is not None and file is not None and Path(file).is_file():
+        if module is not None and found is not None and file is not None and _defines(Path(file), found):
             source = module.__name__ if "." in module.__name__ else _short(Path(file))
             return Named(f"{source}:{found}", value, source, _digest(Path(file)))
     return Named(f"{GIVEN}{name}", value, f"{GIVEN}{name}", "written down nowhere", id(value))
+
+
+def _defines(path: Path, name: str) -> bool:
+    """Whether everybody who loads a file finds the same under a name: it is bound at the top, and once."""
+    if not path.is_file() or path.suffix != ".py":
+        return False
+    bound = Counter[str]()
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound[node.name] += 1
+            continue
+        times = (
+            1 if isinstance(node, ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom) else 2
+        )  # or perhaps none
+        for each in ast.walk(node):
+            stored = each.id if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) else ""
+            bound[getattr(each, "asname", None) or getattr(each, "name", None) or stored] += times
+    return bound[name] == 1
 
 
 def _short(path: Path) -> str:
@@ -171,11 +204,31 @@ def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> A
     except (TypeError, ValueError):  # written in C
         raise InputError(f"{what} cannot be called with {', '.join(known)}: nothing says what it takes.") from None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return function(**known)
+        with blaming(what, function):
+            return function(**known)
     wanted = {p.name: p for p in parameters if p.kind is not p.VAR_POSITIONAL}
     missing = [name for name, p in wanted.items() if name not in known and p.default is p.empty]
     if missing:
         raise InputError(f"{what} asks for {missing[0]}; it may ask for any of {', '.join(known)}.")
     given = {name: known[name] for name in wanted if name in known}
     first = [given.pop(name) for name, p in wanted.items() if p.kind is p.POSITIONAL_ONLY and name in given]
-    return function(*first, **given)
+    with blaming(what, function):
+        return function(*first, **given)
+
+
+@contextmanager
+def blaming(what: str, *parts: Any) -> Iterator[None]:
+    """What somebody's own parts do wrong becomes a sentence that names them. What ours do is a bug, and passes."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        modules = {str(getattr(getattr(part, "func", part), "__module__", "")) for part in parts if part is not None}
+        theirs = {module for module in modules if not module.startswith("perfeds2.")}
+        place, is_value = _place(error, theirs), isinstance(error, ValueError)
+        if not (place or (theirs and is_value)):  # a ValueError of ours is about what theirs gave
+            raise
+        told = "" if is_value else f"{type(error).__name__}: "
+        told += " ".join(str(error).split()).removesuffix(".")
+        raise InputError(f"{what}: {told}{place}.") from error

@@ -25,12 +25,12 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
 
 
-def _kind(what: str) -> Kind:
-    return Kind(what, lambda: _tables()[what])
+def _kind(what: str, is_called: bool = True) -> Kind:
+    return Kind(what, lambda: _tables()[what], is_called)
 
 
-TASK, CELL, SCHEDULE = _kind("task"), _kind("cell"), _kind("schedule")
-SHARES, POLICY, ALGORITHM = _kind("shares rule"), _kind("bandwidth policy"), _kind("algorithm")
+TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
+SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]

@@ -1,15 +1,17 @@
 """May a user's own things enter wherever a name is accepted, and are they part of what a run is?"""
 
+import os
 import textwrap
 
 import numpy as np
 import pytest
 
-from perfeds2 import Cell, Learner, PerFed, Protocol, compare, plan, sweep
+from perfeds2 import Cell, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import Algorithm, make_algorithms, make_cell, make_task, make_timelines
 from perfeds2.spec.fields import read_toml, resolve, spec_from
+from perfeds2.spec.names import blaming
 
 MINE = """
 import jax
@@ -55,6 +57,26 @@ class Plain:
 
     def __call__(self, loss, params, start, batches):
         return jax.grad(loss)(params, jax.tree.map(lambda b: b[0], batches))
+
+
+def divides(uplink):
+    return uplink.bits / uplink.round[0]
+
+
+def refuses(uplink):
+    raise ValueError("no band today.")
+
+
+def too_short(uplink):
+    return uplink.bits[1:]
+
+
+def forgets_to_return(cell):
+    np.argsort(cell.distance_m)
+
+
+def plans_nobody(cell):
+    return lambda round_: [0, 99]
 
 
 mine = Algorithm("Mine", Learner(PerFed(0.01), batch=4), Protocol(2, 3))
@@ -137,14 +159,76 @@ def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(
         ({"algorithms": "mine.py:mine,mine.py:mine"}, "has Mine twice"),
         ({"algorithms": "mine.py:two_ues"}, "asks for ues"),
         ({"schedule": "mine.py:by_speed"}, "expected rows of 2 UEs"),
+        ({"schedule": "mine.py:forgets_to_return"}, "expected rows of 2 UEs (--quorum), got object of shape ()"),
+        (
+            {"schedule": "mine.py:plans_nobody"},
+            "PerFedS2: the schedule plans [ 0 99] for round 0; expected 2 different",
+        ),
+        ({"schedule": "mine.py:mine"}, "--schedule 'mine.py:mine' is no schedule; expected a name such as"),
+        ({"bandwidth": "mine.py:divides"}, "PerFedS2: TypeError: 'int' object is not subscriptable (mine.py, line 4"),
+        ({"bandwidth": "mine.py:refuses"}, "PerFedS2: no band today (mine.py, line 5"),
+        ({"bandwidth": "mine.py:too_short"}, "returned shape (3,) in round 0; expected (4,)."),
+        ({"bandwidth": "leaves.py:policy"}, "cannot be loaded: SystemExit: 0 (leaves.py, line 1)"),
+        (
+            {"bandwidth": "unfinished.py:policy"},
+            "cannot be loaded: SyntaxError: '(' was never closed (unfinished.py, line 1).",
+        ),
+        ({"bandwidth": "between:THETA"}, "needs a number as in between:0.5"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, settings, sentence):
     (tmp_path / "broken.py").write_text("\nx = 1 / 0\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n")
+    (tmp_path / "unfinished.py").write_text("policy = (\n")
     with pytest.raises(InputError) as raised:
         compare(**SMALL | {"algorithms": "PerFedS2"} | settings)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_changes_within_a_second_is_read_again(file):
+    def theta():
+        return spec_from(bandwidth="mine.py:theta").protocol.bandwidth.value()
+
+    for value in "123":
+        file.write_text(f"def theta():\n    return {value}\n")
+        os.utime(file, (1e9, 1e9))
+        assert theta() == int(value)
+
+
+def test_what_a_package_gives_when_it_is_asked_is_found():
+    assert spec_from(bandwidth="perfeds2:equal_share").protocol.bandwidth.value is equal_share
+
+
+def test_only_what_a_file_binds_once_and_at_its_top_is_written_down(tmp_path, monkeypatch):
+    text = """
+    def once(uplink): pass
+    def twice(uplink): pass
+    twice = lambda uplink: None
+    for each in (1, 2):
+        looped = lambda uplink: None
+    if __name__ != "__main__":
+        def guarded(uplink): pass
+    """
+    (tmp_path / "bound_names.py").write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    module = __import__("bound_names")
+    given = {name: spec_from(bandwidth=vars(module)[name]) for name in ("once", "twice", "looped", "guarded")}
+    assert [name for name, spec in given.items() if not spec.unwritten] == ["once"]
+    assert given["once"].protocol.bandwidth.text == "bound_names.py:once"
+
+
+def test_a_bug_of_ours_is_not_taken_for_the_users():
+    def ours():
+        raise ValueError("ours")
+
+    ours.__module__ = "perfeds2.allocation.bandwidth"
+    with pytest.raises(ValueError, match="ours") as raised, blaming("--bandwidth", ours, None):
+        ours()
+    assert not isinstance(raised.value, InputError)
+    with pytest.raises(KeyError), blaming("--bandwidth", "of builtins"):
+        raise KeyError("raised in no file of theirs")
 
 
 @pytest.mark.slow
