@@ -49,6 +49,7 @@ def test_exact_meta_gradient_equals_the_one_formed_with_the_hessian(small):
     np.testing.assert_allclose(flat(PerFed(ALPHA)(loss, params, params, batches)), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_first_order_leaves_the_hessian_out_and_that_matters(small):
     params, batches = small
     expected, first_order = by_hand(params, batches, ALPHA)
@@ -57,6 +58,7 @@ def test_first_order_leaves_the_hessian_out_and_that_matters(small):
     assert np.linalg.norm(ours - expected) > 1e-3 * np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 def test_hessian_free_is_close_to_exact_but_not_equal(small):
     params, batches = small
     expected, first_order = by_hand(params, batches, ALPHA)

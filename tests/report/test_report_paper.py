@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import matplotlib as mpl
+import pytest
 from matplotlib.image import imread
 
 from perfeds2.report.paper import write_paper_figures
@@ -18,6 +19,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 def test_every_figure_comes_as_a_small_pdf_and_png_one_column_wide(compared: Path, tmp_path: Path):
     written = write_paper_figures(compared, tmp_path / "figures")
     assert [path.name for path in written] == [

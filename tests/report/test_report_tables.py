@@ -61,6 +61,7 @@ def test_latex_is_a_plain_tabular_with_everything_escaped():
     assert in_latex("α ± 日\x1b\n") == r"$\alpha$ $\pm$ ? "
 
 
+@pytest.mark.slow
 def test_the_papers_table_has_rounds_times_and_accuracies_with_intervals(compared: Path, tmp_path: Path):
     path = write_paper_figures(compared, tmp_path)[-1]
     text = path.read_text(encoding="utf-8")
@@ -74,6 +75,7 @@ def test_the_papers_table_has_rounds_times_and_accuracies_with_intervals(compare
     assert re.search(r"FedAvg-SYN & \d+ & (never|[\d.]+( \(\d of 3\))?) &", text)
 
 
+@pytest.mark.slow
 def test_the_table_of_a_simulation_or_of_two_seeds_has_what_there_is(make_run, tmp_path: Path):
     simulated = make_run(command="simulate", seeds=[0], algorithms=[("α_1", "PerFed", "custom")])
     text = write_paper_figures(simulated, tmp_path)[-1].read_text(encoding="utf-8")

@@ -172,6 +172,7 @@ def test_the_summary_has_intervals_and_marks_who_never_arrives(whole):
     assert row.isna().time_to_target_s_mean
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), together=st.booleans(), stops=st.lists(st.integers(1, 12), max_size=2))
 def test_tables_do_not_depend_on_order_failures_or_interruptions(whole, tmp_path_factory, seed, together, stops):

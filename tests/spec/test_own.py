@@ -279,6 +279,7 @@ def test_a_task_for_another_number_of_ues_is_refused():
         compare(task=task, ues=5, rounds=2, seeds=[0], algorithms=["PerFedS2"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("file")
 def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one(tmp_path):
     base = {**SMALL, "task": "synthetic", "algorithms": ["PerFedS2"]}
@@ -305,6 +306,7 @@ def test_a_file_that_starts_a_sweep_when_a_sweep_loads_it_is_told_so(monkeypatch
         spec_from(bandwidth="again.py:policy")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("file")
 def test_a_plan_is_made_for_an_own_cell_and_task():
     made = plan(
