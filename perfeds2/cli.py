@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfeds2.commands import plan, simulate
+from perfeds2.commands import plan, run, simulate, sweep
 from perfeds2.commands.bench import bench
 from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
@@ -16,8 +16,6 @@ from perfeds2.commands.federate import federate_app
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
-from perfeds2.commands.run import run
-from perfeds2.commands.sweep import sweep
 from perfeds2.console import hear_interrupts
 
 app = typer.Typer(
@@ -29,10 +27,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=SettingsCommand)(with_settings(compare))
-app.command(cls=SettingsCommand)(with_settings(run))
-app.command(cls=SettingsCommand)(with_settings(simulate.simulate, simulate.LEAVES_OUT))
+app.command(cls=SettingsCommand.with_defaults(run.DEFAULTS))(with_settings(run.run))
+app.command(cls=SettingsCommand.with_defaults(simulate.DEFAULTS))(with_settings(simulate.simulate, simulate.LEAVES_OUT))
 app.command(cls=SettingsCommand)(with_settings(plan.plan, plan.LEAVES_OUT))
-app.command(cls=SettingsCommand)(with_settings(sweep))
+app.command(cls=SettingsCommand.with_defaults(sweep.DEFAULTS))(with_settings(sweep.sweep))
 app.command()(reproduce)
 app.command()(report)
 app.command()(errata)

@@ -23,9 +23,16 @@ class SettingsCommand(TyperCommand):
     """A command whose help lists the names there are. They are looked up when it is shown: some need JAX."""
 
     settings: Sequence[Setting] = settings()
+    own_defaults: Mapping[str, Sequence[Any]] = {}
+
+    @classmethod
+    def with_defaults(cls, own: Mapping[str, Sequence[Any]]) -> "type[SettingsCommand]":
+        """For a command that has other defaults than the settings."""
+        return type(cls.__name__, (cls,), {"own_defaults": own})
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        texts = {each.keyword: each.help() for each in self.settings}
+        own = {name: ",".join(map(str, values)) for name, values in self.own_defaults.items()}
+        texts = {each.keyword: each.help(own.get(each.keyword)) for each in self.settings}
         for parameter in self.params:
             if parameter.name in texts:
                 parameter.help = texts[parameter.name]  # type: ignore[attr-defined]  # an option

@@ -4,7 +4,9 @@ from typing import Any
 
 from perfeds2.commands.compare import do_spec
 
+DEFAULTS = {"algorithms": ["PerFedS2"], "seeds": [0]}
+
 
 def run(**given: Any) -> None:
     """Train one algorithm (PerFedS2 unless --algorithms says otherwise), with one seed unless told more."""
-    do_spec("run", given, {"algorithms": ["PerFedS2"], "seeds": [0]})
+    do_spec("run", given, DEFAULTS)

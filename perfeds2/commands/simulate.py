@@ -10,6 +10,9 @@ LEAVES_OUT = (  # what a clock has no use for
 )
 
 
+DEFAULTS = {"seeds": [0]}
+
+
 def simulate(**given: Any) -> None:
     """Play only the clock: who is merged when, how stale, who waits. Trains nothing."""
-    do_spec("simulate", given, {"seeds": [0]})
+    do_spec("simulate", given, DEFAULTS)

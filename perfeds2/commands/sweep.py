@@ -13,6 +13,9 @@ from perfeds2.errors import InputError
 PANEL = {"rich_help_panel": "Sweep"}
 
 
+DEFAULTS = {"algorithms": ["PerFedS2"]}
+
+
 def sweep(
     file: Path | None = typer.Argument(None, help="A TOML file that stands for all flags; flags and the grid go over it.", metavar="[SPEC]", show_default=False),
     grid: list[str] | None = flag("--grid", "A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.", "NAME=VALUES", **PANEL),
@@ -45,7 +48,7 @@ def sweep(
         else:
             if file and also:
                 raise InputError(f"the spec is given twice: {file} and --spec {also}; give one of them.")
-            values = nested_values(file or also, flags, assignments, {"algorithms": ["PerFedS2"]})
+            values = nested_values(file or also, flags, assignments, DEFAULTS)
             points = grid_from_flags(values, grid or [], flags)
         path = resume or new_folder(out, "sweep")
         place.append(path)

@@ -123,7 +123,7 @@ class Setup:
 def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:
     """The ``model`` and ``load_data(folder, device)`` of a user's own file."""
     try:
-        model, load_data = (Kind(name, dict).find(f"{path}:{name}").value for name in ("model", "load_data"))
+        load_data, model = (Kind(name, dict).find(f"{path}:{name}").value for name in ("load_data", "model"))
     except ValueError as error:
         raise InputError(f"--app-module {path} {error}.") from None
     return model, load_data

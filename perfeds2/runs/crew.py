@@ -24,7 +24,6 @@ import jax
 
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import deterministic
-from perfeds2.runs.execute import IN_WORKER
 from perfeds2.runs.worker import Reply, Result, work, work_for_cluster
 from perfeds2.spec.fields import Spec
 
@@ -115,13 +114,16 @@ class Crew:
 
 def open_crew(on: str, workers: int | None, log: Path) -> Crew:
     """``processes``, ``ray`` or ``ray://address``. What workers have to say besides results goes to the log."""
+    check_crew(on, workers)
+    return local_crew(workers, log) if on == "processes" else ray_crew(None if on == "ray" else on, workers)
+
+
+def check_crew(on: str, workers: int | None) -> None:
+    """Refuse what is no crew, before anything is written."""
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}.")
-    if on == "processes":
-        return local_crew(workers, log)
-    if on == "ray" or on.startswith("ray://"):
-        return ray_crew(None if on == "ray" else on, workers)
-    raise InputError(f"--on takes processes, ray or ray://HOST:PORT, got {on!r}.")
+    if on not in ("processes", "ray") and not on.startswith("ray://"):
+        raise InputError(f"--on takes processes, ray or ray://HOST:PORT, got {on!r}.")
 
 
 def local_crew(workers: int | None, log: Path) -> Crew:
@@ -174,7 +176,7 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=os.environ | env | {IN_WORKER: "1"},
+                env=os.environ | env,
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,  # an interrupt from the keyboard is for the one who asked

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from safetensors.numpy import load_file
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -34,14 +35,14 @@ from perfeds2.spec.build import (
     model_of,
 )
 from perfeds2.spec.fields import Spec, spec_from
-from perfeds2.timeline.file import save_timelines
+from perfeds2.spec.names import blaming, refuse_while_loading
+from perfeds2.timeline.file import load_timelines, save_timelines
 from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Which = tuple[str, int]  # (algorithm, seed)
-IN_WORKER = "PERFEDS2_WORKER"  # set in the processes of a sweep
 DAY_S = 86_400.0
 
 
@@ -94,22 +95,36 @@ def compare(
     called with what). Without ``out`` nothing is written. ``together`` is explained at ``execute``; ``yes`` starts
     also what would take days.
     """
-    not_in_a_worker("compare")
+    refuse_while_loading("compare")
     spec = spec_from(**settings)
     refuse_days([spec], yes=yes)
     if out is None:
         return execute(spec, "compare", None, watch=watch, together=together)
     folder = open_folder(Path(out), spec)
     with alone(folder.path):
+        if folder.finished:
+            return load_comparison(spec, folder)
         return execute(spec, "compare", folder, watch=watch, together=together)
 
 
-def not_in_a_worker(what: str) -> None:
-    """A worker of a sweep loads the user's file. If that starts a sweep, workers would start workers."""
-    if os.environ.get(IN_WORKER):
-        raise InputError(
-            f"a file that a sweep refers to calls {what} when it is loaded; put that behind if __name__ == '__main__':."
-        )
+def load_comparison(spec: Spec, folder: Folder) -> Comparison:
+    """What a finished run left in its folder."""
+    import pandas as pd
+
+    summary = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
+    every = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]
+    prefix = {which: "/".join(map(str, which)) if len(every) > 1 else "" for which in every}
+    timelines, weights = load_timelines(folder.path), load_file(folder.path / "model.safetensors")
+    rows, ue_rows = (pd.read_csv(folder.path / f"{name}.csv").to_dict("records") for name in ("metrics", "ue_metrics"))
+    models = {
+        which: {
+            key.removeprefix(f"{start}/"): w for key, w in weights.items() if not start or key.startswith(f"{start}/")
+        }
+        for which, start in prefix.items()
+    }
+    return Comparison(
+        spec, summary, {which: timelines[start] for which, start in prefix.items()}, rows, ue_rows, models
+    )  # type: ignore[arg-type]  # columns are texts
 
 
 def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:
@@ -283,7 +298,8 @@ def _train(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller")
     """Train entrants of equal shape: one as it is, several together, half of them at a time if memory is short."""
     try:
         train_them = _train_one if len(entrants) == 1 else _train_together
-        ends = train_them(entrants, folder, teller)
+        with blaming(f"--algorithms {entrants[0].algorithm.name}", entrants[0].algorithm.learner.objective):
+            ends = train_them(entrants, folder, teller)
         return [(one, _trained(one, training, folder)) for one, training in zip(entrants, ends, strict=True)]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error) or len(entrants) == 1:

@@ -22,13 +22,26 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import Recipe
-from perfeds2.runs.crew import Assignment, Crew, Done, Event, Failed, Moved, Started, WaitingLine, crew_here, open_crew
-from perfeds2.runs.execute import not_in_a_worker, refuse_days
+from perfeds2.runs.crew import (
+    Assignment,
+    Crew,
+    Done,
+    Event,
+    Failed,
+    Moved,
+    Started,
+    WaitingLine,
+    check_crew,
+    crew_here,
+    open_crew,
+)
+from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS
 from perfeds2.spec.fields import Spec, nested, read_toml
+from perfeds2.spec.names import refuse_while_loading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +117,7 @@ def sweep(
     ``section.key``. ``on`` is processes, ray or ray://HOST:PORT; an object of your own that is in no file (a lambda, a
     notebook's) is done in this process. A folder that holds part of this sweep is completed.
     """
-    not_in_a_worker("sweep")
+    refuse_while_loading("sweep")
     values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
     return run_sweep(make_grid(values, grid), Path(out), on=on, workers=workers, retries=retries, watch=watch, yes=yes)
 
@@ -138,6 +151,8 @@ def run_sweep(
     """Do what the folder does not have yet, and write the tables. A job that fails is tried again ``retries`` times."""
     if retries < 0:
         raise InputError(f"--retries must be 0 or more, got {retries}.")
+    if isinstance(on, str):
+        check_crew(on, workers)
     known = [point.spec for point in grid.points if isinstance(point.spec.task.name.value, Recipe)]
     refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
     open_sweep(path, grid)

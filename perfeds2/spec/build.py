@@ -203,6 +203,11 @@ def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: boo
         return shares
     known = {"cell": cell, "ues": cell.ues, "quorum": protocol.quorum, "seed": seed, "samples": samples}
     shares = np.asarray(call(given.value, f"--shares {given}", known | {"payload_bits": upload_bits(spec)}), float)
+    if given.source and (shares.shape != (cell.ues,) or not (np.isfinite(shares).all() and (shares >= 0).all())):
+        raise InputError(
+            f"--shares {given} gave {shares.tolist()!r:.80}; expected a number from 0 for each of {cell.ues} UEs."
+        )
+    shares = shares / shares.sum() if given.source else shares
     if given.value is equal_shares or not planned:
         return shares
     return nearest_feasible(shares, protocol.quorum, bound)
@@ -255,7 +260,9 @@ def make_timelines(
         plan = (id(algorithm.schedule), id(algorithm.shares))
         same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, *plan)
         if same not in known:
-            with blaming(algorithm.name, type(cell), algorithm.bandwidth, algorithm.schedule):
+            own = spec.protocol.bandwidth
+            with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
+            with blaming(f"{algorithm.name}{with_own}", type(cell), algorithm.bandwidth, algorithm.schedule):
                 known[same] = simulate(
                     cell,
                     algorithm.protocol,

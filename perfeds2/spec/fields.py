@@ -72,7 +72,7 @@ class Section(pydantic.BaseModel):
 class TaskSpec(Section, title="Task"):
     """What is learned."""
 
-    name: TaskName = setting("digits", "NAME", "What is learned: {names} (all but the first two need perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
     labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
 
@@ -103,7 +103,7 @@ class ProtocolSpec(Section, title="Rounds"):
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
     stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
     schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or those who are planned: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
-    shares: Annotated[SharesName | tuple[NotNegative, ...], BeforeValidator(read_shares), PlainSerializer(write_shares)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
+    shares: Annotated[tuple[NotNegative, ...] | SharesName, BeforeValidator(read_shares), PlainSerializer(write_shares)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
     bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 
 
@@ -121,7 +121,7 @@ class LearningSpec(Section, title="Learning"):
 class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(ALGORITHM.table()), "NAMES", "Comma-separated: {names}, or your own.", shown="all nine", kind=ALGORITHM)  # fmt: skip
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(ALGORITHM.table()), "NAMES", "Comma-separated: {names}, or your own.", shown="all of them", kind=ALGORITHM)  # fmt: skip
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
@@ -194,12 +194,13 @@ class Setting:
     def keyword(self) -> str:
         return self.name.replace("-", "_")
 
-    def help(self) -> str:
-        """What it is for, with the names there are and the default."""
+    def help(self, own_default: str | None = None) -> str:
+        """What it is for, with the names there are and the default; a command may have its own."""
         text = self.description
         if self.kind is not None:
             text = text.replace("{names}", ", ".join(self.kind.table()))
-        return f"{text} (default: {self.default})" if self.default else text
+        default = own_default or self.default
+        return f"{text} (default: {default})" if default else text
 
 
 def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:

@@ -79,7 +79,7 @@ class Kind:
     def _checked(self, own: Named) -> Named:
         if callable(own.value) or not (self.is_called or type(own.value).__module__ == "builtins"):
             return own
-        raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()))}")
+        raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}")
 
 
 def _of_family(family: str, make: Callable[[float], Any], number: str) -> Any:
@@ -117,6 +117,15 @@ class _AsItIsNow(SourceFileLoader):
         raise OSError(path)
 
 
+_loading: list[str] = []  # files that are being run just now
+
+
+def refuse_while_loading(what: str) -> None:
+    """A file that is loaded for one of its names must not start its own work."""
+    if _loading:
+        raise InputError(f"runs {what} when it is loaded; put that behind if __name__ == '__main__'")
+
+
 def _load(source: str) -> tuple[ModuleType, str]:
     """A user's module by its file or its dotted name, and the sha256 of its file."""
     is_file, name = source.endswith(".py"), source
@@ -137,7 +146,11 @@ def _load(source: str) -> tuple[ModuleType, str]:
             sys.modules[name] = module  # dataclasses look there
             if str(path.parent) not in sys.path:
                 sys.path.append(str(path.parent))  # what lies beside it can be imported, and hides nothing
-            loader.exec_module(module)
+            _loading.append(source)
+            try:
+                loader.exec_module(module)
+            finally:
+                _loading.pop()
             _loaded[str(path), digest] = module
         return _loaded[str(path), digest], digest
     except InputError:
@@ -167,7 +180,9 @@ def _written_down(value: Any) -> Named:
     for module in (sys.modules.get(str(getattr(value, "__module__", ""))), sys.modules.get("__main__")):
         found = next((known for known, other in vars(module).items() if other is value), None) if module else None
         file = getattr(module, "__file__", None)
-        if module is not None and found is not None and file is not None and _defines(Path(file), found):
+        if module is None or found is None or file is None or not _defines(Path(file), found):
+            continue
+        if module.__name__ != "__main__" or _is_guarded(Path(file)):  # else loading it would run it all again
             source = module.__name__ if "." in module.__name__ else _short(Path(file))
             return Named(f"{source}:{found}", value, source, _digest(Path(file)))
     return Named(f"{GIVEN}{name}", value, f"{GIVEN}{name}", "written down nowhere", id(value))
@@ -189,6 +204,12 @@ def _defines(path: Path, name: str) -> bool:
             stored = each.id if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) else ""
             bound[getattr(each, "asname", None) or getattr(each, "name", None) or stored] += times
     return bound[name] == 1
+
+
+def _is_guarded(path: Path) -> bool:
+    """Whether a script does its work behind ``if __name__ == "__main__":``."""
+    tests = [ast.dump(node.test) for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.If)]
+    return any("__name__" in test for test in tests)
 
 
 def _short(path: Path) -> str:
@@ -226,9 +247,9 @@ def blaming(what: str, *parts: Any) -> Iterator[None]:
     except Exception as error:
         modules = {str(getattr(getattr(part, "func", part), "__module__", "")) for part in parts if part is not None}
         theirs = {module for module in modules if not module.startswith("perfeds2.")}
-        place, is_value = _place(error, theirs), isinstance(error, ValueError)
-        if not (place or (theirs and is_value)):  # a ValueError of ours is about what theirs gave
+        place, is_value = _place(error, theirs), isinstance(error, ValueError | TypeError)
+        if not (place or (theirs and is_value)):  # such an error of ours is about what theirs gave
             raise
-        told = "" if is_value else f"{type(error).__name__}: "
+        told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         told += " ".join(str(error).split()).removesuffix(".")
         raise InputError(f"{what}: {told}{place}.") from error

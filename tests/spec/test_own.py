@@ -1,6 +1,8 @@
 """May a user's own things enter wherever a name is accepted, and are they part of what a run is?"""
 
 import os
+import subprocess
+import sys
 import textwrap
 
 import numpy as np
@@ -165,8 +167,11 @@ def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(
             "PerFedS2: the schedule plans [ 0 99] for round 0; expected 2 different",
         ),
         ({"schedule": "mine.py:mine"}, "--schedule 'mine.py:mine' is no schedule; expected a name such as"),
-        ({"bandwidth": "mine.py:divides"}, "PerFedS2: TypeError: 'int' object is not subscriptable (mine.py, line 4"),
-        ({"bandwidth": "mine.py:refuses"}, "PerFedS2: no band today (mine.py, line 5"),
+        (
+            {"bandwidth": "mine.py:divides"},
+            "with --bandwidth mine.py:divides: TypeError: 'int' object is not subscriptable (mine.py, line 4",
+        ),
+        ({"bandwidth": "mine.py:refuses"}, "with --bandwidth mine.py:refuses: no band today (mine.py, line 5"),
         ({"bandwidth": "mine.py:too_short"}, "returned shape (3,) in round 0; expected (4,)."),
         ({"bandwidth": "leaves.py:policy"}, "cannot be loaded: SystemExit: 0 (leaves.py, line 1)"),
         (
@@ -300,9 +305,11 @@ def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_t
 
 def test_a_file_that_starts_a_sweep_when_a_sweep_loads_it_is_told_so(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PERFEDS2_WORKER", "1")
     (tmp_path / "again.py").write_text("from perfeds2 import sweep\nsweep({}, {'seed': [0]}, out='x')\n")
-    with pytest.raises(InputError, match="calls sweep when it is loaded; put that behind if __name__ == '__main__'"):
+    with pytest.raises(
+        InputError,
+        match=r"'again\.py:policy' runs sweep when it is loaded; put that behind if __name__ == '__main__'\.$",
+    ):
         spec_from(bandwidth="again.py:policy")
 
 
@@ -313,3 +320,34 @@ def test_a_plan_is_made_for_an_own_cell_and_task():
         task="mine.py:task", cell="mine.py:FreeSpace", ues=4, batch=4, quorums=[2], stalenesses=[4], pilot_rounds=20
     )
     assert (made.task, made.population) == ("task", 4)
+
+
+def test_a_finished_comparison_is_given_back_as_it_was(tmp_path):
+    settings = {**SMALL, "task": "synthetic", "algorithms": ["PerFedS2", "FedAvg-SYN"], "out": tmp_path / "run"}
+    first, again = compare(**settings), compare(**settings)
+    assert again.summary == first.summary
+    assert again.metrics.equals(first.metrics)
+    assert again.timelines.keys() == first.timelines.keys()
+    assert all((again.timelines[each].time_s == first.timelines[each].time_s).all() for each in first.timelines)
+    for each, weights in first.models.items():
+        assert weights.keys() == again.models[each].keys()
+        assert all((weights[name] == again.models[each][name]).all() for name in weights)
+
+
+@pytest.mark.parametrize("returned", ["[-1.0] * 4", "[1.0]", "[float('nan')] * 4"])
+def test_shares_that_are_none_are_refused(tmp_path, monkeypatch, returned):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some.py").write_text(f"def shares():\n    return {returned}\n")
+    spec = spec_from(**SMALL, shares="some.py:shares", algorithms="PerFedS2")
+    with pytest.raises(
+        InputError, match=r"--shares some\.py:shares gave .* expected a number from 0 for each of 4 UEs"
+    ):
+        make_algorithms(spec, make_cell(spec, 0), 0)
+
+
+def test_a_script_that_does_not_guard_its_work_is_no_place_to_load_from(tmp_path):
+    script = "from perfeds2.spec.fields import spec_from\ndef policy(uplink): pass\n{}print(spec_from(bandwidth=policy).unwritten)"
+    for guard, said in (("", "['python:policy']"), ("if __name__ == '__main__': ", "[]")):
+        (tmp_path / "script.py").write_text(script.format(guard))
+        done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.strip() == said, done.stderr
