@@ -265,6 +265,7 @@ def test_a_folder_with_something_else_is_refused(whole, tmp_path):
         given: dict[str, Any] = {flag: wrong}
         with pytest.raises(InputError, match=f"--{flag}"):
             run_sweep(HAND, tmp_path / "new", **given)
+        assert not (tmp_path / "new").exists()
 
 
 def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):
