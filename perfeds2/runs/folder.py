@@ -25,7 +25,7 @@ from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.spec.fields import Spec, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
-FILES = {"run": "spec.toml", "sweep": "sweep.toml"}  # what says whose folder it is
+FILES = {"run": "spec.toml", "sweep": "sweep.toml", "tuning": "tune.toml"}  # what says whose folder it is
 DONE = ".parts.done"  # parts that are no longer needed
 
 

@@ -77,30 +77,30 @@ def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterabl
     return make_grid(values, grid)
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(texts: Sequence[str], flag: str = "--grid") -> dict[str, list[Any]]:
     """``quorum=1,2,5`` and ``seed=0..19`` as names and values."""
     grid: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
         if not (name and equals):
-            raise InputError(f"--grid takes NAME=VALUES, such as quorum=1,2,5 or seed=0..19; got {text!r}.")
+            raise InputError(f"{flag} takes NAME=VALUES, such as quorum=1,2,5 or seed=0..19; got {text!r}.")
         if name in grid:
-            raise InputError(f"--grid {name} is given twice; put all its values into one.")
-        grid[name] = [value for part in listed.split(",") for value in _parse_values(name, part.strip())]
+            raise InputError(f"{flag} {name} is given twice; put all its values into one.")
+        grid[name] = [value for part in listed.split(",") for value in _parse_values(f"{flag} {name}", part.strip())]
     return grid
 
 
 def _parse_values(name: str, part: str) -> Sequence[Any]:
     if not part:
-        raise InputError(f"--grid {name} has an empty value; expected values between commas, such as {name}=1,2,5.")
+        raise InputError(f"{name} has an empty value; expected values between commas, such as {name}=1,2,5.")
     span = re.fullmatch(r"(\d+)\.\.(\d+)", part)
     if span is None:
         return [part]
     first, last = int(span[1]), int(span[2])
     if last < first:
-        raise InputError(f"--grid {name}={part} is empty; write the smaller number first.")
+        raise InputError(f"{name}={part} is empty; write the smaller number first.")
     if last - first >= MOST_RUNS:
-        raise InputError(f"--grid {name}={part} has {last - first + 1:,} values; a sweep takes at most {MOST_RUNS:,}.")
+        raise InputError(f"{name}={part} has {last - first + 1:,} values; a sweep takes at most {MOST_RUNS:,}.")
     return range(first, last + 1)
 
 

@@ -45,3 +45,11 @@ def censored_median(times: Sequence[float | None]) -> float | None:
 def time_to_target(rows: Sequence[Mapping[str, Any]], target: float) -> float | None:
     """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
     return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
+
+
+def mean_over_time(rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal") -> float:
+    """The mean over simulated time of an accuracy; a model stands until the next look, one that diverged counts 0."""
+    times = np.array([row["time_s"] for row in rows])
+    values = np.array([row[metric] if math.isfinite(row[metric]) else 0.0 for row in rows])
+    span = times[-1] - times[0]
+    return float((np.diff(times) * values[:-1]).sum() / span) if span > 0 else float(values[-1])
