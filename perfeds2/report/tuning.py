@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from perfeds2.report import drawing
-from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
+from perfeds2.report.tables import Cell, Column, Table, for_terminal
 from perfeds2.report.terminal import console as open_console
 
 if TYPE_CHECKING:  # it trains, so it needs JAX
@@ -26,7 +26,7 @@ def print_tuning(tuning: "Tuning") -> None:
         [
             best.algorithm,
             *(_setting(best, key) for key in keys),
-            Span(_percent(best.score["mean"]), "bold"),
+            _percent(best.score["mean"]),
             "–" if best.before is None else _percent(best.before["mean"]),
         ]
         for best in tuning.best
@@ -75,7 +75,7 @@ def write_landscape(tuning: "Tuning") -> list[Path]:
 
     A map over the first two settings with numbers, the best of the others at each place; a line over one setting.
     """
-    table = tuning.table
+    table: Any = tuning.table
     numeric = [
         key
         for key in dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes)
@@ -86,7 +86,7 @@ def write_landscape(tuning: "Tuning") -> list[Path]:
     return drawing.write_figures(tuning.path, lambda: {"tune": _draw(tuning, table, numeric[:2])})
 
 
-def _draw(tuning: "Tuning", table: pd.DataFrame, keys: list[str]) -> Figure:
+def _draw(tuning: "Tuning", table: Any, keys: list[str]) -> Figure:
     names = list(tuning.search.axes)
     rows = math.ceil(len(names) / ACROSS)
     figure = drawing.new_figure(1.9 * rows + 0.3, drawing.PAGE_IN)
@@ -125,7 +125,7 @@ def _draw(tuning: "Tuning", table: pd.DataFrame, keys: list[str]) -> Figure:
     return figure
 
 
-def _furthest(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _furthest(table: Any, keys: list[str]) -> Any:  # pandas' own types say too much and too little
     """Means over seeds of each setting in the longest rung it came to."""
     others = [name for name in table.columns if name not in ("seed", "accuracy_mean", "accuracy_end", "horizon_s")]
     means = table.groupby(others, as_index=False, dropna=False)[["accuracy_mean"]].mean()

@@ -151,14 +151,15 @@ def do_all(
     crew: Crew,
     total: int,
     retries: int,
-    keep: Callable[[Assignment, list[list[Result]]], None],
+    keep: Callable[[Assignment, list[list[Result]]], "Iterable[Assignment] | None"],
     watch: StandingWatch | None = None,
+    found: int | None = None,
 ) -> list[Failure]:
-    """Let a crew do all jobs; ``keep`` gets each result the moment it comes. Returns what was given up.
+    """Let a crew do all jobs; ``keep`` gets each result the moment it comes, and may name more jobs. Returns what was given up.
 
-    ``total`` counts the runs, also those that were done before.
+    ``total`` counts the runs, ``found`` those that were done before (all but the jobs', unless more will come).
     """
-    line, found = WaitingLine(jobs), total - sum(job.runs for job in jobs)
+    line, found = WaitingLine(jobs), total - sum(job.runs for job in jobs) if found is None else found
     done, failed, attempts, started_s = found, 0, Counter[int](), time.monotonic()
     failures: list[tuple[Assignment, Failure, bool]] = []
     at: dict[int, tuple[str, float]] = {}
@@ -172,7 +173,8 @@ def do_all(
                     at[event.worker] = (job.label, event.share)
                 case Done():
                     at.pop(event.worker, None)
-                    keep(job, event.results)
+                    for more in keep(job, event.results) or ():
+                        line.put(more)
                     done += job.runs
                 case Failed():
                     at.pop(event.worker, None)

@@ -9,10 +9,11 @@ part is never looked at. The seeds are none that an evaluation has unless it ask
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,14 @@ class Search:
         """One training of the search."""
         values, horizon_s = deepcopy(self.base), self.horizons_s[rung]
         put(values, "task", "held_out", True)
-        run = {"algorithms": [algorithm], "seeds": list(self.seeds), "horizon_s": horizon_s, "stop_when_diverged": True}
-        for key, value in run.items() | {"eval_every_s": horizon_s / EVALUATIONS}.items():
+        run = {
+            "algorithms": [algorithm],
+            "seeds": list(self.seeds),
+            "horizon_s": horizon_s,
+            "eval_every_s": horizon_s / EVALUATIONS,
+            "stop_when_diverged": True,
+        }
+        for key, value in run.items():
             put(values, "run", key, value)
         for key, value in settings.items():
             put(values, EACH, f"{algorithm}.{key}", value)
@@ -195,32 +202,16 @@ def run_search(
     """Try what the folder does not have yet, rung by rung, and write what was found."""
     claim_folder(path, "tuning", search.to_toml(), lambda: read_search(path).to_toml(), search.spec.unwritten)
     with alone(path):
-        for folder in (path, *(path / "trials").glob("*/*")):
+        for folder in (path, *(path / "trials").glob("*")):
             clear_unfinished(folder)
+        refuse_days(
+            [search.spec_of(name, search.candidates(name)[0], search.rungs - 1) for name in search.axes], yes=yes
+        )
         log = path / "workers.log"
-        crew: Crew | None = None
-        left = {name: list(enumerate(search.candidates(name))) for name in search.axes}
-        if not yes:
-            refuse_days([search.spec_of(name, each[0][1], search.rungs - 1) for name, each in left.items()], yes=False)
-        for rung in range(search.rungs):
-            missing = [
-                (name, number, settings)
-                for name, candidates in left.items()
-                for number, settings in candidates
-                if _load(path, rung, name, number, search.seeds) is None
-            ]
-            if missing and crew is None:
-                crew = crew_here() if search.spec.unwritten else open_crew(on, workers, log)
-            if missing and crew is not None:
-                jobs = _assignments(search, rung, left if crew.together else missing_only(left, missing), crew)
-                total = sum(map(len, left.values())) * len(search.seeds)
-                failures = do_all(jobs, crew, total, retries, partial(_save, path, rung), watch)
-                if failures:
-                    raise InputError(
-                        f"{failures[0].label} failed: {failures[0].error}; the same command with --out {path} goes on."
-                    )
-            if rung + 1 < search.rungs:
-                left = {name: _better(path, rung, name, candidates, search.seeds) for name, candidates in left.items()}
+        standings = {name: _standing(path, search, name) for name in search.axes}
+        if any(standing is not None for standing in standings.values()):
+            crew = crew_here() if search.spec.unwritten else open_crew(on, workers, log)
+            _climb(path, search, standings, crew, retries, watch)
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
         return _written(path, search)
@@ -236,37 +227,88 @@ def read_search(path: Path) -> Search:
     return make_search(values.get("base", {}), asked, seeds=len(values.get("seeds", ())), rungs=values.get("rungs", 0))
 
 
-# ---- one rung
+# ---- rung by rung
 
-Candidates = dict[str, list[tuple[int, Settings]]]  # by algorithm, numbered
-DIGITS = 4
-
-
-def missing_only(left: Candidates, missing: Sequence[tuple[str, int, Settings]]) -> Candidates:
-    wanted = {(name, number) for name, number, _ in missing}
-    return {name: [each for each in candidates if (name, each[0]) in wanted] for name, candidates in left.items()}
+Candidates = list[tuple[int, Settings]]  # numbered
+Standing = tuple[int, Candidates]  # a rung, and who is tried on it
 
 
-def _assignments(search: Search, rung: int, candidates: Candidates, crew: Crew) -> list[Assignment]:
-    """A few jobs for each algorithm, so that every worker has something; a GPU gets all of an algorithm at once.
+def _standing(path: Path, search: Search, algorithm: str) -> Standing | None:
+    """How far an algorithm is: the first rung on which something is missing, and all who belong there. None: through."""
+    candidates = list(enumerate(search.candidates(algorithm)))
+    for rung in range(search.rungs):
+        scores = {number: _score(path, rung, algorithm, number, search.seeds) for number, _ in candidates}
+        if None in scores.values():
+            return rung, candidates
+        ranked = sorted(candidates, key=lambda each: -(scores[each[0]] or 0.0))  # of equals, who was listed first
+        candidates = ranked[: _kept(len(ranked))]
+    return None
 
-    The jobs of an algorithm share its timelines within a job, so they are as large as they can be.
+
+def _kept(count: int) -> int:
+    return -(-count // KEPT)
+
+
+def _climb(
+    path: Path,
+    search: Search,
+    standings: Mapping[str, Standing | None],
+    crew: Crew,
+    retries: int,
+    watch: StandingWatch | None,
+) -> None:
+    """Let every algorithm climb its rungs, none waiting for the others."""
+    numbers, waiting = itertools.count(), Counter[str]()
+
+    def jobs_of(algorithm: str, standing: Standing | None) -> list[Assignment]:
+        jobs = [] if standing is None else _assignments(path, search, algorithm, *standing, crew, numbers)
+        waiting[algorithm] = len(jobs)
+        return jobs
+
+    def keep(job: Assignment, results: Sequence[Sequence[Result]]) -> list[Assignment]:
+        algorithm = job.specs[0].run.algorithms[0].text
+        rung = next(rung for rung, each in enumerate(search.horizons_s) if each == job.specs[0].run.horizon_s)
+        _save(path, rung, job, results)
+        waiting[algorithm] -= 1
+        return [] if waiting[algorithm] else jobs_of(algorithm, _standing(path, search, algorithm))
+
+    first = [job for name, standing in standings.items() for job in jobs_of(name, standing)]
+    total = to_do = 0
+    for name, standing in standings.items():
+        count = len(search.candidates(name))
+        for rung in range(search.rungs):
+            total += count * len(search.seeds)
+            to_do += count * len(search.seeds) if standing is not None and rung > standing[0] else 0
+            count = _kept(count)
+    found = total - to_do - sum(job.runs for job in first)
+    failures = do_all(first, crew, total, retries, keep, watch, found)
+    if failures:
+        why = f"{failures[0].label} failed: {failures[0].error.removesuffix('.')}"
+        raise InputError(f"{why}; the same command with --out {path} goes on.")
+
+
+def _assignments(
+    path: Path, search: Search, algorithm: str, rung: int, candidates: Candidates, crew: Crew, numbers: Iterator[int]
+) -> list[Assignment]:
+    """What is missing of a rung, in a few jobs, so that every worker has something; a GPU gets the whole rung at once.
+
+    Within a job timelines are shared.
     """
+    if not crew.together:
+        candidates = [each for each in candidates if _load(path, rung, algorithm, each[0], search.seeds) is None]
+    pieces = 1 if crew.together else max(1, round(3 * crew.workers / len(search.axes)))
     jobs: list[Assignment] = []
-    names = [name for name, each in candidates.items() if each]
-    pieces = 1 if crew.together else max(1, round(3 * crew.workers / max(1, len(names))))
-    for name in sorted(names, key=lambda name: not name.startswith("PerFed")):  # what takes longest comes first
-        for part in np.array_split(np.arange(len(candidates[name])), min(pieces, len(candidates[name]))):
-            own = [candidates[name][place] for place in part]
-            specs = [search.spec_of(name, settings, rung) for _, settings in own]
-            label = f"{name}, {len(own)} settings for {search.horizons_s[rung]:.4g} s"
-            numbers, runs = tuple(number for number, _ in own), len(own) * len(search.seeds)
-            jobs.append(Assignment(len(jobs), numbers, runs, label, name, specs, crew.together))
+    for part in np.array_split(np.arange(len(candidates)), min(pieces, len(candidates))):
+        own = [candidates[place] for place in part]
+        specs = [search.spec_of(algorithm, settings, rung) for _, settings in own]
+        label = f"{algorithm}, {len(own)} settings for {search.horizons_s[rung]:.4g} s"
+        points, runs = tuple(number for number, _ in own), len(own) * len(search.seeds)
+        jobs.append(Assignment(next(numbers), points, runs, label, algorithm, specs, crew.together))
     return jobs
 
 
 def _file(path: Path, rung: int, algorithm: str, number: int) -> Path:
-    return path / "trials" / f"{rung + 1}-{algorithm.replace('/', '_')}" / f"{number:0{DIGITS}}.json"
+    return path / "trials" / f"{rung + 1}-{algorithm.replace('/', '_')}" / f"{number:04}.json"
 
 
 def _save(path: Path, rung: int, job: Assignment, results: Sequence[Sequence[Result]]) -> None:
@@ -296,17 +338,10 @@ def _load(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[in
         return None
 
 
-def _score(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> float:
+def _score(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> float | None:
+    """Its mean over seeds; None if it has not been tried."""
     found = _load(path, rung, algorithm, number, seeds)
-    return -1.0 if found is None else float(np.mean([each["mean"] for each in found]))
-
-
-def _better(
-    path: Path, rung: int, algorithm: str, candidates: list[tuple[int, Settings]], seeds: Sequence[int]
-) -> list[tuple[int, Settings]]:
-    """The better third, best first; of equals the one that was listed first."""
-    ranked = sorted(candidates, key=lambda each: -_score(path, rung, algorithm, each[0], seeds))
-    return ranked[: -(-len(ranked) // KEPT)]
+    return None if found is None else float(np.mean([each["mean"] for each in found]))
 
 
 # ---- what was found
@@ -347,7 +382,7 @@ def _rows(path: Path, search: Search) -> Iterator[dict[str, Any]]:
 def _best(path: Path, search: Search, algorithm: str) -> Best:
     last, seeds = search.rungs - 1, search.seeds
     candidates = list(enumerate(search.candidates(algorithm)))
-    number, settings = max(candidates, key=lambda each: _score(path, last, algorithm, each[0], seeds))
+    number, settings = max(candidates, key=lambda each: _score(path, last, algorithm, each[0], seeds) or -1.0)
     axes, now = search.axes[algorithm], search.spec.learning_of(algorithm)
     edges = [
         key
