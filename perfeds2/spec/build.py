@@ -15,7 +15,7 @@ What is the user's own is called with what it names of what is known here:
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -98,17 +98,12 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     if inspect.isclass(given) or not isinstance(given, Model):
         given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
     model = _expect(given, Model, "--model", named)
+    if not isinstance(model, Hashable):
+        raise InputError(f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass.")
     try:
-        hash(model)
-    except TypeError:
-        raise InputError(
-            f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass."
-        ) from None
-    try:
-        shape = logits(model, sample)
+        shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
         why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
-    except InputError:
-        raise
+        why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
     except Exception as error:  # whatever a model does with samples it was not made for
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
     if why:
