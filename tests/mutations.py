@@ -254,6 +254,35 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "learning/models/lenet.py",
+        "learning/test_lenet.py",
+        ("else average(squash(maps))", "else squash(average(maps))", "test_patches_and_matrices_are_convolutions"),
+        ("MLP(sizes, activation=self.activation)", "MLP(sizes)", "test_patches_and_matrices_are_convolutions"),
+    ),
+    *of(
+        "learning/models/lstm.py",
+        "learning/test_lstm.py",
+        ("(hidden, cell), hidden if keep", "(hidden, cell), cell if keep", "test_it_agrees_with_a_step_by_step_loop"),
+    ),
+    *of(
+        "spec/build.py",
+        "spec/test_models.py",
+        (
+            'why = "" if shape == (classes,) else',
+            'why = "" if shape else',
+            "test_a_model_that_does_not_fit_is_refused_before_anything_is_run",
+        ),
+    ),
+    *of(
+        "spec/fields.py",
+        "spec/test_models.py",
+        (
+            '"task": {"model": "lenet5-relu", **task}',
+            '"task": {"model": "lenet5", **task}',
+            "test_a_run_on_cifar100_says_its_model_and_one_that_does_not_had_relu",
+        ),
+    ),
+    *of(
         "deployment/validate.py",
         "deployment/test_federation_by_hand.py",
         ("norm > norm_bound:", "norm > 10 * norm_bound:", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
@@ -28,6 +29,12 @@ class Task:
     @property
     def ues(self) -> int:
         return self.data.ues
+
+    @property
+    def sample(self) -> jax.ShapeDtypeStruct:
+        """What one sample looks like."""
+        x, _ = jax.eval_shape(lambda: self.data.batches(jax.random.key(0), jnp.int32(0), (1,)))
+        return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
 
     @classmethod
     def of_arrays(
@@ -54,6 +61,7 @@ class Recipe:
     name: str
     model: Model
     data: Callable[..., Data]  # called with (ues, labels_per_ue, seed), and with data_dir where it has such a parameter
+    sample: jax.ShapeDtypeStruct  # what one sample will look like: a model can be chosen before the data are read
     # Settings that fit it, by section, where they differ from the general ones: {"run": {"horizon_s": 600.0}}.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
@@ -61,6 +69,12 @@ class Recipe:
         """The task of a seed: who has which data is drawn anew for each."""
         where = {"data_dir": data_dir} if "data_dir" in signature(self.data).parameters else {}
         return Task(self.name, self.model, self.data(ues, labels_per_ue, seed, **where))
+
+
+def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    """The shape of what a model says to one sample."""
+    batch = jax.ShapeDtypeStruct((2, *sample.shape), sample.dtype)
+    return jax.eval_shape(lambda x: model(model.init(jax.random.key(0)), x), batch).shape[1:]
 
 
 def parameters(model: Model) -> int:

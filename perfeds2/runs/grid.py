@@ -15,6 +15,7 @@ from perfeds2.errors import InputError
 from perfeds2.spec.fields import EACH, SEEDS, Spec, name_of, place_of, put, resolve, take
 
 MOST_RUNS = 100_000
+MODEL = ("task", "model")
 
 
 @dataclass(frozen=True)
@@ -166,4 +167,7 @@ def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
         for section, inner in values.items()
         if section != "own"
     }
+    models = {point.spec.task.model for point in points}
+    if len(models) == 1 and first["task"]["model"] is not None and MODEL not in [axis.place for axis in axes]:
+        put(base, *MODEL, first["task"]["model"])  # also where it is the task's own: that may be another one day
     return Grid({k: v for k, v in base.items() if v}, tuple(axes), points[0].spec.run.seeds, tuple(points))

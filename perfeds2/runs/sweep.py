@@ -34,7 +34,8 @@ from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS, Result
-from perfeds2.spec.fields import Spec, nested, read_toml
+from perfeds2.spec.build import check_model
+from perfeds2.spec.fields import Spec, as_it_was, nested, read_toml
 from perfeds2.spec.names import refuse_while_loading
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ def read_sweep(path: Path) -> Grid:
     if not known.exists():
         raise InputError(f"{path} holds no sweep (no sweep.toml); give the folder of a sweep that was started.")
     values = read_toml(known)
-    return make_grid(values.get("base", {}), values.get("grid", {}))
+    grid = values.get("grid", {})
+    return make_grid(values.get("base", {}) if "model" in grid else as_it_was(values.get("base", {})), grid)
 
 
 def run_sweep(
@@ -116,6 +118,8 @@ def run_sweep(
     if isinstance(on, str):
         check_crew(on, workers)
     known = [point.spec for point in grid.points if isinstance(point.spec.task.name.value, Recipe)]
+    for spec in known:
+        check_model(spec)
     refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
     open_sweep(path, grid)
     with alone(path):

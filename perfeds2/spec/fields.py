@@ -21,6 +21,7 @@ from perfeds2.spec.names import Kind, Named
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
+    MODEL,
     POLICY,
     SCHEDULE,
     SHARES,
@@ -31,6 +32,7 @@ from perfeds2.spec.values import (
     Large,
     List,
     Metres,
+    ModelName,
     NotNegative,
     PolicyName,
     Population,
@@ -74,6 +76,7 @@ class TaskSpec(Section, title="Task"):
     """What is learned."""
 
     name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    model: ModelName | None = setting(None, "NAME", "What is trained: {names}, or your own.", shown="the task's own", kind=MODEL)  # fmt: skip
     labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
     held_out: bool | None = setting(None, "", "Evaluate on a part held out of the UEs' training data, as tune does; the test part is not touched.")  # fmt: skip
@@ -147,7 +150,14 @@ class Spec(Section):
     def given(self) -> list[Named]:
         """What is the user's own."""
         shares = self.protocol.shares if isinstance(self.protocol.shares, Named) else None
-        every = (self.task.name, self.cell.kind, self.protocol.schedule, shares, self.protocol.bandwidth)
+        every = (
+            self.task.name,
+            self.task.model,
+            self.cell.kind,
+            self.protocol.schedule,
+            shares,
+            self.protocol.bandwidth,
+        )
         return [one for one in (*every, *self.run.algorithms) if one is not None and one.source]
 
     @property
@@ -347,6 +357,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
 
 
+def as_it_was(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested values that a run wrote into its folder, with what went without saying then.
+
+    Models have names since cifar100 is learned with LeNet-5 as published. It names its model; a run that does not is
+    older, and its network had ReLU and max-pooling.
+    """
+    task = written.get("task")
+    if not isinstance(task, Mapping) or task.get("name") != "cifar100":
+        return dict(written)
+    return {**written, "task": {"model": "lenet5-relu", **task}}
+
+
 # ---- from values to a spec
 
 HORIZON_S = 30.0
@@ -445,7 +467,8 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
         given = values.get(section, {})
         if isinstance(given, Mapping):
             limited = section == "run" and given.get("rounds") is not None
-            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | dict(given)
+            said = {k: v for k, v in given.items() if v is not None or k not in own}
+            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | said
 
 
 # ---- what is wrong, in a sentence

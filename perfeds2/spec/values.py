@@ -18,10 +18,11 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.allocation.schedule import SCHEDULES
     from perfeds2.allocation.shares import SHARES
     from perfeds2.learning.datasets import TASKS
+    from perfeds2.learning.models import MODELS
     from perfeds2.network.cell import CELLS
     from perfeds2.spec.build import ALGORITHMS
 
-    tables = {"task": TASKS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
+    tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
     return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
 
 
@@ -30,9 +31,11 @@ def _kind(what: str, is_called: bool = True) -> Kind:
 
 
 TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
+MODEL = _kind("model")
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
+ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
 ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
 SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]

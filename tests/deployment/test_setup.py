@@ -15,6 +15,7 @@ from perfeds2.spec.fields import SECTIONS
 
 OTHER = {  # where a number one higher, or another of the names, is not another value
     "task": "synthetic",
+    "model": "mlp",
     "cell": "paper",
     "data-dir": '/a, folder/of "data"',
     "distance-m": [10.0, 20.0, 30.0, 40.0],

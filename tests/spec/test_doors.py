@@ -14,6 +14,7 @@ from perfeds2.spec.fields import SECTIONS, Spec, place_of, put_text, resolve, se
 # As typed behind the flag, none of them the default; and what Python is given.
 TYPED: dict[str, tuple[str, object]] = {
     "task": ("synthetic", "synthetic"),
+    "model": ("mlp", "mlp"),
     "labels_per_ue": ("2", 2),
     "held_out": ("true", True),
     "data_dir": ("somewhere", "somewhere"),

@@ -1,5 +1,6 @@
 """scikit-learn's digits: 1,797 real ones of 8×8 pixels, inside its wheel, so nothing is downloaded."""
 
+import jax
 import numpy as np
 
 from perfeds2.learning.data import Shards
@@ -16,4 +17,4 @@ def digits_data(ues: int, labels_per_ue: int, seed: int) -> Shards:
     return Shards.of((x / 16).astype(np.float32), y, partition_by_label(y, ues, labels_per_ue, seed))
 
 
-digits = Recipe("digits", MLP((64, 32, 10)), digits_data)
+digits = Recipe("digits", MLP((64, 32, 10)), digits_data, jax.ShapeDtypeStruct((64,), np.float32))
