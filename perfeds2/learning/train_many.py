@@ -80,7 +80,7 @@ def shape_of(trial: Trial) -> Hashable:
     return (
         *(trial.task.model, trial.task.ues, tree, shapes, trial.timeline.quorum),
         *(structure, tuple(number.shape for number in numbers)),
-        *(learner.batch, learner.local_steps, learner.optimiser),
+        *(learner.batch, learner.local_steps, learner.optimiser, learner.clip is None),
     )
 
 

@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def alpha(self) -> float:
-        return self.spec.learning.alpha
+        return self.learner.personal_step
 
 
 def make_scene(spec: Spec) -> Scene:

@@ -85,6 +85,10 @@ def _notes(
     notes = []
     if trained and spec.learning.local_steps == 1 and any(a.objective == "FedProx" for a in algorithms):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    if trained and spec.learning.alpha == "auto":
+        from perfeds2.spec.build import alpha_of
+
+        notes.append(str(alpha_of(spec).note))
     for name in (algorithm.name for algorithm in algorithms):
         if any(timelines[name, seed].rounds == 0 for seed in spec.run.seeds):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")

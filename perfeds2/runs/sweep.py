@@ -212,7 +212,8 @@ def with_seeds(spec: Spec, seeds: Sequence[int]) -> Spec:
 def _shape(spec: Spec) -> str:
     """What decides the sizes of a run's arrays. Quorum, step sizes and seeds are numbers to the compiled program."""
     values, learning = spec.values(), spec.learning
-    sizes = [learning.batch, learning.local_steps, learning.hessian, values["run"]["algorithms"]]
+    sizes = [learning.batch, learning.local_steps, learning.hessian.partition(":")[0], values["run"]["algorithms"]]
+    sizes += [learning.hessian_batch, learning.clip is None, learning.inner_clip is None]
     return json.dumps([values["task"], spec.cell.ues, *sizes])
 
 

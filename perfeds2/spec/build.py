@@ -30,7 +30,8 @@ from perfeds2.learning.objectives import OBJECTIVES, Objective
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.spec.fields import MODES, Spec
+from perfeds2.spec.alpha import smoothness_of
+from perfeds2.spec.fields import MODES, CellSpec, Spec, TaskSpec
 from perfeds2.spec.names import Named, blaming, call
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
@@ -123,7 +124,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Combination:
-    """An objective in a mode: one of the paper's nine."""
+    """An objective in a mode: the paper's nine, and Moreau's three."""
 
     objective: Callable[..., Objective]
     mode: str
@@ -177,9 +178,41 @@ def _make_algorithm(
 
 def make_learner(spec: Spec, objective: Callable[..., Objective]) -> Learner:
     """What the UEs compute: the objective, called with those of the learning settings that it names."""
-    learning = spec.learning
-    made = call(objective, f"the objective {objective}", dict(learning))
-    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=learning.alpha)
+    learning, alpha = spec.learning, alpha_of(spec).value
+    known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
+    how, _, rounds = learning.hessian.partition(":")
+    known |= {"hessian": "exact", "anneal": int(rounds)} if how == "anneal" else {}
+    made = call(objective, f"the objective {objective}", known)
+    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=alpha, clip=learning.clip)
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """Which α a spec means, and why."""
+
+    value: float
+    note: str | None = None
+
+
+def alpha_of(spec: Spec) -> Alpha:
+    """The spec's α. ``auto`` is the task's, or 1/L where that is shorter: one number for all algorithms and seeds."""
+    if spec.learning.alpha != "auto":
+        return Alpha(spec.learning.alpha)
+    return _fitting_alpha(spec.task, spec.cell.ues)  # type: ignore[arg-type]  # frozen, so it has a hash
+
+
+@cache
+def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
+    spec = Spec(task=task, cell=CellSpec(ues=ues))
+    usual = getattr(task.name.value, "defaults", {}).get("learning", {}).get("alpha", spec.learning.alpha)
+    largest = smoothness_of(make_task(spec, 0))
+    fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
+    seen = f"1/L (L = {largest:.3g} where the pilot looked)"
+    if usual <= fitting:
+        return Alpha(usual, f"--alpha auto: the task's {usual:g}, which is not above {seen}.")
+    return Alpha(
+        fitting, f"--alpha auto: {fitting:g} = {seen}; the task's {usual:g} is {usual / fitting:.2g} times too long."
+    )
 
 
 def protocol_of(spec: Spec, mode: str) -> Protocol:
