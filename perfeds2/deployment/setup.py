@@ -71,7 +71,13 @@ class Setup:
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}
-        return cls(resolve(values), validated(OwnSections, own).deployment)
+        spec = resolve(values)
+        if spec.learning.alpha == "auto":
+            raise InputError(
+                "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
+                "the table of perfeds2 run --alpha auto has one)."
+            )
+        return cls(spec, validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
         """Every setting that is not left out, by its name."""

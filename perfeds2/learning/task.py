@@ -15,6 +15,8 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.partition import partition_by_label
 
+SAMPLES_PER_UE = 32  # a UE's distribution, as the theory's constants see it
+MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
 CYCLES_PER_PARAMETER = 100  # of one sample; then a median device computes about as long as it sends (docs/design.md)
 
 
@@ -91,3 +93,16 @@ def payload_bits(model: Model) -> float:
 def cycles_per_sample(model: Model) -> float:
     """CPU cycles for one sample of one batch; the paper gives no value, this is ours."""
     return float(CYCLES_PER_PARAMETER * parameters(model))
+
+
+def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = MOST_UES) -> tuple[np.ndarray, np.ndarray]:
+    """x[n, m, …] and y[n, m, …]: evenly spaced training samples of each UE; one with fewer gives some more than once."""
+    chosen = np.unique(np.linspace(0, task.ues - 1, min(ues, task.ues)).round().astype(int))
+    xs, ys = [], []
+    for ue in chosen:
+        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))
+        size = int(mask.sum())
+        at = np.arange(samples) * size // samples if size >= samples else np.arange(samples) % size
+        xs.append(x[at])
+        ys.append(y[at])
+    return np.stack(xs), np.stack(ys)

@@ -35,7 +35,7 @@ from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS, Result
 from perfeds2.spec.build import check_model
-from perfeds2.spec.fields import Spec, as_it_was, nested, read_toml
+from perfeds2.spec.fields import LearningSpec, Spec, as_it_was, nested, read_toml
 from perfeds2.spec.names import refuse_while_loading
 
 if TYPE_CHECKING:
@@ -179,10 +179,13 @@ def with_seeds(spec: Spec, seeds: Sequence[int]) -> Spec:
 
 def _shape(spec: Spec) -> str:
     """What decides the sizes of a run's arrays. Quorum, step sizes and seeds are numbers to the compiled program."""
-    values, names = spec.values(), [named.text for named in spec.run.algorithms]
-    each = [spec.learning_of(name) for name in names]
-    sizes = [[learning.batch, learning.local_steps, learning.hessian] for learning in each]
-    return json.dumps([values["task"], spec.cell.ues, names, sizes])
+    names = [named.text for named in spec.run.algorithms]
+    return json.dumps([spec.values()["task"], spec.cell.ues, names, [_sizes(spec.learning_of(name)) for name in names]])
+
+
+def _sizes(learning: LearningSpec) -> list[Any]:
+    structure = [learning.hessian.partition(":")[0], learning.hessian_batch, learning.clip is None]
+    return [learning.batch, learning.local_steps, *structure, learning.inner_clip is None]
 
 
 def _result_file(path: Path, point: GridPoint, seed: int) -> Path:

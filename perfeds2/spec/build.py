@@ -34,7 +34,8 @@ from perfeds2.learning.objectives import OBJECTIVES, Objective
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.spec.fields import MODES, Spec
+from perfeds2.spec.alpha import smoothness_of
+from perfeds2.spec.fields import MODES, CellSpec, Spec, TaskSpec
 from perfeds2.spec.names import Named, blaming, call
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
@@ -109,7 +110,7 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
     if inspect.isclass(given) or not isinstance(given, Model):
         given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
-    model = _expect(given, Model, "--model", named)
+    model: Any = _expect(given, Model, "--model", named)
     if not isinstance(model, Hashable):
         raise InputError(f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass.")
     try:
@@ -176,7 +177,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Combination:
-    """An objective in a mode: one of the paper's nine."""
+    """An objective in a mode: the paper's nine, and Moreau's three."""
 
     objective: Callable[..., Objective]
     mode: str
@@ -260,9 +261,42 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
 
 def make_learner(spec: Spec, algorithm: str, objective: Callable[..., Objective]) -> Learner:
     """What the UEs compute: the objective, called with those of the algorithm's learning settings that it names."""
-    learning = spec.learning_of(algorithm)
-    made = call(objective, f"the objective {objective}", dict(learning))
-    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=learning.alpha)
+    learning, alpha = spec.learning_of(algorithm), alpha_of(spec, algorithm).value
+    known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
+    how, _, rounds = learning.hessian.partition(":")
+    known |= {"hessian": "exact", "anneal": int(rounds)} if how == "anneal" else {}
+    made = call(objective, f"the objective {objective}", known)
+    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=alpha, clip=learning.clip)
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """Which α a spec means, and why."""
+
+    value: float
+    note: str | None = None
+
+
+def alpha_of(spec: Spec, algorithm: str) -> Alpha:
+    """An algorithm's α. ``auto`` is the task's, or 1/L where that is shorter: one number for all algorithms and seeds."""
+    alpha = spec.learning_of(algorithm).alpha
+    if alpha != "auto":
+        return Alpha(alpha)
+    return _fitting_alpha(spec.task, spec.cell.ues)  # type: ignore[arg-type]  # frozen, so it has a hash
+
+
+@cache
+def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
+    spec = Spec(task=task, cell=CellSpec(ues=ues))
+    usual = getattr(task.name.value, "defaults", {}).get("learning", {}).get("alpha", spec.learning.alpha)
+    largest = smoothness_of(make_task(spec, 0))
+    fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
+    seen = f"1/L (L = {largest:.3g} where the pilot looked)"
+    if usual <= fitting:
+        return Alpha(usual, f"--alpha auto: the task's {usual:g}, which is not above {seen}.")
+    return Alpha(
+        fitting, f"--alpha auto: {fitting:g} = {seen}; the task's {usual:g} is {usual / fitting:.2g} times too long."
+    )
 
 
 def protocol_of(spec: Spec, mode: str) -> Protocol:

@@ -29,7 +29,9 @@ from perfeds2.spec.values import (
     AlgorithmName,
     CellName,
     Count,
+    HessianName,
     Large,
+    Length,
     List,
     Metres,
     ModelName,
@@ -115,18 +117,22 @@ class ProtocolSpec(Section, title="Rounds"):
 class LearningSpec(Section, title="Learning"):
     """How a UE computes and the server merges."""
 
-    alpha: StepSize = setting(0.03, "STEP", "Step size of the personal gradient step.")
+    alpha: StepSize | Literal["auto"] = setting(0.03, "STEP", "Step size of the personal gradient step; 'auto': the task's, or 1/L where that is shorter.")  # fmt: skip
     beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
     proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")
-    hessian: Literal["exact", "fo", "hf"] = setting("exact", "HOW", "PerFed's Hessian term: exact, left out (fo), or by differences of gradients (hf).")  # fmt: skip
+    hessian: HessianName = setting("exact", "HOW", "PerFed's Hessian term: exact, left out (fo), by differences of gradients (hf), or left out in the first K rounds (anneal:K).")  # fmt: skip
+    hessian_batch: Literal["own", "inner"] | None = setting(None, "WHICH", "PerFed's Hessian is on a batch of its own, or on the inner one.", shown="own")  # fmt: skip
+    clip: Length | None = setting(None, "NORM", "The largest norm of an upload: a longer one is shortened.")
+    inner_clip: Length | None = setting(None, "NORM", "The largest norm of PerFed's inner gradient, differentiated through.")  # fmt: skip
+    moreau: Length | None = setting(None, "LAMBDA", "How strongly Moreau's personal model is held near the global one.", shown="15")  # fmt: skip
 
 
 class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(ALGORITHM.table()), "NAMES", "Comma-separated: {names}, or your own.", shown="all of them", kind=ALGORITHM)  # fmt: skip
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(name for name in ALGORITHM.table() if "Moreau" not in name), "NAMES", "Comma-separated: {names}, or your own.", shown="all but Moreau's", kind=ALGORITHM)  # fmt: skip
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
@@ -491,7 +497,9 @@ def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
             return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
         case kind:
             expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
-            more = " or 'unbounded'" if "max_staleness" in location and "whole" in expected else ""
+            words = {("max_staleness", "a whole number"): "unbounded", ("alpha", "a finite number"): "auto"}
+            word = next((word for (key, what), word in words.items() if key in location and what == expected), None)
+            more = f" or '{word}'" if word else ""
             return f"{flag} must be {expected}{more}, got {came!r}."
 
 
