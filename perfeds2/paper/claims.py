@@ -5,15 +5,16 @@ faster, or ends higher, has more, and a run that never reaches a target needs no
 curves seed by seed (same data, cell, fading and initial weights); the 95 % Student-t interval of the paired difference
 decides: above 0 *holds*, below 0 *fails*, otherwise *undecided*. A claim of several comparisons holds if all do, fails if
 any does. A run that diverges is not left out: from then on its accuracy is 0. Fewer than five seeds decide nothing. Times
-to a target are shown beside it, never used for a verdict. Two stricter readings stand beside each verdict. *After Holm*:
-with so many comparisons some come out by luck, so the p-values of the paired t-tests are adjusted by Holm's method over
-all comparisons of the ledger, and 0.05 decides. Comparisons of the same numbers (claims share runs) are one test and count
-once, whichever way round they are asserted. *Of note*: a comparison whose mean difference is below 0.5 points counts as
-undecided. A claim is marked where such a reading changes its verdict. It is also marked where a comparison's curves
-learned nothing: neither gets 2 points above its start and above what the most frequent label alone would give. Two other
-measures have verdicts of their own, by the same intervals: the accuracy if FedAvg and FedProx get no personal step in the
-evaluation, and the personalised training loss, where lower is better. A run that diverges has no mean loss: then the
-loss decides nothing, and how many seeds diverged is shown instead.
+to a target are shown beside it, never used for a verdict.
+
+A verdict is marked where it depends on how strictly one reads. *Not after Holm*: so many comparisons come out by luck now
+and then; with the p-values of the paired t-tests adjusted by Holm's method over all comparisons of the ledger, and 0.05 to
+decide, it would be undecided. Comparisons of the same numbers (claims share runs) are one test and count once, whichever
+way round they are asserted. *Below 0.5 points*: it would be undecided if smaller mean differences did not count. *Nothing
+learned*: neither curve of a comparison gets 2 points above its start and above what the most frequent label alone would
+give. Two other measures have verdicts of their own, by the same intervals: the accuracy if FedAvg and FedProx get no
+personal step in the evaluation, and the personalised training loss, where lower is better. A run that diverges has no mean
+loss: then the loss decides nothing, and how many seeds diverged is shown instead.
 """
 
 import math

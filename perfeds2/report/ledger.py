@@ -91,7 +91,9 @@ def check_beside(folder: Path, beside: Path | None) -> None:
 def label_of(folder: Path) -> str:
     """What a folder's figures were made with, if that is short; else the folder's name."""
     changes = changes_of(folder)
-    return changes or NOTHING_CHANGED if len(changes) <= LONGEST_LABEL else folder.resolve().name
+    if not _made(folder).keys() <= {"scale", "changes"} or len(changes) > LONGEST_LABEL:
+        return folder.resolve().name
+    return changes or NOTHING_CHANGED
 
 
 def changes_of(folder: Path) -> str:
@@ -112,7 +114,7 @@ class Part:
     """What a column says of a comparison."""
 
     column: Column
-    said: "Callable[[Finding], Sequence[Span]]"
+    said: Callable[[Finding], Sequence[Span]]
 
 
 NUMBER = Column("#", narrow="")
@@ -181,7 +183,7 @@ def print_ledger(ledgers: Sequence[Ledger]) -> None:
     for table in best_tables(ledgers):
         console.print()
         console.print(for_terminal(table))
-    console.print(f"\n[dim]{meaning()}[/dim]")
+    console.print("\n" + meaning(ledgers).replace("*", ""), style="dim", markup=False)
 
 
 def judged(ledgers: Sequence[Ledger]) -> list[tuple[Entry, ...]]:
@@ -209,8 +211,11 @@ def verdict(entry: Entry, *, brief: bool = False) -> list[Span]:
         said += [f"below {SMALL}"] * (entry.of_note != entry.verdict)
     if entry.verdict != "not run":
         said += ["nothing learned"] * (not entry.learned)
-        others = {"as it is": entry.verdict_as_it_is, "by loss": entry.verdict_by_loss}
-        said += [f"{name}: {other}" for name, other in others.items() if brief and other != entry.verdict]
+    if brief and entry.verdict != "not run":
+        diverged = any(any(finding.diverged) for finding in entry.findings)
+        by_loss = "diverged" if diverged and entry.verdict_by_loss == "undecided" else entry.verdict_by_loss
+        others = {"as it is": entry.verdict_as_it_is, "by loss": by_loss}
+        said += [f"{name}: {other}" for name, other in others.items() if other != entry.verdict]
     return [Span(entry.verdict, entry.verdict), *(Span(f"\n{text}", "dim") for text in said)]
 
 
@@ -364,23 +369,31 @@ def _measures(best: AgainstBest) -> dict[str, tuple[str, Statistic]]:
     return {"over the horizon": best.over_horizon, "at its end": best.at_end}
 
 
-def meaning() -> str:
+def meaning(ledgers: Sequence[Ledger]) -> str:
     """What the columns say."""
     targets = ", ".join(f"{100 * target:g} % on {task}" for task, target in TARGET.items())
+    no_step = "if FedAvg and FedProx get no personal step in the evaluation"
+    others = (
+        f"FedAvg as it is: the same {no_step}. Training loss: the difference of the personalised one with its own verdict, "
+        f"or how many seeds diverged. Seconds to target: medians of both ({targets}); they decide nothing."
+    )
+    if len(ledgers) > 1:
+        others = (
+            f"As it is: the verdict {no_step}; by loss: the verdict by the personalised training loss, which a run that "
+            f"diverges has not. Both stand only where they differ."
+        )
     return (
         f"Difference: percentage points of personalised test accuracy, mean over the horizon, ± half of the 95 % interval "
-        f"over seeds. FedAvg as it is: the same if FedAvg and FedProx get no personal step in the evaluation. Training loss: "
-        f"the difference of the personalised one with its own verdict, or how many seeds diverged. Seconds to target: "
-        f"medians of both ({targets}); they decide nothing. Fewer than five seeds leave a claim undecided. A verdict is not "
-        f"after Holm if it goes away when p-values are adjusted for all comparisons, and below {SMALL} if it goes away "
-        f"when smaller differences do not count. Nothing learned: neither curve gets beyond the most frequent label."
+        f"over seeds. {others} Fewer than five seeds leave a claim undecided. A verdict is *not after Holm* if it goes away "
+        f"when p-values are adjusted for all comparisons, and *below {SMALL}* if it goes away when smaller differences do not "
+        f"count. *Nothing learned*: neither curve of a comparison gets beyond its start and the most frequent label."
     )
 
 
 def rule() -> str:
-    """How verdicts come about, as the module that gives them says it."""
-    paragraph = inspect.cleandoc(claims_module.__doc__ or "").partition("\n\n")[2]
-    return " ".join(paragraph.removeprefix("The rule. ").split())
+    """How verdicts come about, as the module that gives them says it, in paragraphs."""
+    _, *paragraphs = inspect.cleandoc(claims_module.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs).removeprefix("The rule. ")
 
 
 def versus(comparison: BetterThan) -> str:
@@ -395,7 +408,7 @@ def versus(comparison: BetterThan) -> str:
 
 def ledger_markdown(ledgers: Sequence[Ledger]) -> str:
     """The ledger as a markdown table of what can be judged, with the counts before it."""
-    lines = ["\n\n".join(summary(ledgers)), "", as_markdown(whole_table(ledgers)), "", meaning(), ""]
+    lines = ["\n\n".join(summary(ledgers)), "", as_markdown(whole_table(ledgers)), "", meaning(ledgers), ""]
     for table in best_tables(ledgers):
         lines += [f"{table.title}:", "", as_markdown(table), ""]
     return "\n".join(lines)

@@ -23,10 +23,12 @@ from perfeds2.report.ledger import (
     Ledger,
     best_tables,
     changes_of,
+    counts,
     meaning,
     open_ledgers,
     page_table,
     rule,
+    strictly,
     summary,
 )
 from perfeds2.report.page import over_seeds
@@ -141,7 +143,7 @@ def _page(figures: Sequence[Figure], out: Path, command: str, ledgers: Sequence[
         f"perfeds2 {__version__}",
     ]
     claims = scrolling(as_html(page_table(ledgers), kind="ledger"), "Claims")
-    sections = [section("Does what Section VI says hold?", claims, hint=escape(meaning()))]
+    sections = [section("Does what Section VI says hold?", claims, hint=_emphasised(meaning(ledgers)))]
     for table in best_tables(ledgers):
         sections.append(section(table.title or "", scrolling(as_html(table), "Best FedAvg")))
     lines = 0  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
@@ -155,9 +157,11 @@ def _page(figures: Sequence[Figure], out: Path, command: str, ledgers: Sequence[
     )
     commands = verbatim(f"{command}\nperfeds2 reproduce --claims --out {out}")
     sections.append(section("Run it again", commands, hint=hint))
-    said, *more = summary(ledgers)
-    texts = [*(f"<p>{escape(line)}</p>" for line in more), f"<p>{_emphasised(rule())}</p>"]
-    return document(facts, said, texts, sections)
+    first = ledgers[0].entries
+    more = [strictly(first)] if len(ledgers) == 1 else summary(ledgers)
+    texts = [f"<p>{escape(line)}</p>" for line in more if line]
+    texts += [f"<p>{_emphasised(paragraph)}</p>" for paragraph in rule().split("\n\n")]
+    return document(facts, counts(first), texts, sections)
 
 
 def _emphasised(text: str) -> str:

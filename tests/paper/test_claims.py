@@ -19,6 +19,7 @@ from perfeds2.paper.claims import (
     CurveName,
     Entry,
     Finding,
+    Verdict,
     adjusted,
     best_fedavg,
     distinct_tests,
@@ -215,7 +216,7 @@ def test_equal_differences_of_other_curves_are_other_tests():
     assert [finding.p_holm for finding in adjusted([one, other])] == pytest.approx([2 * (one.p or 0)] * 2)
 
 
-def finding(verdict, mean=0.1, p_holm=0.01) -> Finding:
+def finding(verdict: Verdict, mean: float = 0.1, p_holm: float | None = 0.01) -> Finding:
     return Finding(BetterThan(HIGH, LOW), statistic([mean] * 5), (None, None), verdict, p_holm=p_holm)
 
 

@@ -20,7 +20,18 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from perfeds2.errors import InputError
-from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, Finding, Verdict, ledger
+from perfeds2.paper.claims import (
+    CLAIMS,
+    LEAST_LEARNED,
+    SMALLEST_OF_NOTE,
+    BetterThan,
+    Claim,
+    CurveName,
+    Entry,
+    Finding,
+    Verdict,
+    ledger,
+)
 from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
 from perfeds2.report.ledger import (
@@ -295,6 +306,8 @@ def test_side_by_side_the_other_measures_are_named_where_they_disagree():
     text = ledger_markdown([Ledger("a", [fedavg]), Ledger("b", [agrees])])
     assert "| **holds**<br>not after Holm<br>as it is: fails<br>by loss: not run |" in text
     assert "| **holds** |\n" in text
+    gone = entry(1, "fails", [-v for v in five], p_holm=0.01, diverged=(5, 0), loss=statistic([None] * 5))
+    assert "| **fails**<br>by loss: diverged |" in ledger_markdown([Ledger("a", [gone]), Ledger("b", [gone])])
 
 
 def test_markup_in_a_claim_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]):
@@ -361,6 +374,8 @@ def test_a_folder_is_called_by_what_was_changed_or_by_its_name(tmp_path: Path):
         'scale = "paper"\n[changes.learning]\nbeta = 0.02\nalpha = 0.005\nbatch = 9\n'
     )
     assert label_of(folder) == "tuned"
+    (folder / "reproduce.toml").write_text('scale = "paper"\nspecs = ["tuned.toml"]\n[changes]\n')
+    assert label_of(folder) == "tuned"  # whatever that is, it is not Table I alone
 
 
 def test_ledgers_of_two_folders_are_opened_with_names_that_tell_them_apart(reproduced: Path, tmp_path: Path):
@@ -400,6 +415,9 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
 def test_the_rule_is_the_one_that_judges():
     assert rule().startswith("A curve is summed up")
     assert "Fewer than five seeds decide nothing" in rule()
+    assert "one test and count once" in rule()
+    assert f"Below {100 * SMALLEST_OF_NOTE:g} points" in rule()
+    assert f"{100 * LEAST_LEARNED:g} points above its start" in rule()
     assert counts([]) == "Of 0 claims, none was looked at."
 
 
