@@ -237,7 +237,7 @@ MUTATIONS = [
             "INTERVAL_SEEDS = 2",
             "test_fewer_than_three_seeds_have_a_mean_and_no_interval",
         ),
-        ("ddof=1", "ddof=0", "test_the_interval_of_three_seeds_is_students"),
+        ("axis=0, ddof=1", "axis=0, ddof=0", "test_the_interval_of_three_seeds_is_students"),
         (
             'row["test_accuracy_personal"] >= target',
             'row["test_accuracy_personal"] > target',

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 Means = Any  # an array with one a time, or one number
 
@@ -30,6 +30,26 @@ def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means |
         return mean, None, None
     half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half
+
+
+def paired_p(differences: Sequence[float]) -> float:
+    """The p-value of Student's two-sided paired t-test: how easily chance alone gives a mean at least this far from 0."""
+    seeds, values = len(differences), np.array(differences, float)
+    error = float(values.std(ddof=1)) / math.sqrt(seeds)
+    if error == 0:
+        return 0.0 if values.any() else 1.0
+    return float(2 * stdtr(seeds - 1, -abs(float(values.mean()) / error)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted by Holm's method, in the order given: that any of those below 0.05 is mere luck has a chance of 5 % at most.
+
+    Of m p-values the smallest is multiplied by m, the next by m − 1 and so on; none falls below a smaller one's, or exceeds 1.
+    """
+    p, order = np.array(p_values, float), np.argsort(p_values, kind="stable")
+    result = np.empty_like(p)
+    result[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    return result.tolist()
 
 
 def censored_median(times: Sequence[float | None]) -> float | None:

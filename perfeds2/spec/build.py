@@ -110,8 +110,8 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
     if inspect.isclass(given) or not isinstance(given, Model):
         given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
-    model: Any = _expect(given, Model, "--model", named)
-    if not isinstance(model, Hashable):
+    model: Model = _expect(given, Model, "--model", named)
+    if not isinstance(given, Hashable):
         raise InputError(f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass.")
     try:
         shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
