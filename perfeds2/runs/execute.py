@@ -208,7 +208,7 @@ def execute_all(
 ) -> list[Comparison]:
     """The same for several specs at once: what is of equal shape goes together, whichever spec it is of."""
     together = jax.default_backend() != "cpu" if together is None else together
-    total = sum(len(spec.run.algorithms) * len(spec.run.seeds) for spec in specs)
+    total = sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs)
     teller = Teller(watch, total)
     entrants: list[Entrant] = []
     futures: list[Future[list[tuple[Entrant, Trained]]]] = []
@@ -415,7 +415,7 @@ def execute_timelines(
     """Only the clock: who is merged when, without training anything."""
     timelines: dict[Which, Timeline] = {}
     algorithms: list[Algorithm] = []
-    total, rounds = len(spec.run.algorithms) * len(spec.run.seeds), 0
+    total, rounds = len(spec.algorithms) * len(spec.run.seeds), 0
 
     def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
         if watch is not None:

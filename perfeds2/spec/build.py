@@ -140,7 +140,7 @@ ALGORITHMS = {algorithm_name(name, mode): Combination(OBJECTIVES[name], mode) fo
 def make_algorithms(spec: Spec, cell: Cell, seed: int) -> list[Algorithm]:
     """The spec's algorithms on a cell."""
     plan = cache(partial(plan_rounds, spec, cell, seed))  # by samples: FedAvg's and FedProx's is one
-    algorithms = [_make_algorithm(spec, cell, seed, named, plan) for named in spec.run.algorithms]
+    algorithms = [_make_algorithm(spec, cell, seed, named, plan) for named in spec.algorithms]
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -121,7 +121,7 @@ class LearningSpec(Section, title="Learning"):
 class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(ALGORITHM.table()), "NAMES", "Comma-separated: {names}, or your own.", shown="all of them", kind=ALGORITHM)  # fmt: skip
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] | None = setting(None, "NAMES", "Comma-separated: {names}, or your own.", shown="PerFed and FedAvg in all three modes, and FedProx with more than one local step", kind=ALGORITHM)  # fmt: skip
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
@@ -141,11 +141,17 @@ class Spec(Section):
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
 
     @property
+    def algorithms(self) -> tuple[Named, ...]:
+        """Those that are run."""
+        assert self.run.algorithms is not None  # ``resolve`` says which, where nobody did
+        return self.run.algorithms
+
+    @property
     def given(self) -> list[Named]:
         """What is the user's own."""
         shares = self.protocol.shares if isinstance(self.protocol.shares, Named) else None
         every = (self.task.name, self.cell.kind, self.protocol.schedule, shares, self.protocol.bandwidth)
-        return [one for one in (*every, *self.run.algorithms) if one is not None and one.source]
+        return [one for one in (*every, *(self.run.algorithms or ())) if one is not None and one.source]
 
     @property
     def unwritten(self) -> list[str]:
@@ -346,13 +352,27 @@ def resolve(values: Mapping[str, Any]) -> Spec:
         )
     if horizon_s is not None and run.eval_every_s is None:
         run = run.model_copy(update={"eval_every_s": horizon_s / 60})
+    filled = {
+        "algorithms": run.algorithms or usual_algorithms(spec),
+        "horizon_s": horizon_s,
+        "seeds": tuple(dict.fromkeys(run.seeds)),
+    }
     return spec.model_copy(
         update={
             "protocol": protocol.model_copy(update={"quorum": quorum}),
-            "run": run.model_copy(update={"horizon_s": horizon_s, "seeds": tuple(dict.fromkeys(run.seeds))}),
+            "run": run.model_copy(update=filled),
             "own": _own_files(spec),
         }
     )
+
+
+def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
+    """What is compared where nobody says: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
+
+    def is_usual(name: str) -> bool:
+        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and spec.learning.local_steps > 1)
+
+    return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
