@@ -19,7 +19,7 @@ import typer
 
 from perfeds2.commands.common import SettingsCommand, flag, new_folder, setting_flags, with_flags
 from perfeds2.console import guarded, say
-from perfeds2.deployment.fields import FOLLOWED
+from perfeds2.deployment.fields import FOLLOWED, RENAMED
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 
@@ -44,6 +44,7 @@ class FederationCommand(SettingsCommand):
     """A command that has the settings of a federation."""
 
     settings = TOLD
+    own_defaults = {each.keyword: [each.default] for each in TOLD if (each.section, each.key) in RENAMED}
 
 
 def make_setup(given: dict[str, Any]) -> "Setup":

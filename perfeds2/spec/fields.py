@@ -201,11 +201,13 @@ class Setting:
         return self.name.replace("-", "_")
 
     def help(self, own_default: str | None = None) -> str:
-        """What it is for, with the names there are and the default; a command may have its own."""
+        """What it is for, with the names there are and the default; a command and tasks may have their own."""
         text = self.description
         if self.kind is not None:
             text = text.replace("{names}", ", ".join(self.kind.table()))
-        default = own_default or self.default
+        of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
+        others = ", ".join(f"{name}: {own[self.key]:g}" for name, own in of_tasks.items() if self.key in own)
+        default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 
 
@@ -393,6 +395,7 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL)):
         inner = values.get(section)
         given = inner.get(key) if isinstance(inner, Mapping) else None
+        given = SECTIONS[section].model_fields[key].default if given is None else given
         if given is None:
             continue
         try:
