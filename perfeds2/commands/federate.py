@@ -35,6 +35,7 @@ HERE: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 SITE = {"server": (str, flag("--server", "Where the server is.", "HOST:PORT", ...)), **HERE}
 TOLD = [each for each in FOLLOWED if each.name != "out"]  # the folder is each command's own affair
+OWN_DEFAULTS = {each.keyword: [each.default] for each in TOLD if (each.section, each.key) in RENAMED}
 SETTINGS = setting_flags(TOLD)
 SETTINGS["slow"] = (list[str] | None, SETTINGS["slow"][1])  # as often as one likes
 CELL = {each.keyword for each in TOLD if each.section == "cell" and each.name != "devices"}  # for --shape only
@@ -44,7 +45,7 @@ class FederationCommand(SettingsCommand):
     """A command that has the settings of a federation."""
 
     settings = TOLD
-    own_defaults = {each.keyword: [each.default] for each in TOLD if (each.section, each.key) in RENAMED}
+    own_defaults = OWN_DEFAULTS
 
 
 def make_setup(given: dict[str, Any]) -> "Setup":
