@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfeds2.learning.task import Task as Task
     from perfeds2.network.cell import Cell as Cell
     from perfeds2.planning.plan import plan as plan
-    from perfeds2.runs.execute import Comparison as Comparison
+    from perfeds2.runs.comparison import Comparison as Comparison
     from perfeds2.runs.execute import compare as compare
     from perfeds2.runs.sweep import sweep as sweep
     from perfeds2.spec.build import Algorithm as Algorithm
@@ -39,7 +39,8 @@ _NAMES = {  # by the module they are in
     "learning.task": ("Task",),
     "network.cell": ("Cell",),
     "planning.plan": ("plan",),
-    "runs.execute": ("Comparison", "compare"),
+    "runs.comparison": ("Comparison",),
+    "runs.execute": ("compare",),
     "runs.sweep": ("sweep",),
     "spec.build": ("Algorithm",),
     "timeline.rounds": ("Protocol",),

@@ -68,16 +68,20 @@ COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
 
 def with_settings(command: Callable[..., None], leave_out: Sequence[str] = ()) -> Callable[..., None]:
     """Give a command, besides its own flags, one for every setting, and those every command has."""
-    every = setting_flags(settings()) | COMMON
+    every = setting_flags(settings(), by_algorithm=True) | COMMON
     return with_flags(command, {name: each for name, each in every.items() if name not in leave_out})
 
 
-def setting_flags(known: Iterable[Setting]) -> dict[str, tuple[Any, Any]]:
-    """A flag for each setting, by its keyword: a parameter's type and default."""
+def setting_flags(known: Iterable[Setting], *, by_algorithm: bool = False) -> dict[str, tuple[Any, Any]]:
+    """A flag for each setting, by its keyword: a parameter's type and default.
+
+    ``by_algorithm``: those that may differ can be given again and again, ``--beta 0.07 --beta PerFed-ASY=0.02``.
+    """
     flags: dict[str, tuple[Any, Any]] = {}
     for each in known:
         panel = {"rich_help_panel": each.panel}
-        kind = str | None if each.look else bool | None
+        one: Any = list[str] if by_algorithm and each.section == "learning" else str
+        kind = one | None if each.look else bool | None
         flags[each.keyword] = (kind, flag(each.flag, each.description, each.look, **panel))
         if each.keyword == "seeds":
             flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
@@ -113,6 +117,7 @@ def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[s
     spec_file, assignments = given.pop("spec"), given.pop("set_") or []
     names = ["seed", *(each.keyword for each in settings())]
     flags = {name: value for name in names if (value := given.pop(name, None)) is not None}
+    flags = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items()}
     return spec_file, assignments, flags
 
 

@@ -32,6 +32,9 @@ def reproduce(
     changes: list[str] | None = flag(
         "--set", "Try a setting instead of the paper's: learning.beta=0.02. Repeatable.", "SECTION.KEY=VALUE"
     ),
+    specs: list[Path] | None = flag(
+        "--spec", "Step sizes for each algorithm on a task, as perfeds2 tune writes them. Repeatable.", "FILE"
+    ),
     claims: bool = flag("--claims", "Print which claims of Section VI hold, by what is in --out.", default=False),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
@@ -45,7 +48,7 @@ def reproduce(
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.paper.claims import ledger
-        from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs
+        from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs, read_tuned
         from perfeds2.paper.reproduce import reproduce as run_figures
         from perfeds2.report.ledger import ledger_markdown, print_ledger, write_ledger
         from perfeds2.spec.fields import put_text, resolve
@@ -62,8 +65,9 @@ def reproduce(
             changed: dict[str, Any] = {}
             for assignment in changes or ():
                 put_text(changed, assignment)
-            runs = plan_runs(figures, all_seeds, scale, task, changed)
-            open_set(path, scale, changed)
+            tuned = read_tuned(specs or [])
+            runs = plan_runs(figures, all_seeds, scale, task, changed, tuned)
+            open_set(path, scale, changed, tuned)
             place.append(path)
             written: list[Path] = []
             with watching(quiet, "reproduce") as watch:

@@ -8,7 +8,7 @@ from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Transport
-from perfeds2.runs.execute import Comparison, write_results
+from perfeds2.runs.comparison import Comparison, write_results
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.summary import summarise
 from perfeds2.spec.fields import InputError

@@ -51,7 +51,7 @@ class Setup:
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         what: Combination = named.value
-        learner, protocol = make_learner(self.spec, what.objective), protocol_of(self.spec, what.mode)
+        learner, protocol = make_learner(self.spec, named.text, what.objective), protocol_of(self.spec, what.mode)
         return Algorithm(named.text, learner, protocol, mode=what.mode)
 
     @classmethod

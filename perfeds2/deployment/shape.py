@@ -25,7 +25,7 @@ from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
-from perfeds2.runs.execute import make_cell
+from perfeds2.spec.build import make_cell
 from perfeds2.timeline.timeline import MERGED, Timeline
 
 SERVER_HOST = "10.231.255.1"

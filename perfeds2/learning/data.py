@@ -6,7 +6,7 @@ them out of a text. They answer the same questions.
 
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -60,6 +60,16 @@ class Joinable(Data, typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Divisible(Data, typing.Protocol):
+    """Data from whose training part a validation part can be cut: what settings are tuned on."""
+
+    def held_out(self) -> Any:
+        """The same with the validation part in the place of the test part, which nothing refers to any more."""
+        ...
+
+
+VALIDATION = 0.25  # of a UE's training part, where it is held out
 MOST_SAMPLES = 256  # of a part, in an evaluation
 
 
@@ -97,6 +107,11 @@ class Shards:
             jnp.concatenate([one.test_count for one in each]),
         )
 
+    def held_out(self) -> "Shards":
+        """The last quarter of each training part, which is shuffled; the samples behind it are no one's."""
+        held = held_out_of(self.train_count)
+        return replace(self, train_count=self.train_count - held, test_count=held)
+
     @property
     def ues(self) -> int:
         return self.start.size
@@ -129,7 +144,9 @@ class Shards:
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["ues", "features", "classes", "labels_per_ue"]
+    jax.tree_util.register_dataclass,
+    data_fields=["key"],
+    meta_fields=["ues", "features", "classes", "labels_per_ue", "test_noise"],
 )
 @dataclass(frozen=True)
 class Generated:
@@ -144,6 +161,10 @@ class Generated:
     features: int
     classes: int
     labels_per_ue: int
+    test_noise: int = 2  # which of its own noises a UE's test part is made of
+
+    def held_out(self) -> "Generated":
+        return replace(self, test_noise=4)
 
     @property
     def train_count(self) -> Int[np.ndarray, " n"]:
@@ -162,7 +183,7 @@ class Generated:
         return *self.batches(self._mine(ue, 1), ue, (length,)), jnp.ones(length, bool)
 
     def test_part(self, ue: Int[Array, ""], length: int) -> Part:
-        return *self.batches(self._mine(ue, 2), ue, (length,)), jnp.ones(length, bool)
+        return *self.batches(self._mine(ue, self.test_noise), ue, (length,)), jnp.ones(length, bool)
 
     def _mine(self, ue: Int[Array, ""], what: int) -> Key[Array, ""]:
         return jax.random.fold_in(jax.random.fold_in(self.key, what), ue)
@@ -173,6 +194,11 @@ class Generated:
         rule = common + 0.5 * jax.random.normal(own, (self.features, self.classes))
         known = jax.random.permutation(labels, self.classes) < self.labels_per_ue
         return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
+
+
+def held_out_of(count: Int[Array, " n"]) -> Int[Array, " n"]:
+    """How many of so many training samples are held out: a quarter, at least one, and never all."""
+    return jnp.clip(jnp.round(VALIDATION * count).astype(count.dtype), jnp.minimum(1, count - 1), None)
 
 
 def draw_numbers(key: Key[Array, ""], size: Int[Array, ""], shape: tuple[int, ...]) -> Int[Array, "*s"]:

@@ -39,6 +39,10 @@ class Trial:
     points: Sequence[EvaluationPoint]  # when to evaluate
     seed: int = 0
 
+    @property
+    def shape(self) -> Hashable:
+        return shape_of(self.task, self.learner, self.timeline.quorum)
+
 
 @dataclass(frozen=True)
 class Trainings:
@@ -61,7 +65,7 @@ def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list
     most_bytes = most_bytes or min(MOST_BYTES, _device_bytes() // 2)
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number, trial in enumerate(trials):
-        alike[shape_of(trial)].append(number)
+        alike[trial.shape].append(number)
     found = []
     for numbers in alike.values():
         most = max(1, most_bytes // max(bytes_of(trials[number]) for number in numbers))
@@ -70,15 +74,15 @@ def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list
     return found
 
 
-def shape_of(trial: Trial) -> Hashable:
+def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     """What must be equal in trials that go together."""
-    learner, data = trial.learner, trial.task.data
+    data = task.data
     numbers, structure = split(learner.objective)
     leaves, tree = jax.tree.flatten(data)
     joined = isinstance(data, Joinable)  # then it does not matter how many samples there are
     shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
     return (
-        *(trial.task.model, trial.task.ues, tree, shapes, trial.timeline.quorum),
+        *(task.model, task.ues, tree, shapes, quorum),
         *(structure, tuple(number.shape for number in numbers)),
         *(learner.batch, learner.local_steps, learner.optimiser),
     )
@@ -107,7 +111,7 @@ def train_together(
     Who has fewer rounds to its next point, or has gone further already, waits there for the others. Where there are
     several devices, each takes its share of the trials.
     """
-    if len({shape_of(trial) for trial in trials}) != 1:
+    if len({trial.shape for trial in trials}) != 1:
         raise ValueError(
             "the trials differ in shape, so they cannot be trained together; sort them with group_trials() first."
         )

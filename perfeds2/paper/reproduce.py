@@ -7,7 +7,7 @@ its spec. Where the data lie is not part of it.
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +18,10 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.paper.figures import FIGURES
-from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Values, spec_of
+from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Tuned, Values, spec_of
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.spec.fields import Spec, read_toml, resolve
+from perfeds2.spec.values import ALGORITHM
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +57,9 @@ def plan_runs(
     scale: Scale,
     tasks: Sequence[str] | None = None,
     changes: Values | None = None,
+    tuned: Mapping[str, Tuned] | None = None,
 ) -> list[FigureRun]:
-    """The runs behind figures, each once. ``changes`` are settings to try instead of the paper's."""
+    """The runs behind figures, each once. ``tuned``, by task, and ``changes`` are settings instead of the paper's."""
     unknown = [task for task in tasks or () if task not in TASK]
     if unknown:
         raise InputError(f"--task {unknown[0]} is in no figure; expected one of {', '.join(TASK)}.")
@@ -65,21 +67,52 @@ def plan_runs(
     for figure in figures:
         for panel, line in figure.lines:
             if tasks is None or panel.task in tasks:
-                spec = spec_of(panel, line, seeds, scale, changes)
+                spec = spec_of(panel, line, seeds, scale, changes, tuned)
                 shared.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
     if not shared and tasks is not None:
         raise InputError(f"no panel of {', '.join(figure.name for figure in figures)} is on {', '.join(tasks)}.")
     return [FigureRun(spec, tuple(curves)) for spec, curves in shared.values()]
 
 
-def open_set(out: Path, scale: Scale, changes: Values) -> None:
-    """Say in a folder what its figures are made with, once. Refuses to mix them with figures made otherwise."""
-    path, text = out / "reproduce.toml", tomli_w.dumps({"scale": scale, "changes": changes})
-    if not path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    elif path.read_text(encoding="utf-8") != text:
+def read_tuned(files: Sequence[Path]) -> dict[str, Tuned]:
+    """How each algorithm learns, by task, as spec files say it (``perfeds2 tune`` writes such)."""
+    found: dict[str, Tuned] = {}
+    for file in files:
+        values = read_toml(file)
+        spec = resolve(values)
+        task = spec.task.name.text
+        if task not in TASK:
+            raise InputError(f"--spec {file} is for {task}, which is in no figure; expected one of {', '.join(TASK)}.")
+        if task in found:
+            raise InputError(f"--spec {file} is for {task}, and so is another one; give one for each task.")
+        common = {key: spec.values()["learning"][key] for key in values.get("learning", {})}
+        found[task] = {name: common | spec.values().get("each", {}).get(name, {}) for name in ALGORITHM.table()}
+    return found
+
+
+def open_set(out: Path, scale: Scale, changes: Values, tuned: Mapping[str, Tuned] | None = None) -> None:
+    """Say in a folder what its figures are made with, once. Refuses to mix them with figures made otherwise.
+
+    What was tuned may come task by task.
+    """
+    path, known = out / "reproduce.toml", {"scale": scale, "changes": changes}
+    own = {
+        task: {name: settings for name, settings in each.items() if settings} for task, each in (tuned or {}).items()
+    }
+    there = read_toml(path) if path.exists() else known
+    before = there.pop("tuned", {})
+    same = all(before.get(task, settings) == settings for task, settings in own.items())
+    if there != known or not same or bool(before) != bool(own and path.exists()):
         raise InputError(f"--out {out} holds figures of another scale or other settings (see {path}); choose another.")
+    out.mkdir(parents=True, exist_ok=True)
+    more = {"tuned": before | own} if own else {}
+    write_text(path, tomli_w.dumps(known | more))
+    for task, each in own.items():
+        write_text(out / _tuned_file(task), tomli_w.dumps({"task": {"name": task}, "each": each}))
+
+
+def _tuned_file(task: str) -> str:
+    return f"tuned-{task}.toml"
 
 
 def reproduce(
@@ -90,13 +123,21 @@ def reproduce(
     data_dir: Path | str | None = None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
-    from perfeds2.runs.execute import execute
+    import jax
+
+    from perfeds2.runs.execute import execute, execute_all
 
     done = _finished_runs(out)
     _check([run for run in runs if run.spec.to_toml() not in done], data_dir)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out):
         clear_unfinished(out)
+        if jax.default_backend() != "cpu":  # which trains what is of equal shape at once, whichever figure it is for
+            missing = [run for run in runs if run.spec.to_toml() not in done]
+            opened = [(run, open_folder(out / "runs" / run.name, run.spec)) for run in missing]
+            left = [(run, folder) for run, folder in opened if not folder.finished]
+            specs = [_with_data(run.spec, data_dir) for run, _ in left]
+            execute_all(specs, "reproduce", [folder for _, folder in left], watch=watch)
         rows: dict[str, list[dict[str, object]]] = {figure.name: [] for figure in figures}
         last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
         for number, run in enumerate(runs):
@@ -199,6 +240,8 @@ def command_of(folder: Path) -> str:
     words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
     for task in tasks if some else ():
         words += ["--task", task]
+    for task in made.get("tuned", ()):
+        words += ["--spec", str(folder / _tuned_file(task))]
     for section, values in made["changes"].items():
         for key, value in values.items():
             words += ["--set", f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"]

@@ -25,6 +25,7 @@ from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, simulate
 from perfeds2.timeline.timeline import Timeline
 
+PERSONAL = "PerFedS2"  # what a plan is for
 LEAST_SIMULATED = 300  # rounds behind "seconds a round"
 BANDWIDTH: dict[ClosesOn, Policy] = {"planned": equal_finish, "first": equal_share}
 
@@ -55,12 +56,12 @@ class Scene:
 
     @property
     def alpha(self) -> float:
-        return self.spec.learning.alpha
+        return self.spec.learning_of(PERSONAL).alpha
 
 
 def make_scene(spec: Spec) -> Scene:
     """The cell, data and learner of the spec's first seed."""
-    seed, learner = spec.run.seeds[0], make_learner(spec, PerFed)
+    seed, learner = spec.run.seeds[0], make_learner(spec, PERSONAL, PerFed)
     task, cell, given = make_task(spec, seed), make_cell(spec, seed), spec.protocol.shares
     if isinstance(given, Named):
         shares = make_shares(spec, cell, seed, learner.samples, planned=False)

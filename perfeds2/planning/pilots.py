@@ -129,7 +129,7 @@ def aim(
             break
     last = stands[-1]
     if not math.isfinite(last.loss):
-        raise InputError(f"training diverges with --beta {scene.spec.learning.beta:g}; lower it before planning.")
+        raise InputError(f"training diverges with --beta {scene.learner.beta:g}; lower it before planning.")
     if not met and (target_loss is not None or epsilon is not None):
         raise InputError(
             _not_reached(request, f"after {last.round} rounds at A = {reference.quorum}", last, mean, peak)

@@ -18,7 +18,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.planning.bounds import bound_facts, measured_constants, promises
 from perfeds2.planning.data import Candidate, Check, Law, Place, Plan, Target, Theory
-from perfeds2.planning.options import BANDWIDTH, Option, Scene, detail, longer, make_option, make_scene
+from perfeds2.planning.options import BANDWIDTH, PERSONAL, Option, Scene, detail, longer, make_option, make_scene
 from perfeds2.planning.pilots import (
     PATIENCE,
     PILOT_ROUNDS,
@@ -40,7 +40,7 @@ from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec, nested, put, resolve
 from perfeds2.theory.constants import Constants
 
-RUN = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what a plan is for, unless told otherwise
+RUN = {"algorithms": [PERSONAL], "seeds": [0]}  # what a plan is for, unless told otherwise
 
 
 def write_json(made: Plan, folder: Path) -> None:
@@ -277,7 +277,7 @@ def _notes(
         notes.append(f"Pilots that did not reach the target in {PATIENCE} times the reference's rounds: {which}.")
     if best.rounds_from != "pilot":
         notes.append("The choice itself was not trained, only read off the law; --check trains it.")
-    learning = scene.spec.learning
+    learning = scene.spec.learning_of(PERSONAL)
     if learning.local_steps > 1 or learning.hessian != "exact":
         notes.append("The bounds are for one local step with the exact Hessian, not for this spec's settings.")
     return notes

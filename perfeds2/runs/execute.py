@@ -1,19 +1,17 @@
 """Which algorithm learns fastest on the same cell, data, fading and initial weights, in the same simulated time?"""
 
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import load_file
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -22,47 +20,25 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points, train
-from perfeds2.learning.train_many import Trial, group_trials, train_together
+from perfeds2.learning.train_many import Trial, group_trials, shape_of, train_together
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
-from perfeds2.runs.folder import Arrays, Folder, alone, open_folder, save_arrays
+from perfeds2.runs.comparison import Comparison, Which, csv_text, load_comparison, write_results
+from perfeds2.runs.folder import Arrays, Folder, alone, open_folder
 from perfeds2.runs.summary import Row, summarise
 from perfeds2.spec.build import (
     Algorithm,
+    Stage,
     make_algorithms,
-    make_cell,
     make_task,
     make_timelines,
     model_of,
+    what_the_clock_sees,
 )
 from perfeds2.spec.fields import Spec, spec_from
 from perfeds2.spec.names import blaming, refuse_while_loading
-from perfeds2.timeline.file import load_timelines, save_timelines
 from perfeds2.timeline.timeline import Timeline
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Which = tuple[str, int]  # (algorithm, seed)
 DAY_S = 86_400.0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What came out of a comparison."""
-
-    spec: Spec
-    summary: dict[str, Any]
-    timelines: dict[Which, Timeline]
-    rows: list[Row] = field(repr=False)
-    ue_rows: list[Row] = field(repr=False)
-    models: dict[Which, Arrays] = field(repr=False)
-
-    @property
-    def metrics(self) -> "pd.DataFrame":
-        """One row per algorithm, seed and evaluation."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
 
 @dataclass(frozen=True)
@@ -107,26 +83,6 @@ def compare(
         return execute(spec, "compare", folder, watch=watch, together=together)
 
 
-def load_comparison(spec: Spec, folder: Folder) -> Comparison:
-    """What a finished run left in its folder."""
-    import pandas as pd
-
-    summary = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
-    every = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]
-    prefix = {which: "/".join(map(str, which)) if len(every) > 1 else "" for which in every}
-    timelines, weights = load_timelines(folder.path), load_file(folder.path / "model.safetensors")
-    rows, ue_rows = (pd.read_csv(folder.path / f"{name}.csv").to_dict("records") for name in ("metrics", "ue_metrics"))
-    models = {
-        which: {
-            key.removeprefix(f"{start}/"): w for key, w in weights.items() if not start or key.startswith(f"{start}/")
-        }
-        for which, start in prefix.items()
-    }
-    return Comparison(
-        spec, summary, {which: timelines[start] for which, start in prefix.items()}, rows, ue_rows, models
-    )  # type: ignore[arg-type]  # columns are texts
-
-
 def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:
     """Refuse what would take more than a day of this machine, by the pace of its first rounds and its arithmetic."""
     some = specs[:: max(1, len(specs) // 16)]  # of a sweep
@@ -140,12 +96,12 @@ def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> Non
 
 def _needed_s(spec: Spec, trains: bool) -> float:
     seed, rounds, run = spec.run.seeds[0], 8, spec.run
-    cell, needed_s = make_cell(spec, seed), 0.0
+    needed_s = 0.0
     short = spec.model_copy(update={"run": run.model_copy(update={"rounds": rounds, "horizon_s": None})})
     sample_s = 6.0 * parameters(model_of(spec)) / 2e10 if trains else 0.0  # forward and backward, at 20 Gflop/s
-    for algorithm in make_algorithms(spec, cell, seed):
+    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
         began = time.perf_counter()
-        (played,) = make_timelines(short, cell, [algorithm])
+        (played,) = make_timelines(short, Stage.of(short, seed), [algorithm])
         round_s = (time.perf_counter() - began) / rounds + sample_s * algorithm.learner.samples * played.quorum
         needed_s += round_s * (run.rounds or (run.horizon_s or 0.0) / max(played.end_s / rounds, 1e-12))
     return needed_s * len(run.seeds)
@@ -165,9 +121,7 @@ def execute(
     Anything else (a GPU) trains those of equal shape together, usually all seeds of an algorithm: one of them alone
     would leave it idle. ``together`` decides instead of the kind of device.
     """
-    (comparison,) = execute_all([spec], command, folder, watch=watch, together=together)
-    if folder is not None and not folder.finished:
-        write_results(comparison, folder)
+    (comparison,) = execute_all([spec], command, None if folder is None else [folder], watch=watch, together=together)
     return comparison
 
 
@@ -177,6 +131,7 @@ class Entrant:
 
     spec: Spec
     number: int  # of the spec
+    place: tuple[int, int]  # of the algorithm among the spec's, and of the seed
     algorithm: Algorithm
     trial: Trial
 
@@ -201,116 +156,165 @@ class Trained:
 def execute_all(
     specs: Sequence[Spec],
     command: str,
-    folder: Folder | None = None,
+    folders: Sequence[Folder] | None = None,
     *,
     watch: ProgressWatch | None = None,
     together: bool | None = None,
 ) -> list[Comparison]:
-    """The same for several specs at once: what is of equal shape goes together, whichever spec it is of."""
+    """The same for several specs at once: what is of equal shape goes together, whichever spec it is of.
+
+    ``folders`` has one for each spec; its results are written as soon as all of its entrants have been trained.
+    """
     together = jax.default_backend() != "cpu" if together is None else together
-    total = sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs)
-    teller = Teller(watch, total)
-    entrants: list[Entrant] = []
-    futures: list[Future[list[tuple[Entrant, Trained]]]] = []
-    trained: dict[tuple[int, Which], Trained] = {}
+    teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs))
+    known = _Known(specs, command, folders)
     busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
     with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
         try:
-            for entrant in _entrants(specs, teller):
-                entrants.append(entrant)
-                if not together:
-                    futures.append(pool.submit(_finish, [entrant], folder, teller))
-            if together:
-                for alike in _groups(entrants):
-                    futures.append(pool.submit(_finish, alike, folder, teller))
+            futures = list[Future[list[tuple[Entrant, Trained]]]]()
+            for company in _companies(specs, teller, together):
+                futures.append(pool.submit(_finish, company, folders, teller))
+                while futures[0].done():  # those behind the clock
+                    known.add(futures.pop(0).result())
+                    if not futures:
+                        break
             for future in futures:
-                trained |= {(entrant.number, entrant.which): one for entrant, one in future.result()}
-                if folder is not None and not folder.finished:
-                    known = [trained.get((0, entrant.which)) for entrant in _ordered(entrants, 0)]
-                    rows = [row for one in known if one is not None for row in one.rows]
-                    write_text(folder.path / "metrics.csv", csv_text(rows))
+                known.add(future.result())
         except BaseException:
             teller.stop()
             pool.shutdown(cancel_futures=True)
             raise
-    return [_comparison(spec, command, _ordered(entrants, number), trained) for number, spec in enumerate(specs)]
+    return known.comparisons()
 
 
-def _entrants(specs: Sequence[Spec], teller: "Teller") -> Iterator[Entrant]:
-    """Every algorithm with every seed, as their timelines are simulated. Specs that agree in the data share them."""
+class _Known:
+    """What has been trained so far, by spec. Folders get what there is of them."""
+
+    def __init__(self, specs: Sequence[Spec], command: str, folders: Sequence[Folder] | None) -> None:
+        self._specs, self._command, self._folders = specs, command, folders
+        self._trained: list[list[tuple[Entrant, Trained]]] = [[] for _ in specs]
+
+    def add(self, trained: Sequence[tuple[Entrant, Trained]]) -> None:
+        for entrant, one in trained:
+            self._trained[entrant.number].append((entrant, one))
+        for number in {entrant.number for entrant, _ in trained} if self._folders is not None else ():
+            assert self._folders is not None
+            own, folder, spec = self._trained[number], self._folders[number], self._specs[number]
+            own.sort(key=lambda each: each[0].place)
+            if folder.finished:
+                continue
+            if len(own) == len(spec.algorithms) * len(spec.run.seeds):
+                write_results(self._comparison(number), folder)
+            else:
+                write_text(folder.path / "metrics.csv", csv_text([row for _, one in own for row in one.rows]))
+
+    def comparisons(self) -> list[Comparison]:
+        return [self._comparison(number) for number in range(len(self._specs))]
+
+    def _comparison(self, number: int) -> Comparison:
+        spec, own = self._specs[number], sorted(self._trained[number], key=lambda each: each[0].place)
+        timelines = {entrant.which: entrant.trial.timeline for entrant, _ in own}
+        algorithms = [entrant.algorithm for entrant, _ in own if entrant.trial.seed == spec.run.seeds[-1]]
+        rows = {entrant.which: one.rows for entrant, one in own}
+        return Comparison(
+            spec,
+            summarise(spec, self._command, algorithms, timelines, rows),
+            timelines,
+            [row for _, one in own for row in one.rows],
+            [row for _, one in own for row in one.ue_rows],
+            {entrant.which: one.params for entrant, one in own},
+        )
+
+
+@dataclass(frozen=True)
+class _Contender:
+    """An entrant whose timeline has not been simulated yet."""
+
+    spec: Spec
+    number: int
+    place: tuple[int, int]
+    seed: int
+    task: Task
+    stage: Stage
+    algorithm: Algorithm
+
+    @property
+    def company(self) -> Hashable:
+        """Who may be trained together: those of equal shape that stop, or do not stop, when they diverge."""
+        shape = shape_of(self.task, self.algorithm.learner, self.algorithm.protocol.quorum)
+        return bool(self.spec.run.stop_when_diverged), shape
+
+    def enter(self, teller: "Teller") -> Entrant:
+        """With its timeline."""
+        run, tell = self.spec.run, partial(teller.tell_clock, self.seed)
+        (timeline,) = make_timelines(self.spec, self.stage, [self.algorithm], tell)
+        points = evaluation_points(timeline, horizon_s=run.horizon_s, every_s=run.eval_every_s)
+        trial = Trial(self.task, timeline, self.algorithm.learner, points, self.seed)
+        return Entrant(self.spec, self.number, self.place, self.algorithm, trial)
+
+
+def _companies(specs: Sequence[Spec], teller: "Teller", together: bool) -> Iterator[list[Entrant]]:
+    """Who is trained next, as their timelines are simulated: one alone, or everybody of a shape together."""
+    if not together:
+        for contender in _contenders(specs):
+            yield [contender.enter(teller)]
+        return
+    alike: dict[Hashable, list[_Contender]] = {}
+    for contender in _contenders(specs):
+        alike.setdefault(contender.company, []).append(contender)
+    for contenders in alike.values():
+        entrants = [contender.enter(teller) for contender in contenders]
+        for numbers in group_trials([entrant.trial for entrant in entrants]):
+            yield [entrants[number] for number in numbers]
+
+
+def _contenders(specs: Sequence[Spec]) -> Iterator[_Contender]:
+    """Every algorithm with every seed. Specs that agree in the data, or in all that the clock looks at, share them."""
     tasks: dict[Any, Task] = {}
+    stages: dict[Any, Stage] = {}
     for number, spec in enumerate(specs):
-        for seed in spec.run.seeds:
-            data = (spec.task, spec.cell.ues, seed)
+        for place, seed in enumerate(spec.run.seeds):
+            data, clock = (spec.task, spec.cell.ues, seed), (what_the_clock_sees(spec), seed)
             task = tasks[data] = tasks.get(data) or make_task(spec, seed)
-            cell = make_cell(spec, seed)
-            algorithms = make_algorithms(spec, cell, seed)
-            tell = partial(teller.tell_clock, seed)
-            for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
-                points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
-                yield Entrant(spec, number, algorithm, Trial(task, timeline, algorithm.learner, points, seed))
+            stage = stages[clock] = stages.get(clock) or Stage.of(spec, seed)
+            for rank, algorithm in enumerate(make_algorithms(spec, stage)):
+                yield _Contender(spec, number, (rank, place), seed, task, stage, algorithm)
 
 
-def _groups(entrants: Sequence[Entrant]) -> Iterator[list[Entrant]]:
-    """Who is trained together: those of equal shape that stop, or do not stop, when they diverge."""
-    for stops in (False, True):
-        own = [entrant for entrant in entrants if bool(entrant.spec.run.stop_when_diverged) is stops]
-        for numbers in group_trials([entrant.trial for entrant in own]):
-            yield [own[number] for number in numbers]
-
-
-def _ordered(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
-    """A spec's entrants, algorithm by algorithm."""
-    own = [entrant for entrant in entrants if entrant.number == number]
-    names = list(dict.fromkeys(entrant.algorithm.name for entrant in own))
-    return sorted(own, key=lambda entrant: names.index(entrant.algorithm.name))
-
-
-def _comparison(
-    spec: Spec, command: str, entrants: Sequence[Entrant], trained: dict[tuple[int, Which], Trained]
-) -> Comparison:
-    ended = {entrant.which: trained[entrant.number, entrant.which] for entrant in entrants}
-    timelines = {entrant.which: entrant.trial.timeline for entrant in entrants}
-    algorithms = [entrant.algorithm for entrant in entrants if entrant.trial.seed == spec.run.seeds[-1]]
-    return Comparison(
-        spec,
-        summarise(spec, command, algorithms, timelines, {which: one.rows for which, one in ended.items()}),
-        timelines,
-        [row for one in ended.values() for row in one.rows],
-        [row for one in ended.values() for row in one.ue_rows],
-        {which: one.params for which, one in ended.items()},
-    )
-
-
-def _finish(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> list[tuple[Entrant, Trained]]:
-    """Train a few entrants of equal shape, or take what the folder has of them."""
+def _finish(
+    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller"
+) -> list[tuple[Entrant, Trained]]:
+    """Train a few entrants of equal shape, or take what their folders have of them."""
     finished: list[tuple[Entrant, Trained]] = []
-    for entrant in entrants:
-        if folder is not None and (saved := folder.load_part(entrant.name)) is not None:
+    for entrant in entrants if folders is not None else ():
+        assert folders is not None
+        if (saved := folders[entrant.number].load_part(entrant.name)) is not None:
             params, facts = saved
             finished.append((entrant, Trained(facts["rows"], facts["ue_rows"], params)))
     found = {id(entrant) for entrant, _ in finished}
     left = [entrant for entrant in entrants if id(entrant) not in found]
-    return finished + (_train(left, folder, teller) if left else [])
+    return finished + (_train(left, folders, teller) if left else [])
 
 
-def _train(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> list[tuple[Entrant, Trained]]:
+def _train(
+    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller"
+) -> list[tuple[Entrant, Trained]]:
     """Train entrants of equal shape: one as it is, several together, half of them at a time if memory is short."""
     try:
         train_them = _train_one if len(entrants) == 1 else _train_together
         with blaming(f"--algorithms {entrants[0].algorithm.name}", entrants[0].algorithm.learner.objective):
-            ends = train_them(entrants, folder, teller)
-        return [(one, _trained(one, training, folder)) for one, training in zip(entrants, ends, strict=True)]
+            ends = train_them(entrants, folders, teller)
+        return [(one, _trained(one, training, folders)) for one, training in zip(entrants, ends, strict=True)]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error) or len(entrants) == 1:
             raise
     half = len(entrants) // 2
-    return _train(entrants[:half], folder, teller) + _train(entrants[half:], folder, teller)
+    return _train(entrants[:half], folders, teller) + _train(entrants[half:], folders, teller)
 
 
-def _train_one(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> Sequence[Training]:
+def _train_one(entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller") -> Sequence[Training]:
     (entrant,) = entrants
-    trial, pace = entrant.trial, Pace()
+    trial, pace, folder = entrant.trial, Pace(), None if folders is None else folders[entrant.number]
     training = resume = None if folder is None else load_checkpoint(folder, entrant.name, trial)
     for training in train(
         *(trial.task, trial.timeline, trial.learner, trial.points),
@@ -326,16 +330,20 @@ def _train_one(entrants: Sequence[Entrant], folder: Folder | None, teller: "Tell
     return [training]
 
 
-def _train_together(entrants: Sequence[Entrant], folder: Folder | None, teller: "Teller") -> Sequence[Training]:
+def _train_together(
+    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller"
+) -> Sequence[Training]:
     pace, stand = Pace(), None
     for stand in train_together(
         [entrant.trial for entrant in entrants],
-        resume=None if folder is None else [load_checkpoint(folder, one.name, one.trial) for one in entrants],
+        resume=None
+        if folders is None
+        else [load_checkpoint(folders[one.number], one.name, one.trial) for one in entrants],
         stop_when_diverged=bool(entrants[0].spec.run.stop_when_diverged),
     ):
-        if folder is not None and pace.is_due():
+        if folders is not None and pace.is_due():
             for number, entrant in enumerate(entrants):
-                save_checkpoint(folder, entrant.name, stand[number])
+                save_checkpoint(folders[entrant.number], entrant.name, stand[number])
             pace.is_done()
         for number in stand.moved:
             teller.tell(entrants[number], len(stand.values[number]))
@@ -343,7 +351,7 @@ def _train_together(entrants: Sequence[Entrant], folder: Folder | None, teller: 
     return [stand[number] for number in range(len(entrants))]
 
 
-def _trained(entrant: Entrant, training: Training, folder: Folder | None) -> Trained:
+def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | None) -> Trained:
     """What an entrant leaves when it has been trained to its end."""
     (name, seed), timeline = entrant.which, entrant.trial.timeline
     rows = [
@@ -353,7 +361,8 @@ def _trained(entrant: Entrant, training: Training, folder: Folder | None) -> Tra
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}
     ue_rows = _per_ue(entrant, weights)
-    if folder is not None:
+    if folders is not None:
+        folder = folders[entrant.number]
         folder.save_part(entrant.name, params, {"rows": rows, "ue_rows": ue_rows})
         folder.drop_part(f"{entrant.name}.checkpoint")
         folder.log(f"{name} seed {seed}: {timeline.rounds} rounds, {timeline.end_s:.6g} simulated seconds")
@@ -423,9 +432,9 @@ def execute_timelines(
             watch(Progress(algorithm.name, seed, share, time_s, rounds + closed))
 
     for seed in spec.run.seeds:
-        cell = make_cell(spec, seed)
-        algorithms = make_algorithms(spec, cell, seed)
-        for algorithm, timeline in zip(algorithms, make_timelines(spec, cell, algorithms, tell), strict=True):
+        stage = Stage.of(spec, seed)
+        algorithms = make_algorithms(spec, stage)
+        for algorithm, timeline in zip(algorithms, make_timelines(spec, stage, algorithms, tell), strict=True):
             timelines[algorithm.name, seed] = timeline
             rounds += timeline.rounds
             if watch is not None:
@@ -441,33 +450,3 @@ def _share_played(spec: Spec, closed: int, time_s: float) -> float:
     if spec.run.rounds is not None:
         return min(closed / spec.run.rounds, 1.0)
     return min(time_s / spec.run.horizon_s, 1.0) if spec.run.horizon_s else 0.0
-
-
-def write_results(comparison: Comparison, folder: Folder) -> None:
-    """The contract's files; the summary last, so that a folder that has it has everything."""
-    several = len(comparison.timelines) > 1
-    names = {which: "/".join(map(str, which)) if several else "" for which in comparison.timelines}
-    save_timelines(folder.path / "timeline.npz", {names[which]: t for which, t in comparison.timelines.items()})
-    if comparison.models:
-        weights = {
-            f"{names[which]}/{key}".lstrip("/"): w
-            for which, params in comparison.models.items()
-            for key, w in params.items()
-        }
-        save_arrays(folder.path / "model.safetensors", weights)
-        write_text(folder.path / "metrics.csv", csv_text(comparison.rows))
-        write_text(folder.path / "ue_metrics.csv", csv_text(comparison.ue_rows))
-    write_text(folder.path / "summary.json", json.dumps(comparison.summary, indent=1) + "\n")
-    folder.log("finished")
-    folder.close()
-
-
-def csv_text(rows: Sequence[Row]) -> str:
-    """Rows as CSV; floats in the shortest form that reads back the same."""
-    if not rows:
-        return ""
-    lines = [",".join(rows[0])]
-    lines += [
-        ",".join(repr(value) if isinstance(value, float) else str(value) for value in row.values()) for row in rows
-    ]
-    return "\n".join(lines) + "\n"

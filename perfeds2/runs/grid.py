@@ -5,13 +5,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import SEEDS, Spec, name_of, place_of, put, resolve
+from perfeds2.spec.fields import EACH, SEEDS, Spec, name_of, place_of, put, resolve, take
 
 MOST_RUNS = 100_000
 
@@ -105,9 +106,7 @@ def _parse_values(name: str, part: str) -> Sequence[Any]:
 
 def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Grid:
     """Every point, checked: what a spec refuses is refused here, before anything runs."""
-    values: dict[str, Any] = {
-        name: dict(inner) if isinstance(inner, Mapping) else inner for name, inner in base.items()
-    }
+    values: dict[str, Any] = {name: deepcopy(inner) for name, inner in base.items()}
     axes: list[Axis] = []
     seeds: tuple[Any, ...] | None = None
     for name, given in grid.items():
@@ -118,8 +117,10 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
         listed = tuple(map(_plain, [given] if one else given))
         if not listed or any(value is None for value in listed):
             raise InputError(f"--grid {name} is empty or has an empty value; give at least one value.")
-        if isinstance(inner := values.get(place[0]), dict):
-            inner.pop(place[1], None)  # the grid goes over the base
+        algorithm, _, key = place[1].rpartition(".")
+        inner = values.get(EACH, {}).get(algorithm) if place[0] == EACH else values.get(place[0])
+        if isinstance(inner, dict):
+            inner.pop(key, None)  # the grid goes over the base
         if place == SEEDS:
             if seeds is not None:
                 raise InputError("--grid seed and --grid seeds are the same setting; give one of them.")
@@ -144,12 +145,12 @@ def _plain(value: Any) -> Any:
 def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
     points: list[GridPoint] = []
     for number, combination in enumerate(itertools.product(*(axis.values for axis in axes))):
-        of_point = {section: dict(inner) if isinstance(inner, dict) else inner for section, inner in values.items()}
+        of_point = deepcopy(values)
         for axis, value in zip(axes, combination, strict=True):
             put(of_point, *axis.place, value)
         spec = resolve(of_point)
         dumped = spec.model_dump(mode="json")
-        used = tuple(dumped[section][key] for section, key in (axis.place for axis in axes))
+        used = tuple(take(dumped, *axis.place) for axis in axes)
         label = ", ".join(f"{axis.name}={value}" for axis, value in zip(axes, used, strict=True)) or "base"
         points.append(GridPoint(number, used, label, spec))
     for place, axis in enumerate(axes):

@@ -95,7 +95,7 @@ def _notes(
     rows: dict[tuple[str, int], list[Row]] | None,
 ) -> list[str]:
     notes = []
-    if rows is not None and spec.learning.local_steps == 1 and any(a.objective == "FedProx" for a in algorithms):
+    if rows is not None and any(a.objective == "FedProx" and a.learner.local_steps == 1 for a in algorithms):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
     for name in (algorithm.name for algorithm in algorithms):
         if any(timelines[name, seed].rounds == 0 for seed in spec.run.seeds):

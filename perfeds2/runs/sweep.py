@@ -211,9 +211,10 @@ def with_seeds(spec: Spec, seeds: Sequence[int]) -> Spec:
 
 def _shape(spec: Spec) -> str:
     """What decides the sizes of a run's arrays. Quorum, step sizes and seeds are numbers to the compiled program."""
-    values, learning = spec.values(), spec.learning
-    sizes = [learning.batch, learning.local_steps, learning.hessian, values["run"]["algorithms"]]
-    return json.dumps([values["task"], spec.cell.ues, *sizes])
+    values, names = spec.values(), [named.text for named in spec.algorithms]
+    each = [spec.learning_of(name) for name in names]
+    sizes = [[learning.batch, learning.local_steps, learning.hessian] for learning in each]
+    return json.dumps([values["task"], spec.cell.ues, names, sizes])
 
 
 def _do(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from perfeds2.errors import InputError
 
 if TYPE_CHECKING:
-    from perfeds2.runs.execute import Comparison
+    from perfeds2.runs.comparison import Comparison
     from perfeds2.spec.fields import Spec
 
 Reply = dict[str, Any]

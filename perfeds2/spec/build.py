@@ -13,8 +13,8 @@ What is the user's own is called with what it names of what is known here:
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -24,7 +24,8 @@ from jaxtyping import Float
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, did_you_mean
+from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import OBJECTIVES, Objective
 from perfeds2.learning.replay import Learner
@@ -52,6 +53,8 @@ def make_task(spec: Spec, seed: int) -> Task:
         raise
     except ValueError as error:
         raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
+    if spec.task.held_out:
+        task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
     return task
@@ -62,6 +65,15 @@ def _task(named: Named, ues: int, labels_per_ue: int, seed: int, data_dir: str |
         return _expect(named.value, Task, "--task", named)
     known = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
     return _expect(call(named.value, f"--task {named}", known), Task, "--task", named)
+
+
+def hold_out(data: Data, what: str) -> Data:
+    """The same data with a validation part, cut from the training part, in the place of the test part."""
+    if not isinstance(data, Divisible):
+        raise InputError(
+            f"{what} has data without held_out(), so no part can be held out for validation; add it to them."
+        )
+    return data.held_out()
 
 
 _own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, then it is trained
@@ -137,20 +149,50 @@ def algorithm_name(objective: str, mode: str) -> str:
 ALGORITHMS = {algorithm_name(name, mode): Combination(OBJECTIVES[name], mode) for mode in MODES for name in OBJECTIVES}
 
 
-def make_algorithms(spec: Spec, cell: Cell, seed: int) -> list[Algorithm]:
-    """The spec's algorithms on a cell."""
-    plan = cache(partial(plan_rounds, spec, cell, seed))  # by samples: FedAvg's and FedProx's is one
-    algorithms = [_make_algorithm(spec, cell, seed, named, plan) for named in spec.algorithms]
+@dataclass(frozen=True)
+class Stage:
+    """What the algorithms of a seed have in common: the cell, schedules for it, and the timelines that are known by now.
+
+    None of it depends on what is learned, so specs in which the clock sees the same share one.
+    """
+
+    seed: int
+    cell: Cell
+    plan: Callable[[int], tuple[Any, Schedule | None]]  # by samples: FedAvg's and FedProx's is one
+    timelines: dict[Any, Timeline] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: Spec, seed: int) -> "Stage":
+        cell = make_cell(spec, seed)
+        return cls(seed, cell, cache(partial(plan_rounds, spec, cell, seed)))
+
+
+def what_the_clock_sees(spec: Spec) -> Hashable:
+    """Equal in specs whose cells, schedules and timelines are the same."""
+    load = (upload_bits(spec), cycles_per_sample(model_of(spec)))
+    return spec.cell, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
+
+
+def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
+    """The spec's algorithms in a stage."""
+    algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
     names = [algorithm.name for algorithm in algorithms]
+    made = [a.name for a, named in zip(algorithms, spec.algorithms, strict=True) if _takes_settings(named.value)]
+    lost = next((name for name in spec.each if name not in ALGORITHMS and name not in made), None)
+    if lost is not None:
+        why = "it brings its own" if lost in names else did_you_mean(lost, [*made, *ALGORITHMS])
+        raise InputError(f"settings for {lost} were given, but nothing of that name takes any; {why}.")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"--algorithms has {twice} twice; give each its own name.")
     return algorithms
 
 
-def _make_algorithm(
-    spec: Spec, cell: Cell, seed: int, named: Named, plan: Callable[[int], tuple[Any, Schedule | None]]
-) -> Algorithm:
+def _takes_settings(own: Any) -> bool:
+    return isinstance(own, Combination) or hasattr(own, "batches")
+
+
+def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     """What a name stands for. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
 
     Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
@@ -164,20 +206,20 @@ def _make_algorithm(
         make, kind = (own, own) if inspect.isclass(own) else (lambda: own, type(own))
         name, own = algorithm_name(kind.__name__, "S2"), Combination(make, "S2")
     if not isinstance(own, Combination):
-        made = call(own, f"--algorithms {named}", {"cell": cell, "seed": seed, "spec": spec})
+        made = call(own, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _expect(made, Algorithm, "--algorithms", named)
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
-    learner, protocol = make_learner(spec, own.objective), protocol_of(spec, mode)
+    learner, protocol = make_learner(spec, name, own.objective), protocol_of(spec, mode)
     if mode == "S2":
-        shares, schedule = plan(learner.samples)
+        shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
     together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
     return Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
 
 
-def make_learner(spec: Spec, objective: Callable[..., Objective]) -> Learner:
-    """What the UEs compute: the objective, called with those of the learning settings that it names."""
-    learning = spec.learning
+def make_learner(spec: Spec, algorithm: str, objective: Callable[..., Objective]) -> Learner:
+    """What the UEs compute: the objective, called with those of the algorithm's learning settings that it names."""
+    learning = spec.learning_of(algorithm)
     made = call(objective, f"the objective {objective}", dict(learning))
     return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=learning.alpha)
 
@@ -246,7 +288,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
 
 def make_timelines(
     spec: Spec,
-    cell: Cell,
+    stage: Stage,
     algorithms: Sequence[Algorithm],
     tell: Callable[[Algorithm, int, float], None] | None = None,
 ) -> Iterator[Timeline]:
@@ -254,11 +296,10 @@ def make_timelines(
 
     ``tell`` hears of the rounds closed and the second reached on the way.
     """
-    known: dict[Any, Timeline] = {}
-    bits = upload_bits(spec)
+    known, cell, bits = stage.timelines, stage.cell, upload_bits(spec)
     for algorithm in algorithms:
-        plan = (id(algorithm.schedule), id(algorithm.shares))
-        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, *plan)
+        shares = None if algorithm.shares is None else algorithm.shares.tobytes()
+        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
@@ -281,6 +322,6 @@ def make_timelines(
 def check(spec: Spec, *, trains: bool) -> None:
     """Find out what cannot work before anything is written."""
     seed = spec.run.seeds[0]
-    make_algorithms(spec, make_cell(spec, seed), seed)
+    make_algorithms(spec, Stage.of(spec, seed))
     if trains:
         make_task(spec, seed)

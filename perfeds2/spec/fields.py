@@ -6,6 +6,7 @@ federation all come from the fields below.
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,6 +76,7 @@ class TaskSpec(Section, title="Task"):
     name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
     labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
+    held_out: bool | None = setting(None, "", "Evaluate on a part held out of the UEs' training data, as tune does; the test part is not touched.")  # fmt: skip
 
 
 class CellSpec(Section, title="Cell"):
@@ -138,6 +140,7 @@ class Spec(Section):
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
     run: RunSpec = Field(default_factory=RunSpec)
+    each: dict[str, dict[str, Any]] = Field(default_factory=dict)  # learning settings that one algorithm has otherwise
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
 
     @property
@@ -158,10 +161,15 @@ class Spec(Section):
         """What was given from Python and cannot be written down."""
         return [one.text for one in self.given if not one.is_written]
 
+    def learning_of(self, algorithm: str) -> LearningSpec:
+        """How an algorithm learns: the general settings, and its own over them."""
+        own = self.each.get(algorithm)
+        return self.learning if own is None else self.learning.model_copy(update=own)
+
     def values(self) -> dict[str, Any]:
         """Nested values, as a TOML file has them."""
         dumped = self.model_dump(mode="json", exclude_none=True)
-        return dumped if self.own else {section: inner for section, inner in dumped.items() if section != "own"}
+        return {section: inner for section, inner in dumped.items() if inner or section not in ("each", "own")}
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.values())
@@ -230,6 +238,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 SEEDS = ("run", "seeds")
+EACH = "each"  # the section of what one algorithm has otherwise: [each.PerFed-ASY]
 
 
 def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
@@ -242,6 +251,9 @@ def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
     section, _, key = name.partition(".")
     if section in SECTIONS and key in SECTIONS[section].model_fields:
         return section, key
+    algorithm, _, key = name.removeprefix(f"{EACH}.").rpartition(".")
+    if algorithm and key.replace("-", "_") in LearningSpec.model_fields:
+        return EACH, f"{algorithm}.{key.replace('-', '_')}"
     known = ["seed", *(each.name for each in settings()), *(f"{each.section}.{each.key}" for each in settings())]
     hint = did_you_mean(name, known)
     raise InputError(
@@ -250,7 +262,9 @@ def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
 
 
 def name_of(place: tuple[str, str]) -> str:
-    """What a setting is called in tables and as a keyword."""
+    """What a setting is called in tables and as a keyword; one algorithm's: PerFed-ASY.beta."""
+    if place[0] == EACH:
+        return place[1]
     return next(each.keyword for each in settings() if (each.section, each.key) == place)
 
 
@@ -259,7 +273,17 @@ def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
     inner = values.setdefault(section, {})
     if not isinstance(inner, dict):
         raise InputError(f"{section} must be a section, [{section}], got {inner!r}.")
-    inner[key] = value
+    algorithm, dot, own = key.rpartition(".")
+    if section == EACH and dot:
+        put(inner, algorithm, own, value)
+    else:
+        inner[key] = value
+
+
+def take(values: Mapping[str, Any], section: str, key: str) -> Any:
+    """One value of nested values."""
+    algorithm, dot, own = key.rpartition(".")
+    return values[section][algorithm][own] if section == EACH and dot else values[section][key]
 
 
 def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
@@ -267,7 +291,22 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
     if flags.get("seed") is not None and flags.get("seeds") is not None:
         raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
     for name, value in flags.items():
-        put(values, *place_of(name), [value] if name == "seed" else value)
+        section, key = place_of(name)
+        if section == "learning":
+            for algorithm, own in _by_algorithm(value):
+                put(values, *((EACH, f"{algorithm}.{key}") if algorithm else (section, key)), own)
+        else:
+            put(values, section, key, [value] if name == "seed" else value)
+
+
+def _by_algorithm(value: Any) -> Iterable[tuple[str, Any]]:
+    """What a learning setting is for whom: ``0.07,PerFed-ASY=0.02``, or a dictionary; nobody's name is everybody's."""
+    if isinstance(value, Mapping):
+        return [("" if name == "*" else str(name), own) for name, own in value.items()]
+    if not isinstance(value, str) or "=" not in value:
+        return [("", value)]
+    parts = [part.strip().rpartition("=") for part in value.split(",")]
+    return [(algorithm.strip(), own.strip()) for algorithm, _, own in parts]
 
 
 def put_text(values: dict[str, Any], assignment: str) -> None:
@@ -285,9 +324,9 @@ def put_text(values: dict[str, Any], assignment: str) -> None:
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Python's keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
-    values: dict[str, Any] = {name: dict(value) for name, value in settings.items() if isinstance(value, Mapping)}
-    flags = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
-    put_flags(values, {name: _as_list(value) for name, value in flags.items()})
+    sections = {name for name, value in settings.items() if isinstance(value, Mapping) and name in Spec.model_fields}
+    values: dict[str, Any] = {name: deepcopy(dict(settings[name])) for name in sections}
+    put_flags(values, {name: _as_list(value) for name, value in settings.items() if name not in sections})
     return values
 
 
@@ -295,7 +334,7 @@ def _as_list(value: Any) -> Any:
     """Ranges, arrays and generators as lists; NumPy's numbers as Python's own."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    many = isinstance(value, Iterable) and not isinstance(value, str) and not callable(value)
+    many = isinstance(value, Iterable) and not isinstance(value, str | Mapping) and not callable(value)
     return [_as_list(each) for each in value] if many else value
 
 
@@ -354,6 +393,7 @@ def resolve(values: Mapping[str, Any]) -> Spec:
         )
     if horizon_s is not None and run.eval_every_s is None:
         run = run.model_copy(update={"eval_every_s": horizon_s / 60})
+    spec = spec.model_copy(update={"each": {name: own for name in spec.each if (own := _own_settings(spec, name))}})
     filled = {
         "algorithms": run.algorithms or usual_algorithms(spec),
         "horizon_s": horizon_s,
@@ -372,9 +412,25 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
     """What is compared where nobody says: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
 
     def is_usual(name: str) -> bool:
-        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and spec.learning.local_steps > 1)
+        several_steps = spec.learning_of(name).local_steps > 1
+        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and several_steps)
 
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
+
+
+def _own_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
+    """What an algorithm has otherwise, checked. Somebody's own may have any name; that is known when they are made."""
+    known = ALGORITHM.table()
+    if algorithm not in known and not any(named.source for named in spec.run.algorithms or ()):
+        raise InputError(
+            f"settings for {algorithm} were given, which is no algorithm; {did_you_mean(algorithm, known)}."
+        )
+    given = spec.each[algorithm]
+    try:
+        learning = validated(Spec, {"learning": dict(spec.learning) | given}).learning
+    except InputError as error:
+        raise InputError(f"for {algorithm}: {error}") from None
+    return {key: getattr(learning, key) for key in LearningSpec.model_fields if key in given}
 
 
 def _own_files(spec: Spec) -> dict[str, str]:

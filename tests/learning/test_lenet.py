@@ -1,14 +1,21 @@
 """Is LeNet-5 the network it says, and can it be differentiated twice?"""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from curvature import assert_hessian_is_what_differences_say
 
-from perfeds2.learning.models.lenet import LeNet, patches, pool
+from perfeds2.learning.models.lenet import LENET, LENET_RELU, LeNet, average, largest, patches
 
 pytestmark = pytest.mark.slow
+RELU_LOGITS = [
+    [0.05043742, -0.06507089, 0.08431815],
+    [0.04493557, -0.0835398, 0.10606116],
+]  # before tanh was the default
+both = pytest.mark.parametrize("model", [LENET, LENET_RELU], ids=["1998", "relu"])
 
 
 def pixels(*shape):
@@ -27,21 +34,61 @@ def test_it_has_the_69_656_numbers_of_lenet_5_on_cifar_100():
     assert sum(shape.size for shape in shapes.values()) == 69_656
 
 
-def test_patches_and_matrices_are_convolutions():
-    model = LeNet()
-    params, x = jax.jit(model.init)(jax.random.key(1)), pixels(7, 3072)
+def as_others_write_it(params, x, activation, window):
+    """LeNet-5 with XLA's own convolutions and windows, sample after row after column: activation, then pooling."""
 
     def convolved(maps, number):
         weight = params[f"conv{number}.weight"].reshape(5, 5, maps.shape[-1], -1)
         out = jax.lax.conv_general_dilated(
             maps, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest"
         )
-        out = jax.nn.relu(out + params[f"conv{number}.bias"])
-        return jax.lax.reduce_window(out, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        return window(activation(out + params[f"conv{number}.bias"]))
 
-    maps = (x.reshape(7, 3, 32, 32).transpose(0, 2, 3, 1) / 255 - jnp.array(model.mean)) / jnp.array(model.deviation)
-    flat = convolved(convolved(maps, 1), 2).transpose(0, 3, 1, 2).reshape(7, 400)
-    np.testing.assert_allclose(model(params, x), model.head(params, flat), rtol=1e-4, atol=1e-5)
+    mean, deviation = jnp.array([0.5071, 0.4865, 0.4409]), jnp.array([0.2673, 0.2564, 0.2762])
+    maps = (x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / 255 - mean) / deviation
+    now = convolved(convolved(maps, 1), 2).transpose(0, 3, 1, 2).reshape(-1, 400)
+    for number in (1, 2, 3):
+        now = now @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
+        now = activation(now) if number < 3 else now
+    return now
+
+
+def window_of(start, reduce):
+    return lambda maps: jax.lax.reduce_window(maps, start, reduce, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+OTHERS = {
+    LENET: lambda params, x: as_others_write_it(params, x, jnp.tanh, lambda m: window_of(0.0, jax.lax.add)(m) / 4),
+    LENET_RELU: lambda params, x: as_others_write_it(params, x, jax.nn.relu, window_of(-jnp.inf, jax.lax.max)),
+}
+
+
+@both
+def test_patches_and_matrices_are_convolutions(model):
+    params, x = jax.jit(model.init)(jax.random.key(1)), pixels(7, 3072)
+    np.testing.assert_allclose(model(params, x), OTHERS[model](params, x), rtol=1e-4, atol=1e-5)
+
+
+@both
+def test_the_gradient_is_that_of_convolutions(model):
+    params, x, y = jax.jit(model.init)(jax.random.key(1)), pixels(7, 3072), jnp.arange(7)
+    ours, theirs = (
+        jax.jit(jax.grad(lambda w, f=f: -jax.nn.log_softmax(f(w, x))[jnp.arange(7), y].mean()))(params)
+        for f in (model, OTHERS[model])
+    )
+    for name in params:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-6)
+
+
+def test_the_default_is_the_network_of_1998_and_both_start_alike():
+    assert LeNet() == LENET != LENET_RELU
+    jax.tree.map(np.testing.assert_array_equal, *(m.init(jax.random.key(2)) for m in (LENET, LENET_RELU)))
+
+
+def test_the_relu_variant_gives_the_numbers_it_always_gave():
+    params = jax.jit(LENET_RELU.init)(jax.random.key(1))
+    logits = LENET_RELU(params, pixels(2, 3072))[:, :3]
+    np.testing.assert_allclose(logits, RELU_LOGITS, rtol=1e-5, atol=1e-6)
 
 
 def test_a_patch_is_what_surrounds_a_point():
@@ -51,9 +98,10 @@ def test_a_patch_is_what_surrounds_a_point():
     np.testing.assert_array_equal(cut[:, 1, 2, 1], maps[:, 1:6, 2:7, 1].transpose(1, 2, 0).ravel())
 
 
-def test_pooling_keeps_the_largest_of_four():
+def test_pooling_makes_one_of_four():
     maps = jnp.array([[1.0, 5.0, 0.0, 0.0], [2.0, 3.0, 0.0, -1.0]]).reshape(1, 2, 4, 1)
-    np.testing.assert_array_equal(pool(maps).ravel(), [5.0, 0.0])
+    np.testing.assert_array_equal(largest(maps).ravel(), [5.0, 0.0])
+    np.testing.assert_array_equal(average(maps).ravel(), [2.75, -0.25])
 
 
 def test_batches_of_batches_are_as_good_as_one():
@@ -64,7 +112,8 @@ def test_batches_of_batches_are_as_good_as_one():
     np.testing.assert_allclose(together[1], model(params, x[1]), rtol=1e-5, atol=1e-6)
 
 
-def test_the_hessian_is_what_differences_of_gradients_say():
+@both
+def test_the_hessian_is_what_differences_of_gradients_say(model):
     with jax.enable_x64(True):
-        model = LeNet(side=16, channels=(3, 2, 3), dense=(5, 4, 3))
+        model = replace(model, side=16, channels=(3, 2, 3), dense=(5, 4, 3))
         assert_hessian_is_what_differences_say(model, pixels(4, 16 * 16 * 3), jnp.array([0, 1, 2, 1]), absolute=1e-7)

@@ -4,6 +4,10 @@ import pytest
 
 from perfeds2 import compare
 from perfeds2.runs import checkpoint, execute
+from perfeds2.runs.comparison import load_comparison
+from perfeds2.runs.folder import open_folder
+from perfeds2.spec import build
+from perfeds2.spec.fields import spec_from
 
 pytestmark = pytest.mark.slow
 
@@ -62,3 +66,22 @@ def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypat
     again = compare(**SETTINGS, seeds=(0, 1, 2), together=True)
     assert asked == [3, 2]
     assert again.rows == whole.rows
+
+
+def test_specs_of_one_shape_are_trained_together_each_into_its_own_folder_from_one_timeline(tmp_path, monkeypatch):
+    names = ("FedAvgS2", "PerFedS2")
+    specs = [spec_from(**SETTINGS | {"algorithms": names, "beta": beta, "seeds": (0, 1)}) for beta in (0.05, 0.1)]
+    folders = [open_folder(tmp_path / f"run-{number}", spec) for number, spec in enumerate(specs)]
+    companies, clocks = [], []
+    train, simulate = execute._train_together, build.simulate
+    monkeypatch.setattr(execute, "_train_together", lambda ones, *more: companies.append(ones) or train(ones, *more))
+    monkeypatch.setattr(build, "simulate", lambda *given, **more: clocks.append(given) or simulate(*given, **more))
+    found = execute.execute_all(specs, "compare", folders, together=True)
+    assert [len(ones) for ones in companies] == [4, 4]  # two specs, two seeds; objectives differ in shape
+    assert len(clocks) == 4  # two objectives, two seeds: β is nothing to the clock
+    for spec, folder, comparison in zip(specs, folders, found, strict=True):
+        assert folder.finished
+        alone = execute.execute(spec, "compare", None, together=False)
+        assert_close(comparison.rows, alone.rows)
+        assert_close(load_comparison(spec, folder).rows, alone.rows)
+        assert [row["algorithm"] for row in comparison.summary["algorithms"]] == list(names)

@@ -4,14 +4,14 @@ import pytest
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.spec.build import make_algorithms, make_cell, make_timelines
+from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import spec_from
 
 
 def algorithms_of(**settings):
     spec = spec_from(ues=4, quorum=2, seeds=[0], rounds=3, **settings)
-    cell = make_cell(spec, 0)
-    return spec, cell, {algorithm.name: algorithm for algorithm in make_algorithms(spec, cell, 0)}
+    stage = Stage.of(spec, 0)
+    return spec, stage, {algorithm.name: algorithm for algorithm in make_algorithms(spec, stage)}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_every_learning_setting_reaches_the_learner():
 
 
 def test_who_looks_at_more_samples_has_a_timeline_of_its_own():
-    spec, cell, made = algorithms_of(algorithms=["FedAvg-SYN", "FedProx-SYN", "PerFed-SYN"])
-    averaged, held, personal = make_timelines(spec, cell, list(made.values()))
+    spec, stage, made = algorithms_of(algorithms=["FedAvg-SYN", "FedProx-SYN", "PerFed-SYN"])
+    averaged, held, personal = make_timelines(spec, stage, list(made.values()))
     assert averaged is held  # one batch each: the clock runs once
     assert personal.compute_s == pytest.approx(3 * averaged.compute_s)

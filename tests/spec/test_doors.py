@@ -15,6 +15,7 @@ from perfeds2.spec.fields import SECTIONS, Spec, place_of, put_text, resolve, se
 TYPED: dict[str, tuple[str, object]] = {
     "task": ("synthetic", "synthetic"),
     "labels_per_ue": ("4", 4),
+    "held_out": ("true", True),
     "data_dir": ("somewhere", "somewhere"),
     "cell": ("paper", "paper"),
     "ues": ("7", 7),

@@ -11,7 +11,7 @@ import pytest
 from perfeds2 import Cell, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
-from perfeds2.spec.build import Algorithm, make_algorithms, make_cell, make_task, make_timelines
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_cell, make_task, make_timelines
 from perfeds2.spec.fields import read_toml, resolve, spec_from
 from perfeds2.spec.names import blaming
 
@@ -110,16 +110,17 @@ def test_each_kind_of_own_thing_is_found_by_its_file_and_called_with_what_it_nam
         stale="restart",
         algorithms="PerFedS2,mine.py:mine,mine.py:by_cell,mine.py:Plain",
     )
-    cell = make_cell(spec, 0)
+    stage = Stage.of(spec, 1)
+    cell = stage.cell
     assert type(cell).__name__ == "FreeSpace"
     assert cell.mean_signal_hz == pytest.approx(1e9 * cell.distance_m**-2.0)
-    assert cell.distance_m == pytest.approx(Cell.draw(4, 0).distance_m)  # the rest is the paper's
-    ours, own, by_cell, plain = make_algorithms(spec, cell, 1)
+    assert cell.distance_m == pytest.approx(Cell.draw(4, 1).distance_m)  # the rest is the paper's
+    ours, own, by_cell, plain = make_algorithms(spec, stage)
     assert [a.name for a in (ours, own, by_cell, plain)] == ["PerFedS2", "Mine", "ByCell", "PlainS2"]
     assert by_cell.protocol.quorum == 2
     assert ours.bandwidth.__name__ == "policy"
     assert plain.learner.beta == spec.learning.beta
-    timeline = next(make_timelines(spec, cell, [ours]))
+    timeline = next(make_timelines(spec, stage, [ours]))
     assert set(timeline.ues[0]) == set(np.argsort(cell.distance_m)[:2])  # the schedule looked at the cell
     assert make_task(spec, 0).name == "synthetic"
     assert spec.own.keys() == {"mine.py"}
@@ -130,7 +131,8 @@ def test_a_schedule_of_the_round_and_a_cell_of_the_seed():
     spec = spec_from(**SMALL, cell="mine.py:two_ues", schedule="mine.py:taking_turns")
     cell = make_cell(spec, 5)
     assert (cell.seed, cell.ues) == (5, 4)
-    (algorithm,) = make_algorithms(spec_from(**SMALL, schedule="mine.py:taking_turns", algorithms="PerFedS2"), cell, 5)
+    spec = spec_from(**SMALL, schedule="mine.py:taking_turns", algorithms="PerFedS2")
+    (algorithm,) = make_algorithms(spec, Stage.of(spec, 5))
     assert algorithm.schedule is not None
     assert algorithm.schedule(3).tolist() == [2, 3]
 
@@ -342,7 +344,7 @@ def test_shares_that_are_none_are_refused(tmp_path, monkeypatch, returned):
     with pytest.raises(
         InputError, match=r"--shares some\.py:shares gave .* expected a number from 0 for each of 4 UEs"
     ):
-        make_algorithms(spec, make_cell(spec, 0), 0)
+        make_algorithms(spec, Stage.of(spec, 0))
 
 
 def test_a_script_that_does_not_guard_its_work_is_no_place_to_load_from(tmp_path):

@@ -20,6 +20,8 @@ def test_fedprox_is_compared_where_it_differs_from_fedavg_or_where_it_is_named()
     fedprox = {"FedProx-SYN", "FedProxS2", "FedProx-ASY"}
     assert {one.text for one in resolve({}).algorithms} == six
     assert {one.text for one in resolve({"learning": {"local_steps": "5"}}).algorithms} == six | fedprox
+    each = {"FedProxS2": {"local_steps": "5"}, "PerFedS2": {"local_steps": 2}}
+    assert {one.text for one in resolve({"each": each}).algorithms} == six | {"FedProxS2"}
     assert [one.text for one in resolve({"run": {"algorithms": "FedProxS2"}}).algorithms] == ["FedProxS2"]
 
 

@@ -6,7 +6,7 @@ stands on the device once, and a window is cut out where it is looked at.
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt8
 
-from perfeds2.learning.data import Batch, Part, draw_numbers
+from perfeds2.learning.data import Batch, Part, draw_numbers, held_out_of
 from perfeds2.learning.datasets.plays import WINDOW, Role, read_roles
 from perfeds2.learning.datasets.sources import find
 from perfeds2.learning.models.lstm import LSTM
@@ -68,6 +68,13 @@ class Windows:
             jnp.concatenate([one.test_start + int(at) for one, at in zip(each, begin, strict=True)]),
             jnp.concatenate([one.test_count for one in each]),
         )
+
+    def held_out(self) -> "Windows":
+        """The last quarter of what each role trains on. A gap keeps the two apart, a short one where a role says little."""
+        held = held_out_of(self.train_count)
+        left = self.train_count - held
+        train = jnp.maximum(left - WINDOW, (left + 1) // 2)
+        return replace(self, train_count=train, test_start=self.start + left, test_count=held)
 
     @property
     def ues(self) -> int:

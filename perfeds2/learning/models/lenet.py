@@ -1,7 +1,9 @@
 """What does LeNet-5 make of a small colour image?"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,14 @@ KERNEL = 5
 
 @dataclass(frozen=True)
 class LeNet:
-    """Two 5×5 convolutions, each with 2×2 max-pooling, then three dense layers; ReLU between them.
+    """Two 5×5 convolutions, each with 2×2 pooling, then three dense layers. As published: tanh, and average pooling.
+
+    LeCun et al. (1998): a convolution's outputs are squashed, then four neighbours are averaged; so here, convolution,
+    tanh, average. What is not kept: the image has three colours; the second convolution sees all maps of the first;
+    an average has no coefficient, bias and squashing of its own; tanh is not stretched to 1.7159·tanh(2x/3); a softmax
+    stands for the distances to drawn letters; weights and pixels start as everywhere here. ``LENET_RELU`` is the network
+    that many mean today: ReLU, and the largest of four. With the steps of Table I its personalised training diverges
+    (docs/reproduction.md).
 
     Takes pixels of 8 bit as they stand in the data, channel after channel, and normalises them here: the data then need
     a quarter of the memory. A convolution is written as a matrix times patches: with weights that differ from UE to UE,
@@ -28,11 +37,14 @@ class LeNet:
     dense: tuple[int, ...] = (120, 84, 100)  # two hidden layers, and the classes
     mean: tuple[float, ...] = (0.5071, 0.4865, 0.4409)  # of CIFAR-100's training pixels, between 0 and 1
     deviation: tuple[float, ...] = (0.2673, 0.2564, 0.2762)
+    activation: Callable[[Array], Array] = jnp.tanh
+    pooling: Literal["average", "largest"] = "average"
     head: MLP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         side = ((self.side - KERNEL + 1) // 2 - KERNEL + 1) // 2
-        object.__setattr__(self, "head", MLP((side * side * self.channels[-1], *self.dense)))
+        sizes = (side * side * self.channels[-1], *self.dense)
+        object.__setattr__(self, "head", MLP(sizes, activation=self.activation))
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Uniform in ±1/√inputs, weights and biases."""
@@ -51,11 +63,13 @@ class LeNet:
         mean, deviation = (jnp.asarray(a, kind)[:, None, None, None] for a in (self.mean, self.deviation))
         images = x.reshape(-1, x.shape[-1]).T.reshape(self.channels[0], self.side, self.side, -1)
         maps = (images.astype(kind) / 255 - mean) / deviation
+        squash = self.activation
         for number in (1, 2):
             around = patches(maps)
             maps = params[f"conv{number}.weight"].T @ around.reshape(around.shape[0], -1)
             maps = (maps + params[f"conv{number}.bias"][:, None]).reshape(-1, *around.shape[1:])
-            maps = jax.nn.relu(pool(maps))  # pooling first: fewer numbers, and no ties between zeros
+            # The largest is found first: the same, with fewer numbers and no ties between zeros.
+            maps = squash(largest(maps)) if self.pooling == "largest" else average(squash(maps))
         logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
@@ -67,7 +81,20 @@ def patches(maps: Float[Array, "c h w b"]) -> Float[Array, "p i j b"]:
     return jnp.concatenate([sideways[:, i : i + rows] for i in range(KERNEL)])
 
 
-def pool(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:
+def average(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:
+    """The mean of every 2×2 square."""
+    return squares(maps).mean(axis=(2, 4))
+
+
+def largest(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:
     """The largest of every 2×2 square."""
+    return squares(maps).max(axis=(2, 4))
+
+
+def squares(maps: Float[Array, "c h w b"]) -> Float[Array, "c i 2 j 2 b"]:
     c, h, w, b = maps.shape
-    return maps.reshape(c, h // 2, 2, w // 2, 2, b).max(axis=(2, 4))
+    return maps.reshape(c, h // 2, 2, w // 2, 2, b)
+
+
+LENET = LeNet()
+LENET_RELU = LeNet(activation=jax.nn.relu, pooling="largest")

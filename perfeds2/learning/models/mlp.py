@@ -1,6 +1,7 @@
 """What do fully connected layers make of an image?"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -11,10 +12,11 @@ from perfeds2.learning.models.model import Params
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected layers with ReLU between them."""
+    """Fully connected layers with ReLU, or what else is given, between them."""
 
     sizes: tuple[int, ...]  # inputs, hidden layers, classes
     input_scale: float = 1  # inputs are divided by it: 255 for pixels of 8 bit, as they stand in the data
+    activation: Callable[[Array], Array] = jax.nn.relu
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Uniform in ±1/√inputs, weights and biases; one draw for all of them compiles fastest."""
@@ -34,5 +36,5 @@ class MLP:
         last = len(self.sizes) - 1
         for number in range(1, last + 1):
             x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
-            x = jax.nn.relu(x) if number < last else x
+            x = self.activation(x) if number < last else x
         return x

@@ -8,6 +8,7 @@ from perfeds2.spec.fields import Spec, resolve
 
 Scale = Literal["quick", "paper"]
 Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec
+Tuned = Mapping[str, Mapping[str, Any]]  # learning settings by algorithm
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,19 @@ def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[
     return tuple(PanelLine(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
 
 
-def spec_of(panel: Panel, line: PanelLine, seeds: tuple[int, ...], scale: Scale, changes: Values | None = None) -> Spec:
-    """Everything that decides one curve. ``changes`` to the paper's settings come last."""
+def spec_of(
+    panel: Panel,
+    line: PanelLine,
+    seeds: tuple[int, ...],
+    scale: Scale,
+    changes: Values | None = None,
+    tuned: "Mapping[str, Tuned] | None" = None,
+) -> Spec:
+    """Everything that decides one curve. What was tuned goes over the paper's step sizes, ``changes`` come last."""
     run = {"algorithms": (line.algorithm,), "seeds": seeds, "horizon_s": HORIZON_S[scale][panel.task]}
     run |= {"target_accuracy": TARGET[panel.task]}
     quick = QUICK.get(panel.task, {}) if scale == "quick" else {}
-    return resolve(merged(PAPER, TASK[panel.task], panel.settings, line.settings, {"run": run}, quick, changes or {}))
+    steps = {"learning": (tuned or {}).get(panel.task, {}).get(line.algorithm, {})}
+    return resolve(
+        merged(PAPER, TASK[panel.task], panel.settings, line.settings, {"run": run}, quick, steps, changes or {})
+    )

@@ -1,0 +1,89 @@
+"""What came out of a comparison, in memory and in its folder?"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from safetensors.numpy import load_file
+
+from perfeds2.files import write_text
+from perfeds2.runs.folder import Arrays, Folder, save_arrays
+from perfeds2.runs.summary import Row
+from perfeds2.spec.fields import Spec
+from perfeds2.timeline.file import load_timelines, save_timelines
+from perfeds2.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Which = tuple[str, int]  # (algorithm, seed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out of a comparison."""
+
+    spec: Spec
+    summary: dict[str, Any]
+    timelines: dict[Which, Timeline]
+    rows: list[Row] = field(repr=False)
+    ue_rows: list[Row] = field(repr=False)
+    models: dict[Which, Arrays] = field(repr=False)
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """One row per algorithm, seed and evaluation."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+
+def write_results(comparison: Comparison, folder: Folder) -> None:
+    """The contract's files; the summary last, so that a folder that has it has everything."""
+    several = len(comparison.timelines) > 1
+    names = {which: "/".join(map(str, which)) if several else "" for which in comparison.timelines}
+    save_timelines(folder.path / "timeline.npz", {names[which]: t for which, t in comparison.timelines.items()})
+    if comparison.models:
+        weights = {
+            f"{names[which]}/{key}".lstrip("/"): w
+            for which, params in comparison.models.items()
+            for key, w in params.items()
+        }
+        save_arrays(folder.path / "model.safetensors", weights)
+        write_text(folder.path / "metrics.csv", csv_text(comparison.rows))
+        write_text(folder.path / "ue_metrics.csv", csv_text(comparison.ue_rows))
+    write_text(folder.path / "summary.json", json.dumps(comparison.summary, indent=1) + "\n")
+    folder.log("finished")
+    folder.close()
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Rows as CSV; floats in the shortest form that reads back the same."""
+    if not rows:
+        return ""
+    lines = [",".join(rows[0])]
+    lines += [
+        ",".join(repr(value) if isinstance(value, float) else str(value) for value in row.values()) for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def load_comparison(spec: Spec, folder: Folder) -> Comparison:
+    """What a finished run left in its folder."""
+    import pandas as pd
+
+    summary = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
+    every = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]
+    prefix = {which: "/".join(map(str, which)) if len(every) > 1 else "" for which in every}
+    timelines, weights = load_timelines(folder.path), load_file(folder.path / "model.safetensors")
+    rows, ue_rows = (pd.read_csv(folder.path / f"{name}.csv").to_dict("records") for name in ("metrics", "ue_metrics"))
+    models = {
+        which: {
+            key.removeprefix(f"{start}/"): w for key, w in weights.items() if not start or key.startswith(f"{start}/")
+        }
+        for which, start in prefix.items()
+    }
+    return Comparison(
+        spec, summary, {which: timelines[start] for which, start in prefix.items()}, rows, ue_rows, models
+    )  # type: ignore[arg-type]  # columns are texts
