@@ -19,7 +19,7 @@ import typer
 
 from perfeds2.commands.common import SettingsCommand, flag, new_folder, setting_flags, with_flags
 from perfeds2.console import guarded, say
-from perfeds2.deployment.fields import FOLLOWED
+from perfeds2.deployment.fields import FOLLOWED, RENAMED
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 
@@ -35,6 +35,7 @@ HERE: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 SITE = {"server": (str, flag("--server", "Where the server is.", "HOST:PORT", ...)), **HERE}
 TOLD = [each for each in FOLLOWED if each.name != "out"]  # the folder is each command's own affair
+OWN_DEFAULTS = {each.keyword: [each.default] for each in TOLD if (each.section, each.key) in RENAMED}
 SETTINGS = setting_flags(TOLD)
 SETTINGS["slow"] = (list[str] | None, SETTINGS["slow"][1])  # as often as one likes
 CELL = {each.keyword for each in TOLD if each.section == "cell" and each.name != "devices"}  # for --shape only
@@ -44,6 +45,7 @@ class FederationCommand(SettingsCommand):
     """A command that has the settings of a federation."""
 
     settings = TOLD
+    own_defaults = OWN_DEFAULTS
 
 
 def make_setup(given: dict[str, Any]) -> "Setup":

@@ -49,7 +49,7 @@ class Setup:
 
     @property
     def algorithm(self) -> Algorithm:
-        named = self.spec.run.algorithms[0]
+        named = self.spec.algorithms[0]
         what: Combination = named.value
         learner, protocol = make_learner(self.spec, named.text, what.objective), protocol_of(self.spec, what.mode)
         return Algorithm(named.text, learner, protocol, mode=what.mode)

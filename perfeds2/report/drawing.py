@@ -77,11 +77,11 @@ def draw_curves(axes: Axes, panel: CurvePanel) -> None:
         style, scale = panel.styles[name], panel.scale
         axes.step(
             curve.time_s, scale * curve.mean, where="post", label=name, **in_matplotlib(style),
-            markevery=(4 + 4 * number, max(1, curve.time_s.size // 5)), markersize=2.6,
+            markevery=(4 + 4 * number, max(1, curve.time_s.size // 5)), markersize=3.2,
         )  # fmt: skip
         if curve.low is not None and curve.high is not None:
             low, high = scale * curve.low, scale * curve.high
-            axes.fill_between(curve.time_s, low, high, step="post", color=style.colour, alpha=0.12, linewidth=0)
+            axes.fill_between(curve.time_s, low, high, step="post", color=style.colour, alpha=0.09, linewidth=0)
     if panel.is_accuracy:
         keep_in_percent(axes)
     elif panel.curves:

@@ -1,7 +1,7 @@
 """Which colour, dash and words does a thing have, on the page and on paper?
 
-Colours are Okabe and Ito's, told apart by colour-blind readers. Of the paper's algorithms an objective has a colour and a
-mode has a dash. What is one's own has colours of its own, and is dash-dotted.
+Colours are Okabe and Ito's, told apart by colour-blind readers. Of the paper's algorithms an objective has a colour, and on
+paper a marker for those who print in grey; a mode has a dash. What is one's own has colours of its own, and is dash-dotted.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from perfeds2.timeline.timeline import State
 
 COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
+OBJECTIVE_MARKERS = {"FedAvg": "x", "FedProx": "^", "PerFed": "o"}
 SPARE_COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#8A5CC2", "#8C6D3F")  # for objectives that came later
 NEUTRAL = "#6B7785"  # for what several objectives share
 MARK = "#D55E00"  # what to compare with
@@ -49,7 +50,8 @@ def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, Li
     tints = COLOURS | {objective: SPARE_COLOURS[number % len(SPARE_COLOURS)] for number, objective in enumerate(own)}
     styles: dict[str, LineStyle] = {}
     for name, objective, mode in algorithms:  # first those whose style says what they are
-        if mode in DASHES_PX and (style := LineStyle(tints[objective], DASHES_PX[mode])) not in styles.values():
+        style = LineStyle(tints[objective], DASHES_PX.get(mode, ()), OBJECTIVE_MARKERS.get(objective, ""))
+        if mode in DASHES_PX and style not in styles.values():
             styles[name] = style
     pairs = zip(SPARE_COLOURS * len(OWN_DASHES_PX), OWN_DASHES_PX * len(SPARE_COLOURS), strict=True)  # all there are
     taken = {style.colour for style in styles.values()}

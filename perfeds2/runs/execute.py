@@ -166,7 +166,7 @@ def execute_all(
     ``folders`` has one for each spec; its results are written as soon as all of its entrants have been trained.
     """
     together = jax.default_backend() != "cpu" if together is None else together
-    teller = Teller(watch, sum(len(spec.run.algorithms) * len(spec.run.seeds) for spec in specs))
+    teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs))
     known = _Known(specs, command, folders)
     busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
     with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
@@ -199,11 +199,11 @@ class _Known:
             self._trained[entrant.number].append((entrant, one))
         for number in {entrant.number for entrant, _ in trained} if self._folders is not None else ():
             assert self._folders is not None
-            own, folder, run = self._trained[number], self._folders[number], self._specs[number].run
+            own, folder, spec = self._trained[number], self._folders[number], self._specs[number]
             own.sort(key=lambda each: each[0].place)
             if folder.finished:
                 continue
-            if len(own) == len(run.algorithms) * len(run.seeds):
+            if len(own) == len(spec.algorithms) * len(spec.run.seeds):
                 write_results(self._comparison(number), folder)
             else:
                 write_text(folder.path / "metrics.csv", csv_text([row for _, one in own for row in one.rows]))
@@ -424,7 +424,7 @@ def execute_timelines(
     """Only the clock: who is merged when, without training anything."""
     timelines: dict[Which, Timeline] = {}
     algorithms: list[Algorithm] = []
-    total, rounds = len(spec.run.algorithms) * len(spec.run.seeds), 0
+    total, rounds = len(spec.algorithms) * len(spec.run.seeds), 0
 
     def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
         if watch is not None:

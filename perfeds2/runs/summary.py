@@ -35,7 +35,7 @@ def summarise(
         "rounds": spec.run.rounds,
         "seeds": list(spec.run.seeds),
         "target_accuracy": spec.run.target_accuracy if trained else None,
-        "notes": _notes(spec, algorithms, timelines, trained),
+        "notes": _notes(spec, algorithms, timelines, rows),
         "algorithms": [
             _timeline_part(algorithm, [timelines[algorithm.name, seed] for seed in spec.run.seeds])
             | (
@@ -79,14 +79,26 @@ def _learning_part(spec: Spec, rows: list[list[Row]]) -> dict[str, Any]:
     }
 
 
+def has_collapsed(rows: Sequence[Row]) -> bool:
+    """Whether the model as it is lost over half of its accuracy again, while the personalised one is better than it ever was.
+
+    The rows are one seed's. A diverged model has no accuracy, and has not collapsed.
+    """
+    best = max(row["test_accuracy"] for row in rows)
+    return rows[-1]["test_accuracy"] < best / 2 and rows[-1]["test_accuracy_personal"] >= best
+
+
 def _notes(
-    spec: Spec, algorithms: "Sequence[Algorithm]", timelines: dict[tuple[str, int], Timeline], trained: bool
+    spec: Spec,
+    algorithms: "Sequence[Algorithm]",
+    timelines: dict[tuple[str, int], Timeline],
+    rows: dict[tuple[str, int], list[Row]] | None,
 ) -> list[str]:
     notes = []
-    if trained and any(a.objective == "FedProx" and a.learner.local_steps == 1 for a in algorithms):
+    if rows is not None and any(a.objective == "FedProx" and a.learner.local_steps == 1 for a in algorithms):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
     auto = [each.name for each in algorithms if spec.learning_of(each.name).alpha == "auto"]
-    if trained and auto:
+    if rows is not None and auto:
         from perfeds2.spec.build import alpha_of
 
         notes.append(str(alpha_of(spec, auto[0]).note))
@@ -99,5 +111,12 @@ def _notes(
             notes.append(
                 f"{name}: UE {', '.join(map(str, sorted(starved)[:5]))}{' …' if len(starved) > 5 else ''} never got an "
                 f"update in (in at least one seed); try --stale wait, a larger --max-staleness or a longer horizon."
+            )
+        collapsed = sum(has_collapsed(rows[name, seed]) for seed in spec.run.seeds) if rows is not None else 0
+        if collapsed:
+            notes.append(
+                f"{name}: in {collapsed} of {len(spec.run.seeds)} seeds the global model lost more than half of its accuracy "
+                f"again, while the personalised ones are fine: it is trained only for what comes after the personal step. See "
+                f"docs/personalisation.md; a smaller --alpha keeps both."
             )
     return notes

@@ -179,7 +179,7 @@ def with_seeds(spec: Spec, seeds: Sequence[int]) -> Spec:
 
 def _shape(spec: Spec) -> str:
     """What decides the sizes of a run's arrays. Quorum, step sizes and seeds are numbers to the compiled program."""
-    names = [named.text for named in spec.run.algorithms]
+    names = [named.text for named in spec.algorithms]
     return json.dumps([spec.values()["task"], spec.cell.ues, names, [_sizes(spec.learning_of(name)) for name in names]])
 
 

@@ -155,7 +155,7 @@ def make_search(
         raise InputError(f"--rungs must be from 1 to 6, got {rungs}.")
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, got {seeds}.")
-    names = [named.text for named in spec.run.algorithms]
+    names = [named.text for named in spec.algorithms]
     common: dict[str, tuple[Any, ...]] = {}
     own: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, given in search.items():
@@ -266,7 +266,7 @@ def _climb(
         return jobs
 
     def keep(job: Assignment, results: Sequence[Sequence[Result]]) -> list[Assignment]:
-        algorithm = job.specs[0].run.algorithms[0].text
+        algorithm = job.specs[0].algorithms[0].text
         rung = next(rung for rung, each in enumerate(search.horizons_s) if each == job.specs[0].run.horizon_s)
         _save(path, rung, job, results)
         waiting[algorithm] -= 1
@@ -313,7 +313,7 @@ def _file(path: Path, rung: int, algorithm: str, number: int) -> Path:
 
 def _save(path: Path, rung: int, job: Assignment, results: Sequence[Sequence[Result]]) -> None:
     for number, spec, of_seeds in zip(job.points, job.specs, results, strict=True):
-        file = _file(path, rung, spec.run.algorithms[0].text, number)
+        file = _file(path, rung, spec.algorithms[0].text, number)
         file.parent.mkdir(parents=True, exist_ok=True)
         kept = {
             str(result["seed"]): {

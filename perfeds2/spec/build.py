@@ -217,9 +217,9 @@ def what_the_clock_sees(spec: Spec) -> Hashable:
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     """The spec's algorithms in a stage."""
-    algorithms = [_make_algorithm(spec, stage, named) for named in spec.run.algorithms]
+    algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
     names = [algorithm.name for algorithm in algorithms]
-    made = [a.name for a, named in zip(algorithms, spec.run.algorithms, strict=True) if _takes_settings(named.value)]
+    made = [a.name for a, named in zip(algorithms, spec.algorithms, strict=True) if _takes_settings(named.value)]
     lost = next((name for name in spec.each if name not in ALGORITHMS and name not in made), None)
     if lost is not None:
         why = "it brings its own" if lost in names else did_you_mean(lost, [*made, *ALGORITHMS])

@@ -132,7 +132,7 @@ class LearningSpec(Section, title="Learning"):
 class RunSpec(Section, title="Run"):
     """What is run, how long, how often."""
 
-    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] = setting(lambda: tuple(name for name in ALGORITHM.table() if "Moreau" not in name), "NAMES", "Comma-separated: {names}, or your own.", shown="all but Moreau's", kind=ALGORITHM)  # fmt: skip
+    algorithms: Annotated[tuple[AlgorithmName, ...], List, Field(min_length=1)] | None = setting(None, "NAMES", "Comma-separated: {names}, or your own.", shown="PerFed and FedAvg in all three modes, and FedProx with more than one local step", kind=ALGORITHM)  # fmt: skip
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting((0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5")  # fmt: skip
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
@@ -153,6 +153,12 @@ class Spec(Section):
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
 
     @property
+    def algorithms(self) -> tuple[Named, ...]:
+        """Those that are run."""
+        assert self.run.algorithms is not None  # ``resolve`` says which, where nobody did
+        return self.run.algorithms
+
+    @property
     def given(self) -> list[Named]:
         """What is the user's own."""
         shares = self.protocol.shares if isinstance(self.protocol.shares, Named) else None
@@ -164,7 +170,7 @@ class Spec(Section):
             shares,
             self.protocol.bandwidth,
         )
-        return [one for one in (*every, *self.run.algorithms) if one is not None and one.source]
+        return [one for one in (*every, *(self.run.algorithms or ())) if one is not None and one.source]
 
     @property
     def unwritten(self) -> list[str]:
@@ -219,11 +225,13 @@ class Setting:
         return self.name.replace("-", "_")
 
     def help(self, own_default: str | None = None) -> str:
-        """What it is for, with the names there are and the default; a command may have its own."""
+        """What it is for, with the names there are and the default; a command and tasks may have their own."""
         text = self.description
         if self.kind is not None:
             text = text.replace("{names}", ", ".join(self.kind.table()))
-        default = own_default or self.default
+        of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
+        others = ", ".join(f"{name}: {own[self.key]:g}" for name, own in of_tasks.items() if self.key in own)
+        default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 
 
@@ -413,20 +421,35 @@ def resolve(values: Mapping[str, Any]) -> Spec:
         )
     if horizon_s is not None and run.eval_every_s is None:
         run = run.model_copy(update={"eval_every_s": horizon_s / 60})
+    spec = spec.model_copy(update={"each": {name: own for name in spec.each if (own := _own_settings(spec, name))}})
+    filled = {
+        "algorithms": run.algorithms or usual_algorithms(spec),
+        "horizon_s": horizon_s,
+        "seeds": tuple(dict.fromkeys(run.seeds)),
+    }
     return spec.model_copy(
         update={
             "protocol": protocol.model_copy(update={"quorum": quorum}),
-            "run": run.model_copy(update={"horizon_s": horizon_s, "seeds": tuple(dict.fromkeys(run.seeds))}),
-            "each": {name: own for name in spec.each if (own := _own_settings(spec, name))},
+            "run": run.model_copy(update=filled),
             "own": _own_files(spec),
         }
     )
 
 
+def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
+    """What is compared where nobody says: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
+
+    def is_usual(name: str) -> bool:
+        several_steps = spec.learning_of(name).local_steps > 1
+        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and several_steps)
+
+    return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
+
+
 def _own_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
     """What an algorithm has otherwise, checked. Somebody's own may have any name; that is known when they are made."""
     known = ALGORITHM.table()
-    if algorithm not in known and not any(named.source for named in spec.run.algorithms):
+    if algorithm not in known and not any(named.source for named in spec.run.algorithms or ()):
         raise InputError(
             f"settings for {algorithm} were given, which is no algorithm; {did_you_mean(algorithm, known)}."
         )
@@ -456,6 +479,7 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL)):
         inner = values.get(section)
         given = inner.get(key) if isinstance(inner, Mapping) else None
+        given = SECTIONS[section].model_fields[key].default if given is None else given
         if given is None:
             continue
         try:

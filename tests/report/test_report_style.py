@@ -15,6 +15,12 @@ def test_the_papers_nine_look_alike_wherever_they_are_drawn():
     assert all((styles[n].colour, styles[n].dash_px) == (COLOURS[o], DASHES_PX[m]) for n, o, m in NINE)
 
 
+def test_the_papers_nine_can_be_told_apart_without_colour():
+    styles = algorithm_styles(NINE).values()
+    assert len({(style.dash_px, style.marker) for style in styles}) == 9
+    assert all(style.marker for style in styles)
+
+
 @pytest.mark.parametrize("own", [1, 3, 15])
 def test_own_algorithms_have_colours_and_dashes_of_their_own(own: int):
     mine = [(f"Mine {number}", "PerFed", "custom") for number in range(own)]

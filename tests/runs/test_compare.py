@@ -13,12 +13,13 @@ from perfeds2.spec.fields import InputError, resolve
 from perfeds2.timeline.file import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
+NINE = {"algorithms": [f"{objective}{mode}" for objective in ("FedAvg", "FedProx", "PerFed") for mode in ("-SYN", "S2", "-ASY")]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def nine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "nine"
-    return compare(**SMALL, out=folder), folder
+    return compare(**SMALL, **NINE, out=folder), folder
 
 
 def test_all_nine_meet_the_same_horizon_and_initial_weights(nine):
@@ -66,7 +67,7 @@ def test_the_folder_has_the_contracts_files(nine):
 
 def test_the_same_spec_gives_the_same_bytes(nine, tmp_path):
     _, folder = nine
-    compare(**SMALL, out=tmp_path / "again")
+    compare(**SMALL, **NINE, out=tmp_path / "again")
     for name in ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes(), name
 

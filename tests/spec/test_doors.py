@@ -15,7 +15,7 @@ from perfeds2.spec.fields import SECTIONS, Spec, place_of, put_text, resolve, se
 TYPED: dict[str, tuple[str, object]] = {
     "task": ("synthetic", "synthetic"),
     "model": ("mlp", "mlp"),
-    "labels_per_ue": ("2", 2),
+    "labels_per_ue": ("4", 4),
     "held_out": ("true", True),
     "data_dir": ("somewhere", "somewhere"),
     "cell": ("paper", "paper"),
@@ -81,6 +81,22 @@ def test_a_setting_means_the_same_through_every_door(each):
         if each.keyword != "seeds":
             (same,) = make_grid({}, {each.keyword: [value]}).points
             assert same.spec == by_flag
+
+
+def test_the_help_says_which_tasks_have_defaults_of_their_own():
+    told = {each.keyword: each.help() for each in settings()}
+    assert told["labels_per_ue"].endswith("(default: 3; digits: 2, cifar100: 5)")
+    assert told["batch"].endswith("(default: 40)")
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "target"), [(None, 2, 0.95), ("digits", 2, 0.95), ("mnist", 3, 0.9), ("synthetic", 3, 0.7)]
+)
+def test_a_tasks_own_defaults_hold_also_where_it_is_not_named(task, labels, target):
+    spec = spec_from(**({} if task is None else {"task": task}))
+    assert (spec.task.labels_per_ue, spec.run.target_accuracy) == (labels, target)
+    assert (spec.learning.alpha, spec.learning.beta) == (0.03, 0.07)  # Table I
+    assert spec_from(**({} if task is None else {"task": task}), labels_per_ue=4).task.labels_per_ue == 4
 
 
 def test_every_setting_explains_itself():

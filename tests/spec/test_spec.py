@@ -15,6 +15,16 @@ def test_the_nine_algorithms_have_the_papers_names():
     }
 
 
+def test_fedprox_is_compared_where_it_differs_from_fedavg_or_where_it_is_named():
+    six = {f"{objective}{mode}" for objective in ("FedAvg", "PerFed") for mode in ("-SYN", "S2", "-ASY")}
+    fedprox = {"FedProx-SYN", "FedProxS2", "FedProx-ASY"}
+    assert {one.text for one in resolve({}).algorithms} == six
+    assert {one.text for one in resolve({"learning": {"local_steps": "5"}}).algorithms} == six | fedprox
+    each = {"FedProxS2": {"local_steps": "5"}, "PerFedS2": {"local_steps": 2}}
+    assert {one.text for one in resolve({"each": each}).algorithms} == six | {"FedProxS2"}
+    assert [one.text for one in resolve({"run": {"algorithms": "FedProxS2"}}).algorithms] == ["FedProxS2"]
+
+
 def test_a_resolved_spec_written_and_read_is_the_same(tmp_path):
     spec = resolve({"cell": {"ues": 7}, "run": {"seeds": [3, 1], "horizon_s": 2.5}, "protocol": {"shares": "distance"}})
     path = tmp_path / "spec.toml"

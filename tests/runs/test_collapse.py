@@ -1,0 +1,52 @@
+"""Is it said when a model is good only after the personal step, and is it not said of one that is merely worse before it?"""
+
+import json
+
+import pytest
+
+from perfeds2 import compare
+from perfeds2.report.results import print_summary
+from perfeds2.runs.summary import has_collapsed
+
+SETTINGS = {"ues": 6, "quorum": 2, "batch": 20, "labels_per_ue": 2, "beta": 0.1, "horizon_s": 12, "eval_every_s": 0.5, "seeds": (0, 1)}  # fmt: skip
+
+
+def rows(global_, personal):
+    names = ("test_accuracy", "test_accuracy_personal")
+    return [dict(zip(names, pair, strict=True)) for pair in zip(global_, personal, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("global_", "personal", "collapsed"),
+    [
+        ([0.1, 0.9, 0.2], [0.1, 0.95, 0.97], True),
+        ([0.1, 0.4, 0.18], [0.1, 0.8, 0.98], True),  # it was never good, and is worse
+        ([0.1, 0.9, 0.88], [0.1, 0.95, 0.97], False),
+        ([0.1, 0.2, 0.4], [0.1, 0.8, 0.98], False),  # merely worse: few labels a UE, and still learning
+        ([0.1, 0.9, 0.5], [0.1, 0.95, 0.97], False),  # it wobbles
+        ([0.1, 0.9, 0.2], [0.1, 0.95, 0.3], False),  # both are lost: too long a step
+        ([0.1, 0.9, float("nan")], [0.1, 0.95, float("nan")], False),  # diverged, which is said elsewhere
+    ],
+)
+def test_collapsed_is_who_lost_half_of_what_it_had_and_is_fine_when_personalised(global_, personal, collapsed):
+    assert has_collapsed(rows(global_, personal)) is collapsed
+
+
+@pytest.mark.slow
+def test_a_collapse_is_noted_with_who_and_how_often(tmp_path, capsys):
+    """α = 0.03 is too short to tell two digits apart from where a classifier is, so PerFed moves away from there."""
+    comparison = compare(**SETTINGS, alpha=0.03, algorithms=["PerFedS2", "FedAvgS2"], out=tmp_path / "run")
+    (note,) = comparison.summary["notes"]
+    assert note.startswith("PerFedS2: in 2 of 2 seeds the global model lost more than half of its accuracy")
+    assert "docs/personalisation.md" in note
+    metrics = comparison.metrics[comparison.metrics.time_s == 12].groupby("algorithm")[["train_loss"]].min()
+    assert metrics.train_loss["PerFedS2"] > 2 > metrics.train_loss["FedAvgS2"]  # a guess among ten: 2.3
+    print_summary(json.loads((tmp_path / "run" / "summary.json").read_text()))
+    assert "Note: PerFedS2: in 2 of 2 seeds" in capsys.readouterr().out
+
+
+def test_a_short_personal_step_leaves_nothing_to_note():
+    comparison = compare(**SETTINGS | {"seeds": (0,)}, alpha=0.01, algorithms=["PerFedS2"])
+    assert comparison.summary["notes"] == []
+    (row,) = comparison.summary["algorithms"]
+    assert row["test_accuracy"]["mean"] > 0.8
