@@ -12,7 +12,7 @@ from perfeds2.learning.models.model import Model, Params, accuracy, cross_entrop
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
-UES_AT_ONCE = 32  # on a GPU, of one model
+UES_AT_ONCE = 32  # on a GPU of 16 GiB, of one model
 
 
 def evaluate(task: Task, params: Params, alpha: float) -> dict[str, Float[Array, " n"]]:
@@ -34,7 +34,15 @@ def evaluate(task: Task, params: Params, alpha: float) -> dict[str, Float[Array,
 
 def ues_at_once(models: int) -> int | None:
     """How many UEs a GPU looks at side by side, so that memory does for so many models; a processor takes one at a time."""
-    return None if jax.default_backend() == "cpu" else max(1, UES_AT_ONCE // models)
+    if jax.default_backend() == "cpu":
+        return None
+    return max(1, UES_AT_ONCE * max(1, device_bytes() // (16 << 30)) // models)
+
+
+def device_bytes() -> int:
+    """The memory of a device, as far as it says."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit", 16 << 30)
 
 
 def look_at_ues(

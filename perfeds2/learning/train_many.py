@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.data import Joinable
-from perfeds2.learning.evaluate import look_at_ues, ues_at_once
+from perfeds2.learning.evaluate import device_bytes, look_at_ues, ues_at_once
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.pool import Layout, Pool, stack
 from perfeds2.learning.replay import Known, Learner, Program, Script, State, play_round, split, start
@@ -26,7 +26,7 @@ from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 
-MOST_BYTES = 8 << 30  # for the weights and data of trainings that are done together
+MOST_BYTES = 32 << 30  # for the weights and data of trainings that are done together, each counted in full
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Trainings:
 
 def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
     """Which trials, by number, go together: those of equal shape, as many as there is memory for."""
-    most_bytes = most_bytes or min(MOST_BYTES, _device_bytes() // 2)
+    most_bytes = most_bytes or min(MOST_BYTES, device_bytes() // 2)
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number, trial in enumerate(trials):
         alike[trial.shape].append(number)
@@ -93,11 +93,6 @@ def bytes_of(trial: Trial) -> int:
     models = Script.of(trial.timeline).slots + 4 * trial.timeline.quorum
     data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trial.task.data))
     return 4 * parameters(trial.task.model) * models + data
-
-
-def _device_bytes() -> int:
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return stats.get("bytes_limit", 2 * MOST_BYTES)
 
 
 def train_together(

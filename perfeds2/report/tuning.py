@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Table, for_terminal
@@ -15,6 +16,9 @@ if TYPE_CHECKING:  # it trains, so it needs JAX
     from perfeds2.runs.tune import Best, Tuning
 
 ACROSS = 3  # landscapes beside each other
+OUTLINE = [withStroke(linewidth=1.2, foreground=drawing.INK)]  # so that numbers are read on light and dark
+NUMBER: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white", "path_effects": OUTLINE}
+CIRCLE: dict[str, Any] = {"marker": "o", "markersize": 16, "markerfacecolor": "none", "markeredgecolor": "white"}
 
 
 def print_tuning(tuning: "Tuning") -> None:
@@ -71,9 +75,10 @@ def _percent(share: float | None) -> str:
 
 
 def write_landscape(tuning: "Tuning") -> list[Path]:
-    """How good every setting was, as far as it came: tune.png and tune.pdf. Returns what was written.
+    """How good every setting was: tune.png and tune.pdf. Returns what was written.
 
-    A map over the first two settings with numbers, the best of the others at each place; a line over one setting.
+    A map over the first two settings that are numbers (a line over one), the best of the others at each place. Colours are
+    of the first rung, which all went through; who came to the last has its accuracy there written in.
     """
     table: Any = tuning.table
     numeric = [
@@ -91,27 +96,26 @@ def _draw(tuning: "Tuning", table: Any, keys: list[str]) -> Figure:
     rows = math.ceil(len(names) / ACROSS)
     figure = drawing.new_figure(1.9 * rows + 0.3, drawing.PAGE_IN)
     axes = figure.subplots(rows, min(ACROSS, len(names)), squeeze=False)
-    furthest = _furthest(table, keys)
-    high = 100 * float(furthest["accuracy_mean"].max())
+    means = table.groupby(["algorithm", "rung", *keys, "number"], as_index=False)["accuracy_mean"].mean()
+    first, last = (means[means["rung"] == rung] for rung in (1, tuning.search.rungs))
+    high = 100 * float(first["accuracy_mean"].max())
     image = None
     for place, each in enumerate(axes.flat):
         if place >= len(names):
             each.axis("off")
             continue
         name, best = names[place], tuning.best[place]
-        own = furthest[furthest["algorithm"] == name]
+        own, through = (part[part["algorithm"] == name] for part in (first, last))
         drawing.name_panel(each, name)
         each.grid(False)
         if len(keys) == 2:
             grid = own.pivot_table(index=keys[0], columns=keys[1], values="accuracy_mean", aggfunc="max")
             image = each.imshow(100 * grid.to_numpy(), origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=high)
             _ticks(each, grid)
-            x, y = (
-                list(axis).index(best.settings[key]) for axis, key in ((grid.columns, keys[1]), (grid.index, keys[0]))
-            )
-            each.plot(
-                x, y, marker="o", markersize=7, markerfacecolor="none", markeredgecolor="white", markeredgewidth=1.4
-            )
+            at = {key: list(axis).index for key, axis in ((keys[0], grid.index), (keys[1], grid.columns))}
+            for (y, x), score in through.groupby(keys)["accuracy_mean"].max().items():
+                each.text(at[keys[1]](x), at[keys[0]](y), f"{100 * score:.1f}", **NUMBER)
+            each.plot(*(at[key](best.settings[key]) for key in reversed(keys)), **CIRCLE)
             each.set_xlabel(keys[1])
             each.set_ylabel(keys[0])
         else:
@@ -121,16 +125,10 @@ def _draw(tuning: "Tuning", table: Any, keys: list[str]) -> Figure:
             each.set_xlabel(keys[0])
             each.set_ylabel("accuracy (%)")
     if image is not None:
-        figure.colorbar(image, ax=axes, label="Validation accuracy (%), mean over time", shrink=0.8)
+        figure.colorbar(
+            image, ax=axes, label=f"Accuracy (%) in the first {tuning.search.horizons_s[0]:.4g} s", shrink=0.8
+        )
     return figure
-
-
-def _furthest(table: Any, keys: list[str]) -> Any:  # pandas' own types say too much and too little
-    """Means over seeds of each setting in the longest rung it came to."""
-    others = [name for name in table.columns if name not in ("seed", "accuracy_mean", "accuracy_end", "horizon_s")]
-    means = table.groupby(others, as_index=False, dropna=False)[["accuracy_mean"]].mean()
-    last = means.groupby(["algorithm", *keys], dropna=False)["rung"].transform("max")
-    return means[means["rung"] == last]
 
 
 def _ticks(axes: Any, grid: pd.DataFrame) -> None:

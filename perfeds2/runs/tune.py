@@ -27,6 +27,7 @@ from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.worker import Result
+from perfeds2.spec.build import alpha_of
 from perfeds2.spec.fields import EACH, LearningSpec, Spec, nested, place_of, put, read_toml, resolve
 from perfeds2.spec.names import refuse_while_loading
 
@@ -180,10 +181,11 @@ def make_search(
 
 def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The values to try, as a spec reads them; around what the algorithm has now where nothing was asked."""
-    now = spec.learning_of(algorithm)
-    around = {key: tuple(float(f"{getattr(now, key) * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
+    if not asked:
+        now = {"alpha": alpha_of(spec, algorithm).value, "beta": spec.learning_of(algorithm).beta}
+        asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
     found: dict[str, tuple[Any, ...]] = {}
-    for key, listed in (asked or around).items():
+    for key, listed in asked.items():
         tried = [resolve({"learning": {key: value}}).values()["learning"].get(key) for value in listed]
         found[key] = tuple(sorted(set(tried)) if all(isinstance(each, int | float) for each in tried) else tried)
     return found
@@ -375,8 +377,8 @@ def _rows(path: Path, search: Search) -> Iterator[dict[str, Any]]:
         for rung, horizon_s in enumerate(search.horizons_s):
             for number, settings in enumerate(search.candidates(name)):
                 for seed, found in zip(search.seeds, _load(path, rung, name, number, search.seeds) or (), strict=False):
-                    row = {"algorithm": name, "rung": rung + 1, "horizon_s": horizon_s, **settings, "seed": seed}
-                    yield row | {"accuracy_mean": found["mean"], "accuracy_end": found["end"]}
+                    row = {"algorithm": name, "number": number, "rung": rung + 1, "horizon_s": horizon_s, **settings}
+                    yield row | {"seed": seed, "accuracy_mean": found["mean"], "accuracy_end": found["end"]}
 
 
 def _best(path: Path, search: Search, algorithm: str) -> Best:

@@ -215,5 +215,5 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
 
 def test_memory_known_of_a_device_limits_the_groups(monkeypatch):
     trials = [trial(Protocol(2, 2), seed, rounds=3) for seed in range(3)]
-    monkeypatch.setattr(module, "_device_bytes", lambda: 4 * bytes_of(trials[0]) + 8)
+    monkeypatch.setattr(module, "device_bytes", lambda: 4 * bytes_of(trials[0]) + 8)
     assert group_trials(trials) == [[0, 1], [2]]
