@@ -243,6 +243,27 @@ MUTATIONS = [
             'row["test_accuracy_personal"] > target',
             "test_the_time_to_a_target_is_the_first_evaluation_at_or_above_it",
         ),
+        ("np.arange(len(p), 0, -1)", "len(p)", "test_holm_by_hand"),
+        ("2 * stdtr(", "stdtr(", "test_at_the_tables_t_the_p_value_is_a_twentieth"),
+    ),
+    *of(
+        "paper/claims.py",
+        "paper/test_claims.py",
+        (
+            "return frozenset(finding.means)",
+            "return finding.means",
+            "test_comparisons_of_the_same_numbers_are_one_test_whichever_way_round",
+        ),
+        (
+            '"test_accuracy_personal" if is_personal else "test_accuracy"',
+            '"test_accuracy_personal"',
+            "test_fedavg_is_also_compared_without_its_personal_step",
+        ),
+        (
+            "decide(self.loss, lower_is_better=True)",
+            "decide(self.loss)",
+            "test_a_lower_training_loss_holds_by_loss_whatever_the_accuracy_says",
+        ),
     ),
     *of(
         "runs/execute.py",

@@ -59,7 +59,8 @@ def reproduce(
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs, read_tuned
         from perfeds2.paper.reproduce import reproduce as run_figures
-        from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
+        from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger
+        from perfeds2.report.ledger_files import write_ledger
         from perfeds2.spec.fields import put_text, resolve
 
         if not names and not (claims or markdown or beside):
@@ -77,8 +78,8 @@ def reproduce(
                 put_text(changed, assignment)
             tuned = read_tuned(specs or [])
             runs = plan_runs(figures, all_seeds, scale, task, changed, tuned)
+            check_beside(beside, scale)
             open_set(path, scale, changed, tuned)
-            check_beside(path, beside)
             place.append(path)
             with watching(quiet, "reproduce") as watch:
                 for figure, table in run_figures(figures, runs, path, watch, data_dir):

@@ -1,24 +1,18 @@
-"""What does the ledger of Section VI's claims look like: in the terminal, as markdown, as a table for others?
+"""What does the ledger of Section VI's claims look like: in the terminal, as markdown, on a page?
 
 One folder's ledger, or two side by side: the same claims at Table I's values, say, and with each algorithm tuned.
 """
 
 import inspect
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
 from perfeds2.paper import claims as claims_module
 from perfeds2.paper.claims import (
-    LEAST_SEEDS,
-    LEVEL,
     SMALLEST_OF_NOTE,
     AgainstBest,
     BetterThan,
@@ -29,7 +23,6 @@ from perfeds2.paper.claims import (
     Verdict,
     best_fedavg,
     decide,
-    distinct_tests,
     ledger,
 )
 from perfeds2.paper.figures.figure import TARGET
@@ -68,7 +61,7 @@ class Ledger:
 
 def open_ledgers(folder: Path, beside: Path | None = None) -> list[Ledger]:
     """A folder's ledger, or two to stand side by side."""
-    check_beside(folder, beside)
+    check_beside(beside, _made(folder).get("scale"))
     folders = [folder] if beside is None else [folder, beside]
     labels = [label_of(each) for each in folders]
     if len(set(labels)) < len(labels):
@@ -76,15 +69,14 @@ def open_ledgers(folder: Path, beside: Path | None = None) -> list[Ledger]:
     return [Ledger(label, ledger(each), best_fedavg(each)) for label, each in zip(labels, folders, strict=True)]
 
 
-def check_beside(folder: Path, beside: Path | None) -> None:
-    """Refuse what cannot stand beside a folder: no figures, or curves of another length."""
+def check_beside(beside: Path | None, scale: str | None) -> None:
+    """Refuse what cannot stand beside figures of a scale: no figures, or curves of another length."""
     if beside is not None:
         load_curves(beside)
-        scales = [_made(each).get("scale") for each in (folder, beside)]
-        if None not in scales and scales[0] != scales[1]:
+        other = _made(beside).get("scale")
+        if None not in (scale, other) and scale != other:
             raise InputError(
-                f"--beside {beside} holds figures of --scale {scales[1]}, {folder} of {scales[0]}; "
-                f"expected two folders of the same scale."
+                f"--beside {beside} holds figures of --scale {other}; expected {scale}, as it stands beside those."
             )
 
 
@@ -346,17 +338,17 @@ def best_tables(ledgers: Sequence[Ledger]) -> list[Table]:
     """PerFedS2 against the best FedAvg of any mode, a table for each ledger that can say it."""
     columns = [
         Column("data set", "left", wraps=True),
-        Column("measured", "left"),
-        Column("best FedAvg", "left"),
+        Column("measured", "left", wraps=True),
+        Column("best FedAvg", "left", narrow="best\nFedAvg"),
         Column("difference (points)", narrow="difference\n(points)"),
-        Column("PerFedS2 is", "left"),
+        Column("PerFedS2 is", "left", narrow="PerFedS2\nis"),
     ]
     tables = []
     for each in ledgers:
         title = "PerFedS2 against the best FedAvg of any mode" + f" ({each.label})" * (len(ledgers) > 1)
         rows: list[list[Cell]] = []
         for best in each.bests:
-            for measured, (rival, difference) in _measures(best).items():
+            for measured, (rival, difference) in measures(best).items():
                 said = decide(difference)
                 place = f"{best.place.panel} ({best.place.figure})"
                 rows.append([place, measured, rival, points(difference), Span(IN_WORDS.get(said, said), said)])
@@ -365,7 +357,7 @@ def best_tables(ledgers: Sequence[Ledger]) -> list[Table]:
     return tables
 
 
-def _measures(best: AgainstBest) -> dict[str, tuple[str, Statistic]]:
+def measures(best: AgainstBest) -> dict[str, tuple[str, Statistic]]:
     return {"over the horizon": best.over_horizon, "at its end": best.at_end}
 
 
@@ -412,86 +404,3 @@ def ledger_markdown(ledgers: Sequence[Ledger]) -> str:
     for table in best_tables(ledgers):
         lines += [f"{table.title}:", "", as_markdown(table), ""]
     return "\n".join(lines)
-
-
-def write_ledger(ledgers: Sequence[Ledger], out: Path) -> list[Path]:
-    """``claims.csv``, a row per comparison, and ``claims.json``. Returns both paths."""
-    written = [out / "claims.csv", out / "claims.json"]
-    rows = [
-        {"ledger": each.label} | _about(entry) | _read(entry, "claim_verdict", "claim_") | _measured(finding)
-        for each in ledgers
-        for entry in each.entries
-        for finding in entry.findings
-    ]
-    table = pd.DataFrame(rows).drop(columns="values", errors="ignore")
-    write_text(written[0], table.to_csv(index=False, lineterminator="\n"))
-    write_text(written[1], ledger_json(ledgers))
-    return written
-
-
-def ledger_json(ledgers: Sequence[Ledger]) -> str:
-    """The ledger as JSON: the rule, the counts, and every claim with its comparisons; a second ledger is ``beside``."""
-    rules = {"rule": rule(), "least_seeds": LEAST_SEEDS, "level": LEVEL, "smallest_of_note": SMALLEST_OF_NOTE}
-    whole = rules | _as_data(ledgers[0])
-    if len(ledgers) > 1:
-        whole |= {"verdicts_differ": differing(ledgers), "beside": _as_data(ledgers[1])}
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
-def _as_data(one: Ledger) -> dict[str, Any]:
-    found = Counter(entry.verdict for entry in one.entries)
-    return {
-        "label": one.label,
-        "counts": {verdict: found[verdict] for verdict in VERDICTS},
-        "tests": len(distinct_tests(finding for entry in one.entries for finding in entry.findings)),
-        "claims": [
-            _about(entry) | _read(entry) | {"comparisons": [_measured(finding) for finding in entry.findings]}
-            for entry in one.entries
-        ],
-        "best_fedavg": [
-            {**asdict(best.place), "measured": measured, "best_fedavg": rival, **_numbers(difference)}
-            for best in one.bests
-            for measured, (rival, difference) in _measures(best).items()
-        ],
-    }
-
-
-def _about(entry: Entry) -> dict[str, Any]:
-    return {"claim": entry.claim.number, "sentence": entry.claim.sentence, "where": entry.claim.where}
-
-
-def _read(judged: Entry | Finding, verdict: str = "verdict", prefix: str = "") -> dict[str, Any]:
-    """Every verdict there is on a claim or a comparison."""
-    return {
-        verdict: judged.verdict,
-        f"{prefix}after_holm": judged.after_holm,
-        f"{prefix}of_note": judged.of_note,
-        f"{prefix}verdict_as_it_is": judged.verdict_as_it_is,
-        f"{prefix}verdict_by_loss": judged.verdict_by_loss,
-        f"{prefix}learned": judged.learned,
-    }
-
-
-def _measured(finding: Finding) -> dict[str, Any]:
-    difference = finding.difference
-    return {
-        **{f"better_{name}": value for name, value in asdict(finding.comparison.better).items()},
-        **{f"worse_{name}": value for name, value in asdict(finding.comparison.worse).items()},
-        "seeds": len(difference["values"]),
-        **_numbers(difference),
-        "values": difference["values"],
-        "p": finding.p,
-        "p_holm": finding.p_holm,
-        **_numbers(finding.as_it_is, "as_it_is_"),
-        **_numbers(finding.loss, "loss_"),
-        "better_diverged": finding.diverged[0],
-        "worse_diverged": finding.diverged[1],
-        "better_median_time_s": finding.times_s[0],
-        "worse_median_time_s": finding.times_s[1],
-        **_read(finding),
-    }
-
-
-def _numbers(difference: Statistic | None, prefix: str = "") -> dict[str, float | None]:
-    names = {"difference": "mean", "low": "low", "high": "high"}
-    return {f"{prefix}{name}": None if difference is None else difference[key] for name, key in names.items()}

@@ -309,6 +309,9 @@ def test_a_comparison_is_about_nothing_if_neither_curve_learned():
     pairs = [(flat, flat), (flat, steep), (steep, flat), (steep, steep)]
     seen = [measure(BetterThan(HIGH, LOW), {HIGH: high, LOW: low}).learned for high, low in pairs]
     assert seen == [False, True, True, True]
+    one, other = (measure(BetterThan(HIGH, LOW), {HIGH: flat, LOW: low}) for low in (flat, steep))
+    claim = Claim(1, "", "", ())
+    assert [Entry(claim, each).learned for each in ((other, other), (other, one))] == [True, False]
 
 
 def test_perfeds2_meets_the_best_fedavg_by_each_measure(tmp_path):

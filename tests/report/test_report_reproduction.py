@@ -38,15 +38,14 @@ from perfeds2.report.ledger import (
     Ledger,
     counts,
     label_of,
-    ledger_json,
     ledger_markdown,
     open_ledgers,
     print_ledger,
     rule,
     summary,
     versus,
-    write_ledger,
 )
+from perfeds2.report.ledger_files import ledger_json, write_ledger
 from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
@@ -389,7 +388,7 @@ def test_ledgers_of_two_folders_are_opened_with_names_that_tell_them_apart(repro
     assert [best.place.panel for best in first.bests] == ["MNIST", "CIFAR-100"]
     quick = shutil.copytree(reproduced, tmp_path / "quick")
     open_set(quick, "quick", {})
-    with pytest.raises(InputError, match="expected two folders of the same scale"):
+    with pytest.raises(InputError, match="holds figures of --scale quick; expected paper"):
         open_ledgers(folder, quick)
     with pytest.raises(InputError, match="holds no reproduced figures"):
         open_ledgers(folder, tmp_path)
