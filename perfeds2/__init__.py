@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perfeds2.runs.comparison import Comparison as Comparison
     from perfeds2.runs.execute import compare as compare
     from perfeds2.runs.sweep import sweep as sweep
+    from perfeds2.runs.tune import tune as tune
     from perfeds2.spec.build import Algorithm as Algorithm
     from perfeds2.timeline.rounds import Protocol as Protocol
     from perfeds2.timeline.simulate import simulate as simulate
@@ -42,6 +43,7 @@ _NAMES = {  # by the module they are in
     "runs.comparison": ("Comparison",),
     "runs.execute": ("compare",),
     "runs.sweep": ("sweep",),
+    "runs.tune": ("tune",),
     "spec.build": ("Algorithm",),
     "timeline.rounds": ("Protocol",),
     "timeline.simulate": ("simulate",),

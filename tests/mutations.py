@@ -64,7 +64,7 @@ MUTATIONS = [
         "learning/replay.py",
         "learning/test_replay.py",
         (
-            "return self.local_steps * self.objective.batches * self.batch",
+            "return self.local_steps * passes(self.objective) * self.batch",
             "return self.local_steps * self.batch",
             "test_a_job_looks_at_every_batch_of_every_step",
         ),
@@ -86,6 +86,53 @@ MUTATIONS = [
             "g + self.proximal * (w - w0)",
             "g + self.proximal * (w - w)",
             "test_fedprox_pulls_towards_the_model_it_started_from",
+        ),
+    ),
+    *of(
+        "learning/objectives.py",
+        "learning/test_gradients.py",
+        (
+            "scale * (v - share * g)",
+            "scale * v",
+            "test_the_inner_clip_on_a_parabola_by_hand",
+        ),
+        (
+            '0 if self.hessian_batch == "inner" else 2',
+            '1 if self.hessian_batch == "inner" else 2',
+            "test_with_the_inner_batch_the_update_is_the_gradient_of_one_sampled_loss",
+        ),
+        (
+            "is_early = self.anneal > 0",
+            "is_early = self.anneal >= 0",
+            "test_annealing_is_first_order_below_the_version_and_exact_from_it_on",
+        ),
+        (
+            "g + self.moreau * (t - w)",
+            "g + self.alpha * (t - w)",
+            "test_moreaus_gradient_on_a_parabola_is_that_of_the_envelope",
+        ),
+    ),
+    *of(
+        "learning/replay.py",
+        "learning/test_gradients.py",
+        (
+            "else clip(total, known.clip)",
+            "else total",
+            "test_a_whole_job_is_clipped_not_each_of_its_steps",
+        ),
+        (
+            "objective.at(version) if",
+            "objective.at(0 * version) if",
+            "test_every_job_asks_at_the_version_it_was_handed",
+        ),
+    ),
+    *of(
+        "learning/train_many.py",
+        "learning/test_gradients.py",
+        (
+            "learner.optimiser, learner.clip is None)",
+            "learner.optimiser)",
+            "test_trainings_with_other_numbers_go_together_and_get_their_own",
         ),
     ),
     *of(
@@ -118,10 +165,16 @@ MUTATIONS = [
             "test_every_learning_setting_reaches_the_learner",
         ),
         (
-            "dict(learning))",
-            'dict(learning) | {"hessian": "exact"})',
+            '{objective}", known)',
+            '{objective}", known | {"hessian": "exact"})',
             "test_every_learning_setting_reaches_the_learner",
         ),
+        (
+            '"anneal": int(rounds)',
+            '"anneal": 0',
+            "test_what_keeps_gradients_stable_reaches_the_learner",
+        ),
+        ("if usual <= fitting:", "if True:", "test_alpha_auto_is_the_tasks_or_one_over_l"),
         (
             "(algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth,",
             "(algorithm.protocol, algorithm.bandwidth,",
@@ -184,7 +237,7 @@ MUTATIONS = [
             "INTERVAL_SEEDS = 2",
             "test_fewer_than_three_seeds_have_a_mean_and_no_interval",
         ),
-        ("ddof=1", "ddof=0", "test_the_interval_of_three_seeds_is_students"),
+        ("axis=0, ddof=1", "axis=0, ddof=0", "test_the_interval_of_three_seeds_is_students"),
         (
             'row["test_accuracy_personal"] >= target',
             'row["test_accuracy_personal"] > target',
@@ -251,6 +304,35 @@ MUTATIONS = [
             "latest |= by_version[version]",
             "latest |= by_version[version - 1]",
             "test_what_devices_say_of_a_model_is_in_the_row_of_that_model",
+        ),
+    ),
+    *of(
+        "learning/models/lenet.py",
+        "learning/test_lenet.py",
+        ("else average(squash(maps))", "else squash(average(maps))", "test_patches_and_matrices_are_convolutions"),
+        ("MLP(sizes, activation=self.activation)", "MLP(sizes)", "test_patches_and_matrices_are_convolutions"),
+    ),
+    *of(
+        "learning/models/lstm.py",
+        "learning/test_lstm.py",
+        ("(hidden, cell), hidden if keep", "(hidden, cell), cell if keep", "test_it_agrees_with_a_step_by_step_loop"),
+    ),
+    *of(
+        "spec/build.py",
+        "spec/test_models.py",
+        (
+            'why = "" if shape == (classes,) else',
+            'why = "" if shape else',
+            "test_a_model_that_does_not_fit_is_refused_before_anything_is_run",
+        ),
+    ),
+    *of(
+        "spec/fields.py",
+        "spec/test_models.py",
+        (
+            '"task": {"model": "lenet5-relu", **task}',
+            '"task": {"model": "lenet5", **task}',
+            "test_a_run_on_cifar100_says_its_model_and_one_that_does_not_had_relu",
         ),
     ),
     *of(

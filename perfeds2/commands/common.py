@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import Setting, put, put_flags, put_text, read_toml, resolve, settings
+from perfeds2.spec.fields import Setting, as_it_was, put, put_flags, put_text, read_toml, resolve, settings
 
 if TYPE_CHECKING:
     from perfeds2.runs.execute import Progress
@@ -109,15 +109,15 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
         raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
     if not (resume / "spec.toml").exists():
         raise InputError(f"--resume {resume} holds no run (no spec.toml); give the folder of a run that was started.")
-    return resolve(read_toml(resume / "spec.toml"))
+    return resolve(as_it_was(read_toml(resume / "spec.toml")))
 
 
 def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:
     """The spec file, the assignments and the flags that were given."""
     spec_file, assignments = given.pop("spec"), given.pop("set_") or []
     names = ["seed", *(each.keyword for each in settings())]
-    flags = {name: value for name in names if (value := given.pop(name, None)) is not None}
-    flags = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items()}
+    flags = {name: value for name in names if (value := given.pop(name, None)) not in (None, ())}
+    flags = {name: ",".join(value) if isinstance(value, list | tuple) else value for name, value in flags.items()}
     return spec_file, assignments, flags
 
 

@@ -51,10 +51,17 @@ class FederationCommand(SettingsCommand):
 def make_setup(given: dict[str, Any]) -> "Setup":
     """From flags. Files are found from here, wherever the server and the devices run."""
     from perfeds2.deployment.setup import Setup
+    from perfeds2.spec.build import check_model
 
     given = given | {name: str(Path(given[name]).resolve()) for name in ("data_dir", "app_module") if given[name]}
     given["slow"] = ",".join(given["slow"] or [])
-    return Setup.from_texts({name.replace("_", "-"): value for name, value in given.items()})
+    if given["model"] and given["app_module"]:
+        raise InputError(
+            f"--model {given['model']} and --app-module were both given; the module has a model of its own."
+        )
+    setup = Setup.from_texts({name.replace("_", "-"): value for name, value in given.items()})
+    check_model(setup.spec)
+    return setup
 
 
 def open_site(server: str, credentials: Path, state: Path) -> "Site":

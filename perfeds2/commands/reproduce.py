@@ -35,7 +35,17 @@ def reproduce(
     specs: list[Path] | None = flag(
         "--spec", "Step sizes for each algorithm on a task, as perfeds2 tune writes them. Repeatable.", "FILE"
     ),
-    claims: bool = flag("--claims", "Print which claims of Section VI hold, by what is in --out.", default=False),
+    claims: bool = flag(
+        "--claims",
+        "Print which claims of Section VI hold, by what is in --out, and on what that depends.",
+        default=False,
+    ),
+    beside: Path | None = flag(
+        "--beside",
+        "Judge the claims by another folder's figures, too (every algorithm tuned, say), and show both side by side. "
+        "Implies --claims; claims.csv, claims.json and reproduction.html in --out get both.",
+        "DIR",
+    ),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
     quiet: bool = flag("--quiet", "No progress, no table.", default=False),
@@ -47,17 +57,17 @@ def reproduce(
     """
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
-        from perfeds2.paper.claims import ledger
         from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs, read_tuned
         from perfeds2.paper.reproduce import reproduce as run_figures
-        from perfeds2.report.ledger import ledger_markdown, print_ledger, write_ledger
+        from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
         from perfeds2.spec.fields import put_text, resolve
 
-        if not names and not (claims or markdown):
+        if not names and not (claims or markdown or beside):
             raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
         path = out or Path("runs") / f"reproduce-{scale}"
+        written: list[Path] = []
         if names:
-            from perfeds2.report.reproduction import write_figure, write_page
+            from perfeds2.report.reproduction import write_figure
 
             prepare_to_train()
             seeds = seeds or ("3" if scale == "quick" else "5")
@@ -68,15 +78,19 @@ def reproduce(
             tuned = read_tuned(specs or [])
             runs = plan_runs(figures, all_seeds, scale, task, changed, tuned)
             open_set(path, scale, changed, tuned)
+            check_beside(path, beside)
             place.append(path)
-            written: list[Path] = []
             with watching(quiet, "reproduce") as watch:
                 for figure, table in run_figures(figures, runs, path, watch, data_dir):
                     written += [table, *write_figure(figure, table, path)]
-            written += write_ledger(ledger(path), path)
-            written.append(write_page(load_figures(["all"]), path, command_of(path)))
-            say(quiet, "\n".join(f"Wrote: {file}" for file in written))
+        ledgers = open_ledgers(path, beside)
+        if names or beside is not None:
+            from perfeds2.report.reproduction import write_page
+
+            written += write_ledger(ledgers, path)
+            written.append(write_page(load_figures(["all"]), path, command_of(path), ledgers))
+            say(quiet or markdown, "\n".join(f"Wrote: {file}" for file in written))
         if markdown:
-            typer.echo(ledger_markdown(ledger(path)))
-        elif claims and not quiet:
-            print_ledger(ledger(path))
+            typer.echo(ledger_markdown(ledgers))
+        elif (claims or beside is not None) and not quiet:
+            print_ledger(ledgers)

@@ -20,7 +20,7 @@ from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
-from perfeds2.spec.fields import Spec, put, resolve, validated
+from perfeds2.spec.fields import Spec, as_it_was, put, resolve, validated
 from perfeds2.spec.names import Kind
 
 FILE = "federation.toml"
@@ -71,7 +71,13 @@ class Setup:
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}
-        return cls(resolve(values), validated(OwnSections, own).deployment)
+        spec = resolve(values)
+        if spec.learning.alpha == "auto":
+            raise InputError(
+                "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
+                "the table of perfeds2 run --alpha auto has one)."
+            )
+        return cls(spec, validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
         """Every setting that is not left out, by its name."""
@@ -82,17 +88,16 @@ class Setup:
 
     @classmethod
     def from_toml(cls, text: str) -> "Setup":
-        try:
-            return cls.from_texts(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"the settings of a federation are not readable TOML: {error}.") from None
+        return cls.from_texts(_texts(text))
 
     @classmethod
     def read(cls, folder: Path) -> "Setup":
         """What a run's folder was told; ``resume`` and ``replay`` need it."""
         if not (folder / FILE).exists():
             raise InputError(f"{folder} holds no federation (no {FILE}).")
-        return cls.from_toml((folder / FILE).read_text(encoding="utf-8"))
+        texts = _texts((folder / FILE).read_text(encoding="utf-8"))
+        task = as_it_was({"task": {"name": texts.get("task")}})["task"]
+        return cls.from_texts({"model": task.get("model")} | texts)
 
     def write(self, folder: Path) -> None:
         write_text(folder / FILE, self.to_toml())
@@ -118,6 +123,13 @@ class Setup:
 
         params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
         return {name: np.asarray(values) for name, values in params.items()}
+
+
+def _texts(toml: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"the settings of a federation are not readable TOML: {error}.") from None
 
 
 def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:

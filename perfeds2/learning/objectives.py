@@ -6,18 +6,19 @@ job started from and its batches, it returns a gradient. Its numbers are traced,
 
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.models.model import Params
 
 Loss = Callable[[Params, Any], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]
+MOREAU = 15.0  # λ of pFedMe's experiments on MNIST
 
 
 @typing.runtime_checkable
@@ -26,7 +27,10 @@ class Objective(typing.Protocol):
 
     @property
     def batches(self) -> int:
-        """How many independent batches one step takes; a step costs that many batches of computing time."""
+        """How many independent batches one step takes; a step costs that many batches of computing time.
+
+        Or as many as a property ``passes`` says, where an objective has one: it may look at a batch more than once.
+        """
         ...
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:
@@ -39,6 +43,18 @@ class Adapting(Objective, typing.Protocol):
     """An objective with a personal step of its own: evaluations then take the same."""
 
     alpha: Any
+
+
+@typing.runtime_checkable
+class Annealed(Objective, typing.Protocol):
+    """An objective that changes as training goes on: every job asks for what it is at its model version."""
+
+    def at(self, version: Int[Array, ""]) -> Objective: ...
+
+
+def passes(objective: Objective) -> int:
+    """How many batches of computing time one step costs."""
+    return getattr(objective, "passes", objective.batches)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
@@ -70,42 +86,120 @@ class FedProx:
         return jax.tree.map(lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, start)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["alpha"], meta_fields=["hessian"])
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["alpha", "inner_clip", "anneal"],
+    meta_fields=["hessian", "hessian_batch"],
+)
 @dataclass(frozen=True)
 class PerFed:
     """The meta-gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) of eq. (7), on three independent batches.
 
     ``hessian``: "exact" takes the Hessian-vector product as it is (jvp of grad); "hf" by a central difference of
-    gradients; "fo" leaves it out (first order).
+    gradients; "fo" leaves it out (first order). ``hessian_batch`` "inner" takes it on D_in: then the update is the gradient
+    of one sampled F, w ↦ f(w − α∇f(w; D_in); D_o). With ``inner_clip`` the inner gradient is shortened to that norm, and
+    differentiated as such: (I − α∇²f·J) with J its derivative. docs/gradients.md says when which helps.
     """
 
     alpha: float | Array = 0.03
     hessian: Hessian = "exact"
+    hessian_batch: Literal["own", "inner"] = "own"
+    inner_clip: float | Array | None = None
+    anneal: float | Array | None = None  # so many model versions, counted from here, are first order
 
     @property
     def batches(self) -> int:
+        return 2 if self.hessian == "fo" or self.hessian_batch == "inner" else 3
+
+    @property
+    def passes(self) -> int:
+        """The Hessian's product is computed whichever batch it is on, and also while its result is left out."""
         return 2 if self.hessian == "fo" else 3
+
+    def at(self, version: Int[Array, ""]) -> "PerFed":
+        return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
         inner = jax.grad(loss)(params, _batch(batches, 0))
-        adapted = jax.tree.map(lambda w, g: w - self.alpha * g, params, inner)
+        step = inner if self.inner_clip is None else clip(inner, self.inner_clip)
+        adapted = jax.tree.map(lambda w, g: w - self.alpha * g, params, step)
         outer = jax.grad(loss)(adapted, _batch(batches, 1))
         if self.hessian == "fo":
             return outer
-        product = _jvp if self.hessian == "exact" else _difference
-        curvature = product(lambda w: jax.grad(loss)(w, _batch(batches, 2)), params, outer)
-        return jax.tree.map(lambda g, h: g - self.alpha * h, outer, curvature)
+        product, on = _jvp if self.hessian == "exact" else _difference, 0 if self.hessian_batch == "inner" else 2
+        direction = outer if self.inner_clip is None else _through_clip(inner, self.inner_clip, outer)
+        curvature = product(lambda w: jax.grad(loss)(w, _batch(batches, on)), params, direction)
+        exact = jax.tree.map(lambda g, h: g - self.alpha * h, outer, curvature)
+        if self.anneal is None:
+            return exact
+        is_early = self.anneal > 0
+        return jax.tree.map(lambda first_order, g: jnp.where(is_early, first_order, g), outer, exact)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["steps"])
+@dataclass(frozen=True)
+class Moreau:
+    """The gradient λ(w − θ̂) of the Moreau envelope min_θ f(θ) + (λ/2)‖θ − w‖², as pFedMe and PersA-FL have it.
+
+    θ̂ comes from w by a few gradient steps on one batch. They have length α/(1 + αλ): if f is smooth enough for steps of
+    length α, the penalised f is for these.
+    """
+
+    alpha: float | Array = 0.03
+    moreau: float | Array = MOREAU  # λ
+    steps: int = 5
+
+    @property
+    def batches(self) -> int:
+        return 1
+
+    @property
+    def passes(self) -> int:
+        return self.steps
+
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+        size = self.alpha / (1 + self.alpha * self.moreau)
+
+        def towards(_: Array, theta: Params) -> Params:
+            gradient = jax.grad(loss)(theta, _batch(batches, 0))
+            return jax.tree.map(lambda t, g, w: t - size * (g + self.moreau * (t - w)), theta, gradient, params)
+
+        theta = jax.lax.fori_loop(0, self.steps, towards, params)
+        return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "FedAvg": FedAvg,
     "FedProx": FedProx,
     "PerFed": PerFed,
+    "Moreau": Moreau,
 }  # each is called with the learning settings its parameters name
 
 
 def _batch(batches: Any, number: int) -> Any:
     return jax.tree.map(lambda b: b[number], batches)
+
+
+def norm(tree: Params) -> Float[Array, ""]:
+    """Of all arrays together."""
+    return jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree)))
+
+
+def clip(gradient: Params, most: float | Array) -> Params:
+    """The gradient, no longer than ``most``: g·min(1, C/‖g‖). One that is not too long stays as it is."""
+    length = norm(gradient)
+    scale = jnp.where(length > most, most / length, 1.0)
+    return jax.tree.map(lambda g: scale * g, gradient)
+
+
+def _through_clip(gradient: Params, most: float | Array, direction: Params) -> Params:
+    """The derivative of ``clip`` at ``gradient``, applied: (C/‖g‖)(I − ĝĝᵀ)·v where it clips, else v."""
+    length = norm(gradient)
+    clips = length > most
+    scale, safe = jnp.where(clips, most / length, 1.0), jnp.where(clips, length, 1.0)
+    along = sum(jnp.vdot(g, v) for g, v in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+    share = jnp.where(clips, along / safe**2, 0.0)
+    return jax.tree.map(lambda v, g: scale * (v - share * g), direction, gradient)
 
 
 def _jvp(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
@@ -115,8 +209,7 @@ def _jvp(gradient: Callable[[Params], Params], params: Params, direction: Params
 
 def _difference(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
     """∇²f · v ≈ (∇f(w + δv) − ∇f(w − δv)) / 2δ, with δ scaled so that the step has length 10⁻²."""
-    norm = jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(direction)))
-    delta = 1e-2 / jnp.maximum(norm, 1e-12)
+    delta = 1e-2 / jnp.maximum(norm(direction), 1e-12)
     ahead = gradient(jax.tree.map(lambda w, v: w + delta * v, params, direction))
     behind = gradient(jax.tree.map(lambda w, v: w - delta * v, params, direction))
     return jax.tree.map(lambda a, b: (a - b) / (2 * delta), ahead, behind)

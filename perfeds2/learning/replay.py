@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.models.model import Model, Params, cross_entropy
-from perfeds2.learning.objectives import Adapting, Objective
+from perfeds2.learning.objectives import Adapting, Annealed, Objective, clip, passes
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
@@ -36,6 +36,7 @@ class Learner:
     local_steps: int = 1
     optimiser: optax.GradientTransformation | None = None  # stands in for w −= β·mean where given
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
+    clip: float | None = None  # the largest norm of an upload
 
     @property
     def personal_step(self) -> float:
@@ -47,7 +48,7 @@ class Learner:
     @property
     def samples(self) -> int:
         """How many samples one job looks at (d_i in the paper): what its computing time is made of."""
-        return self.local_steps * self.objective.batches * self.batch
+        return self.local_steps * passes(self.objective) * self.batch
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "optimiser"], meta_fields=[])
@@ -108,7 +109,9 @@ class Program:
         return cls(model, structure, learner.batch, learner.local_steps, learner.optimiser, side_by_side, mesh)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data", "numbers", "beta", "alpha", "key"], meta_fields=[])
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["data", "numbers", "beta", "alpha", "key", "clip"], meta_fields=[]
+)
 @dataclass(frozen=True)
 class Known:
     """What a training knows from beginning to end, beside its script. Several trainings' can be stacked."""
@@ -118,12 +121,14 @@ class Known:
     beta: Float[Array, "*trials"]
     alpha: Float[Array, "*trials"]
     key: Key[Array, "*trials"]  # where the data noise of all its jobs comes from
+    clip: Float[Array, "*trials"] | None = None  # None: nothing of it is compiled
 
     @classmethod
     def of(cls, task: Task, learner: Learner, seed: int) -> "Known":
         numbers, _ = split(learner.objective)
         beta, alpha = (jnp.asarray(number, jnp.float32) for number in (learner.beta, learner.personal_step))
-        return cls(task.data, numbers, beta, alpha, jax.random.fold_in(jax.random.key(as_int32(seed)), 1))
+        most = None if learner.clip is None else jnp.asarray(learner.clip, jnp.float32)
+        return cls(task.data, numbers, beta, alpha, jax.random.fold_in(jax.random.key(as_int32(seed)), 1), most)
 
 
 @dataclass(frozen=True)
@@ -223,11 +228,19 @@ def as_int32(seed: int) -> np.int32:
 
 
 def local_update(program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""]) -> Params:
-    """One job: what UE ``ue`` uploads when handed model ``version``. The sum of its local steps' gradients.
+    """One job: what UE ``ue`` uploads when handed model ``version``. The sum of its local steps' gradients, clipped if so told.
 
     Its data noise belongs to (UE, model version), so it is the same in whichever round the job is merged.
     """
+    total = _summed_gradients(program, known, params, ue, version)
+    return total if known.clip is None else clip(total, known.clip)
+
+
+def _summed_gradients(
+    program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""]
+) -> Params:
     objective: Objective = program.structure.unflatten(known.numbers)
+    objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
@@ -14,6 +15,8 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.partition import partition_by_label
 
+SAMPLES_PER_UE = 32  # a UE's distribution, as the theory's constants see it
+MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
 CYCLES_PER_PARAMETER = 100  # of one sample; then a median device computes about as long as it sends (docs/design.md)
 
 
@@ -28,6 +31,12 @@ class Task:
     @property
     def ues(self) -> int:
         return self.data.ues
+
+    @property
+    def sample(self) -> jax.ShapeDtypeStruct:
+        """What one sample looks like."""
+        x, _ = jax.eval_shape(lambda: self.data.batches(jax.random.key(0), jnp.int32(0), (1,)))
+        return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
 
     @classmethod
     def of_arrays(
@@ -54,6 +63,7 @@ class Recipe:
     name: str
     model: Model
     data: Callable[..., Data]  # called with (ues, labels_per_ue, seed), and with data_dir where it has such a parameter
+    sample: jax.ShapeDtypeStruct  # what one sample will look like: a model can be chosen before the data are read
     # Settings that fit it, by section, where they differ from the general ones: {"run": {"horizon_s": 600.0}}.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
@@ -61,6 +71,12 @@ class Recipe:
         """The task of a seed: who has which data is drawn anew for each."""
         where = {"data_dir": data_dir} if "data_dir" in signature(self.data).parameters else {}
         return Task(self.name, self.model, self.data(ues, labels_per_ue, seed, **where))
+
+
+def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    """The shape of what a model says to one sample."""
+    batch = jax.ShapeDtypeStruct((2, *sample.shape), sample.dtype)
+    return jax.eval_shape(lambda x: model(model.init(jax.random.key(0)), x), batch).shape[1:]
 
 
 def parameters(model: Model) -> int:
@@ -77,3 +93,16 @@ def payload_bits(model: Model) -> float:
 def cycles_per_sample(model: Model) -> float:
     """CPU cycles for one sample of one batch; the paper gives no value, this is ours."""
     return float(CYCLES_PER_PARAMETER * parameters(model))
+
+
+def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = MOST_UES) -> tuple[np.ndarray, np.ndarray]:
+    """x[n, m, …] and y[n, m, …]: evenly spaced training samples of each UE; one with fewer gives some more than once."""
+    chosen = np.unique(np.linspace(0, task.ues - 1, min(ues, task.ues)).round().astype(int))
+    xs, ys = [], []
+    for ue in chosen:
+        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))
+        size = int(mask.sum())
+        at = np.arange(samples) * size // samples if size >= samples else np.arange(samples) % size
+        xs.append(x[at])
+        ys.append(y[at])
+    return np.stack(xs), np.stack(ys)

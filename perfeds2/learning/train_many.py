@@ -84,7 +84,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     return (
         *(task.model, task.ues, tree, shapes, quorum),
         *(structure, tuple(number.shape for number in numbers)),
-        *(learner.batch, learner.local_steps, learner.optimiser),
+        *(learner.batch, learner.local_steps, learner.optimiser, learner.clip is None),
     )
 
 

@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array
 
 from perfeds2.learning.models.model import Params, cross_entropy
+from perfeds2.learning.objectives import Annealed
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
@@ -29,10 +30,14 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
         x, y = task.data.batches(key, ue, (steps, objective.batches, learner.batch))
         total, here = jax.tree.map(jnp.zeros_like, handed), handed
         for step in range(steps):
-            gradient = objective(loss, here, handed, (x[step], y[step]))
+            now = objective.at(version) if isinstance(objective, Annealed) else objective
+            gradient = now(loss, here, handed, (x[step], y[step]))
             total = jax.tree.map(jnp.add, total, gradient)
             here = jax.tree.map(lambda w, g: w - learner.beta * g, here, gradient)
-        return total
+        if learner.clip is None:
+            return total
+        length = jnp.linalg.norm(jnp.concatenate([jnp.ravel(g) for g in jax.tree.leaves(total)]))
+        return jax.tree.map(lambda g: jnp.where(length <= learner.clip, g, g / length * learner.clip), total)
 
     models = [task.model.init(start_key)]
     optimiser = learner.optimiser or optax.sgd(learner.beta)

@@ -6,25 +6,42 @@ curves seed by seed (same data, cell, fading and initial weights); the 95 % Stud
 decides: above 0 *holds*, below 0 *fails*, otherwise *undecided*. A claim of several comparisons holds if all do, fails if
 any does. A run that diverges is not left out: from then on its accuracy is 0. Fewer than five seeds decide nothing. Times
 to a target are shown beside it, never used for a verdict.
+
+A verdict is marked where it depends on how strictly one reads. *Not after Holm*: so many comparisons come out by luck now
+and then; with the p-values of the paired t-tests adjusted by Holm's method over all comparisons of the ledger, and 0.05 to
+decide, it would be undecided. Comparisons of the same numbers (claims share runs) are one test and count once, whichever
+way round they are asserted. *Below 0.5 points*: it would be undecided if smaller mean differences did not count. *Nothing
+learned*: neither curve of a comparison gets 2 points above its start and above what the most frequent label alone would
+give. Two other measures have verdicts of their own, by the same intervals: the accuracy if FedAvg and FedProx get no
+personal step in the evaluation, and the personalised training loss, where lower is better. A run that diverges has no mean
+loss: then the loss decides nothing, and how many seeds diverged is shown instead.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from perfeds2.paper.figures.figure import TARGET
 from perfeds2.paper.reproduce import load_curves
-from perfeds2.runs.statistics import censored_median, statistic, time_to_target
+from perfeds2.runs.statistics import censored_median, holm, paired_p, statistic, time_to_target
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
 LEAST_SEEDS = 5
+LEVEL = 0.05  # below it a p-value decides
+SMALLEST_OF_NOTE = 0.005  # of a mean difference in accuracy: half a point
+# What one answer for all samples would give: the share of the most frequent label in what is evaluated (two seeds' mean).
+MOST_FREQUENT = {"mnist": 0.12, "cifar100": 0.012, "shakespeare": 0.19}
+LEAST_LEARNED = 0.02  # above that, and above where a curve begins
+NOT_PERSONAL = ("FedAvg", "FedProx")  # how the algorithms begin that train for no personal step
 
 
 @dataclass(frozen=True)
@@ -52,14 +69,46 @@ class Claim:
     comparisons: tuple[BetterThan, ...]
 
 
+Statistic = dict[str, Any]  # mean, low, high, values: of runs.statistics
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One comparison, measured."""
+    """One comparison, measured. Differences are better − worse, seed by seed, of means over the horizon."""
 
     comparison: BetterThan
-    difference: dict[str, Any]  # of the mean accuracy over the horizon, with its interval
+    difference: Statistic  # of the personalised test accuracy
     times_s: tuple[float | None, float | None]  # median time to the target, better and worse
     verdict: Verdict
+    means: tuple[tuple[float, ...], ...] = ()  # what is subtracted: a seed each, better and worse
+    p: float | None = None  # of the paired t-test; None where there are too few seeds to decide
+    p_holm: float | None = None  # the same, adjusted
+    as_it_is: Statistic | None = None  # the accuracy, if FedAvg and FedProx get no personal step; None without them
+    loss: Statistic | None = None  # of the personalised training loss
+    diverged: tuple[int, int] = (0, 0)  # seeds, better and worse
+    learned: bool = True  # at least one of the curves
+
+    @property
+    def after_holm(self) -> Verdict:
+        """The verdict if it survives the adjustment."""
+        return self._unless(self.p_holm is None or self.p_holm >= LEVEL)
+
+    @property
+    def of_note(self) -> Verdict:
+        """The verdict if the difference is worth naming."""
+        mean = self.difference["mean"]
+        return self._unless(mean is None or abs(mean) < SMALLEST_OF_NOTE)
+
+    def _unless(self, doubtful: bool) -> Verdict:
+        return "undecided" if doubtful and self.verdict != "not run" else self.verdict
+
+    @property
+    def verdict_as_it_is(self) -> Verdict:
+        return self.verdict if self.as_it_is is None else decide(self.as_it_is)
+
+    @property
+    def verdict_by_loss(self) -> Verdict:
+        return "not run" if self.loss is None else decide(self.loss, lower_is_better=True)
 
 
 @dataclass(frozen=True)
@@ -68,7 +117,40 @@ class Entry:
 
     claim: Claim
     findings: tuple[Finding, ...]
-    verdict: Verdict
+
+    @property
+    def verdict(self) -> Verdict:
+        return together(finding.verdict for finding in self.findings)
+
+    @property
+    def after_holm(self) -> Verdict:
+        return together(finding.after_holm for finding in self.findings)
+
+    @property
+    def of_note(self) -> Verdict:
+        return together(finding.of_note for finding in self.findings)
+
+    @property
+    def verdict_as_it_is(self) -> Verdict:
+        """If FedAvg and FedProx get no personal step in the evaluation."""
+        return together(finding.verdict_as_it_is for finding in self.findings)
+
+    @property
+    def verdict_by_loss(self) -> Verdict:
+        return together(finding.verdict_by_loss for finding in self.findings)
+
+    @property
+    def learned(self) -> bool:
+        return all(finding.learned for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class AgainstBest:
+    """PerFedS2 against the best of its rivals on one data set: over the horizon, and where it ends."""
+
+    place: CurveName
+    over_horizon: tuple[str, Statistic]  # the rival that is best by this measure, and the difference
+    at_end: tuple[str, Statistic]
 
 
 Sentence = tuple[str, str, tuple[BetterThan, ...]]  # what is claimed, where, and what that compares
@@ -126,44 +208,176 @@ CLAIMS = tuple(Claim(number, *sentence) for number, sentence in enumerate(_sente
 
 def ledger(folder: Path | str, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
     """Every claim with what was measured and the verdict the rule gives."""
-    curves = load_curves(folder)
-    groups = {CurveName(*map(str, key)): table for key, table in curves.groupby(["figure", "panel", "line"])}  # type: ignore[arg-type]  # key is a tuple
-    return [_judge(claim, groups) for claim in claims]
+    curves = _curves(
+        folder, (curve for claim in claims for pair in claim.comparisons for curve in (pair.better, pair.worse))
+    )
+    asked = dict.fromkeys(comparison for claim in claims for comparison in claim.comparisons)
+    found = adjusted([_measure(comparison, curves) for comparison in asked])
+    by_comparison = dict(zip(asked, found, strict=True))
+    return [Entry(claim, tuple(by_comparison[each] for each in claim.comparisons)) for claim in claims]
 
 
-def _judge(claim: Claim, groups: "dict[CurveName, pd.DataFrame]") -> Entry:
-    findings = tuple(_measure(comparison, groups) for comparison in claim.comparisons)
-    verdicts = {finding.verdict for finding in findings}
-    first: tuple[Verdict, ...] = ("fails", "not run", "undecided", "holds")  # the first of these that there is
-    verdict: Verdict = next(each for each in first if each in verdicts)
-    return Entry(claim, findings, verdict)
+def _curves(folder: Path | str, names: Iterable[CurveName]) -> "dict[CurveName, Curve]":
+    """Those of the named curves that were run."""
+    groups = load_curves(folder).groupby(["figure", "panel", "line"])
+    tables = {CurveName(*map(str, key)): table for key, table in groups}  # type: ignore[arg-type]  # key is a tuple
+    return {name: Curve.of(tables[name]) for name in dict.fromkeys(names) if name in tables}
 
 
-def _measure(comparison: BetterThan, groups: "dict[CurveName, pd.DataFrame]") -> Finding:
-    better, worse = groups.get(comparison.better), groups.get(comparison.worse)
-    if better is None or worse is None:
-        return Finding(comparison, statistic([]), (None, None), "not run")
-    high, low = mean_accuracy(better), mean_accuracy(worse)
-    seeds = sorted(high.keys() & low.keys())
-    difference = statistic([high[seed] - low[seed] for seed in seeds])
-    target = TARGET[str(better.task.iloc[0])]
-    times = (median_time(better, target), median_time(worse, target))
-    verdict: Verdict = "undecided"
-    if len(seeds) >= LEAST_SEEDS and difference["low"] is not None:
-        verdict = "holds" if difference["low"] > 0 else "fails" if difference["high"] < 0 else "undecided"
-    return Finding(comparison, difference, times, verdict)
+@dataclass(frozen=True)
+class Curve:
+    """A curve summed up: by seed, means over the horizon."""
+
+    accuracy: dict[int, float]  # personalised
+    accuracy_as_it_is: dict[int, float]  # personalised, but for FedAvg and FedProx
+    accuracy_at_end: dict[int, float]  # personalised, in the last evaluation
+    loss: dict[int, float | None]  # personalised, in training; None if it diverges
+    time_s: float | None  # median to the target
+    is_personal: bool
+    learned: bool
+
+    @classmethod
+    def of(cls, table: "pd.DataFrame") -> "Curve":
+        task, algorithm = str(table["task"].iloc[0]), str(table["algorithm"].iloc[0])
+        is_personal = not algorithm.startswith(NOT_PERSONAL)
+        return cls(
+            accuracy=mean_accuracy(table),
+            accuracy_as_it_is=mean_accuracy(table, "test_accuracy_personal" if is_personal else "test_accuracy"),
+            accuracy_at_end={
+                seed: float(rows.test_accuracy_personal.fillna(0.0).iloc[-1]) for seed, rows in _by_seed(table)
+            },
+            loss=mean_loss(table),
+            time_s=median_time(table, TARGET[task]),
+            is_personal=is_personal,
+            learned=_learned(table, MOST_FREQUENT[task]),
+        )
 
 
-def mean_accuracy(curve: "pd.DataFrame") -> dict[int, float]:
-    """Per seed, the mean over simulated time of the personalised test accuracy; a model stands until the next round."""
-    result = {}
-    for seed, table in curve.groupby("seed"):
-        times, accuracy = table.time_s.to_numpy(), table.test_accuracy_personal.fillna(0.0).to_numpy()
-        result[int(seed)] = float((np.diff(times) * accuracy[:-1]).sum() / (times[-1] - times[0]))  # type: ignore[arg-type]  # seeds are whole numbers
-    return result
+def _by_seed(table: "pd.DataFrame") -> "Iterator[tuple[int, pd.DataFrame]]":
+    for seed, rows in table.groupby("seed"):
+        yield int(seed), rows  # type: ignore[arg-type]  # seeds are whole numbers
+
+
+def mean_accuracy(curve: "pd.DataFrame", column: str = "test_accuracy_personal") -> dict[int, float]:
+    """Per seed, the mean over simulated time of a test accuracy; that of a model that diverged is 0."""
+    seeds = _by_seed(curve)
+    return {
+        seed: _over_time(rows.time_s.to_numpy(float), np.nan_to_num(rows[column].to_numpy(float)))
+        for seed, rows in seeds
+    }
+
+
+def mean_loss(curve: "pd.DataFrame") -> dict[int, float | None]:
+    """Per seed, the mean over simulated time of the personalised training loss; None for one that diverges."""
+    losses = {
+        seed: (rows.time_s.to_numpy(float), rows.train_loss_personal.to_numpy(float)) for seed, rows in _by_seed(curve)
+    }
+    return {seed: _over_time(*each) if np.isfinite(each[1]).all() else None for seed, each in losses.items()}
+
+
+def _over_time(time_s: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]) -> float:
+    """The mean; a model stands until the next evaluation."""
+    return float((np.diff(time_s) * values[:-1]).sum() / (time_s[-1] - time_s[0]))
 
 
 def median_time(curve: "pd.DataFrame", target: float) -> float | None:
     """The median over seeds of the time to a target; a seed that never gets there counts as later than all others."""
-    seeds = [table.to_dict("records") for _, table in curve.groupby("seed")]
+    seeds = [rows.to_dict("records") for _, rows in _by_seed(curve)]
     return censored_median([time_to_target(rows, target) for rows in seeds])
+
+
+def _learned(curve: "pd.DataFrame", most_frequent: float) -> bool:
+    """Whether the mean over seeds ever gets clear of its start and of the most frequent label."""
+    mean = curve.fillna({"test_accuracy_personal": 0.0}).groupby("time_s").test_accuracy_personal.mean()
+    return bool(mean.max() >= max(mean.iloc[0], most_frequent) + LEAST_LEARNED)
+
+
+def _measure(comparison: BetterThan, curves: Mapping[CurveName, Curve]) -> Finding:
+    better, worse = curves.get(comparison.better), curves.get(comparison.worse)
+    if better is None or worse is None:
+        return Finding(comparison, statistic([]), (None, None), "not run")
+    seeds = sorted(better.accuracy.keys() & worse.accuracy.keys())
+    difference = _difference(better.accuracy, worse.accuracy)
+    some_as_it_is = not (better.is_personal and worse.is_personal)
+    return Finding(
+        comparison,
+        difference,
+        (better.time_s, worse.time_s),
+        decide(difference),
+        means=tuple(tuple(curve.accuracy[seed] for seed in seeds) for curve in (better, worse)),
+        p=paired_p(difference["values"]) if len(seeds) >= LEAST_SEEDS else None,
+        as_it_is=_difference(better.accuracy_as_it_is, worse.accuracy_as_it_is) if some_as_it_is else None,
+        loss=_difference(better.loss, worse.loss),
+        diverged=(_diverged(better, seeds), _diverged(worse, seeds)),
+        learned=better.learned or worse.learned,
+    )
+
+
+def _difference(high: Mapping[int, float | None], low: Mapping[int, float | None]) -> Statistic:
+    """Seed by seed, of seeds that both have."""
+    pairs = [(high[seed], low[seed]) for seed in sorted(high.keys() & low.keys())]
+    return statistic([None if a is None or b is None else a - b for a, b in pairs])
+
+
+def _diverged(curve: Curve, seeds: Iterable[int]) -> int:
+    return sum(curve.loss[seed] is None for seed in seeds)
+
+
+def decide(difference: Statistic, *, lower_is_better: bool = False) -> Verdict:
+    """What an interval says."""
+    if len(difference["values"]) < LEAST_SEEDS or difference["low"] is None:
+        return "undecided"
+    above, below = difference["low"] > 0, difference["high"] < 0
+    if lower_is_better:
+        above, below = below, above
+    return "holds" if above else "fails" if below else "undecided"
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of several comparisons: the first of these that there is."""
+    found = set(verdicts)
+    first: tuple[Verdict, ...] = ("fails", "not run", "undecided", "holds")
+    return next(each for each in first if each in found)
+
+
+def adjusted(findings: Sequence[Finding]) -> list[Finding]:
+    """With Holm's p-values over all of them that can be decided."""
+    tests = distinct_tests(findings)
+    p_holm = dict(zip(tests, holm(list(tests.values())), strict=True))
+    return [replace(finding, p_holm=p_holm.get(_numbers(finding))) for finding in findings]
+
+
+def distinct_tests(findings: Iterable[Finding]) -> dict[frozenset[tuple[float, ...]], float]:
+    """Their p-values, by what they compare: the same numbers again are the same test."""
+    return {_numbers(finding): finding.p for finding in findings if finding.p is not None}
+
+
+def _numbers(finding: Finding) -> frozenset[tuple[float, ...]]:
+    """What is compared, whichever way round."""
+    return frozenset(finding.means)
+
+
+RIVALS = ("FedAvg-SYN", "FedAvgS2", "FedAvg-ASY")
+BEST_OF = (("exp_1", "MNIST"), ("exp_1", "CIFAR-100"), ("exp_7", "Shakespeare, equal shares"))
+
+
+def best_fedavg(folder: Path | str) -> list[AgainstBest]:
+    """PerFedS2 against the best FedAvg of any mode, on each data set with equal shares, where all four were run.
+
+    The rival is chosen by the same seeds that it is then compared on: its luck counts for it, never for PerFedS2.
+    """
+    lines = ("PerFedS2", *RIVALS)
+    names = {panel: [CurveName(*panel, line) for line in lines] for panel in BEST_OF}
+    curves = _curves(folder, (name for each in names.values() for name in each))
+    found = []
+    for mine, *rivals in names.values():
+        if all(name in curves for name in (mine, *rivals)):
+            over = {rival.line: (curves[mine].accuracy, curves[rival].accuracy) for rival in rivals}
+            end = {rival.line: (curves[mine].accuracy_at_end, curves[rival].accuracy_at_end) for rival in rivals}
+            found.append(AgainstBest(mine, _best_rival(over), _best_rival(end)))
+    return found
+
+
+def _best_rival(pairs: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]) -> tuple[str, Statistic]:
+    best = max(pairs, key=lambda line: math.fsum(pairs[line][1].values()) / len(pairs[line][1]))
+    return best, _difference(*pairs[best])

@@ -20,7 +20,7 @@ from perfeds2.files import clear_unfinished, write_text
 from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Tuned, Values, spec_of
 from perfeds2.runs.folder import Folder, alone, open_folder
-from perfeds2.spec.fields import Spec, read_toml, resolve
+from perfeds2.spec.fields import Spec, as_it_was, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _finished_runs(out: Path) -> dict[str, Path]:
     for path in sorted(out.glob("runs/*/spec.toml")):
         if Folder(path.parent).finished:
             try:
-                done[resolve(read_toml(path)).to_toml()] = path.parent
+                done[resolve(as_it_was(read_toml(path))).to_toml()] = path.parent
             except InputError:  # no settings of ours: whatever it is, it is none of these runs
                 continue
     return done

@@ -4,11 +4,8 @@ import math
 from dataclasses import fields
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from perfeds2.learning.models.model import Params, cross_entropy
-from perfeds2.learning.task import Task
+from perfeds2.learning.task import stacked_samples
 from perfeds2.planning.data import BoundRounds, MeasuredConstant, Theory
 from perfeds2.planning.options import Option, Scene
 from perfeds2.theory import bounds
@@ -16,8 +13,6 @@ from perfeds2.theory.constants import Constants
 from perfeds2.theory.optimum import optimum
 from perfeds2.theory.pilot import measure
 
-SAMPLES_PER_UE = 32  # a UE's distribution, as the constants see it
-MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
 SYMBOLS = {
     "smoothness": "L",
     "gradient_bound": "C",
@@ -41,19 +36,6 @@ def measured_constants(scene: Scene, models: list[Any]) -> tuple[MeasuredConstan
     pilot = measure(loss, models, x, y, alpha=scene.alpha, seed=scene.seed, **effort)
     seen = {field.name: getattr(pilot, field.name) for field in fields(pilot)}
     return tuple(MeasuredConstant(name, SYMBOLS[name], e.value, e.low, e.high) for name, e in seen.items())
-
-
-def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = MOST_UES) -> tuple[np.ndarray, np.ndarray]:
-    """x[n, m, …] and y[n, m, …]: evenly spaced training samples of each UE; one with fewer gives some more than once."""
-    chosen = np.unique(np.linspace(0, task.ues - 1, min(ues, task.ues)).round().astype(int))
-    xs, ys = [], []
-    for ue in chosen:
-        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))
-        size = int(mask.sum())
-        at = np.arange(samples) * size // samples if size >= samples else np.arange(samples) % size
-        xs.append(x[at])
-        ys.append(y[at])
-    return np.stack(xs), np.stack(ys)
 
 
 def bound_facts(scene: Scene, constants: Constants, epsilon: float, stalest: int = 0) -> Theory | str:

@@ -56,7 +56,7 @@ class Scene:
 
     @property
     def alpha(self) -> float:
-        return self.spec.learning_of(PERSONAL).alpha
+        return self.learner.personal_step
 
 
 def make_scene(spec: Spec) -> Scene:

@@ -36,6 +36,7 @@ from perfeds2.planning.pilots import (
 )
 from perfeds2.runs.execute import Progress, ProgressWatch
 from perfeds2.runs.folder import alone, open_folder
+from perfeds2.spec.build import alpha_of
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec, nested, put, resolve
 from perfeds2.theory.constants import Constants
@@ -278,8 +279,11 @@ def _notes(
     if best.rounds_from != "pilot":
         notes.append("The choice itself was not trained, only read off the law; --check trains it.")
     learning = scene.spec.learning_of(PERSONAL)
-    if learning.local_steps > 1 or learning.hessian != "exact":
+    changed = learning.hessian_batch == "inner" or learning.clip is not None or learning.inner_clip is not None
+    if learning.local_steps > 1 or learning.hessian != "exact" or changed:
         notes.append("The bounds are for one local step with the exact Hessian, not for this spec's settings.")
+    if (about_alpha := alpha_of(scene.spec, PERSONAL).note) is not None:
+        notes.append(about_alpha)
     return notes
 
 

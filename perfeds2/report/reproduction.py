@@ -15,19 +15,28 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.paper.claims import ledger
 from perfeds2.paper.figures.figure import TARGET, Figure, Panel
 from perfeds2.report.answer import listed
 from perfeds2.report.document import Part, document, legend, note, scrolling, section, verbatim
 from perfeds2.report.drawing import PAGE_IN, draw_curves, labelled, legend_above, name_panel, new_figure, write_figures
-from perfeds2.report.ledger import counts, meaning, page_table, rule
+from perfeds2.report.ledger import (
+    Ledger,
+    best_tables,
+    changes_of,
+    counts,
+    meaning,
+    open_ledgers,
+    page_table,
+    rule,
+    strictly,
+    summary,
+)
 from perfeds2.report.page import over_seeds
 from perfeds2.report.series import CurvePanel, in_view, mean_curve
 from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styles
 from perfeds2.report.tables import as_html
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import INTERVAL_SEEDS
-from perfeds2.spec.fields import read_toml
 
 HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row
@@ -105,20 +114,27 @@ def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
     return drawing
 
 
-def write_page(figures: Sequence[Figure], out: Path, command: str = "perfeds2 reproduce all") -> Path:
-    """Write ``reproduction.html`` of the figures whose numbers are in a folder. ``command`` is what made them."""
+def write_page(
+    figures: Sequence[Figure],
+    out: Path,
+    command: str = "perfeds2 reproduce all",
+    ledgers: Sequence[Ledger] | None = None,
+) -> Path:
+    """Write ``reproduction.html`` of the figures whose numbers are in a folder. ``command`` is what made them.
+
+    ``ledgers`` is the folder's own unless it is to stand beside another.
+    """
     path = out / "reproduction.html"
-    write_text(path, _page(figures, out, command))
+    write_text(path, _page(figures, out, command, ledgers or open_ledgers(out)))
     return path
 
 
-def _page(figures: Sequence[Figure], out: Path, command: str) -> str:
+def _page(figures: Sequence[Figure], out: Path, command: str, ledgers: Sequence[Ledger]) -> str:
     """The whole page: the rule, the ledger, the figures, the commands."""
     found = [(figure, out / f"{figure.name}.csv") for figure in figures]
     drawn = [(figure, load_panels(figure, csv)) for figure, csv in found if csv.exists()]
-    entries = ledger(out)
     seeds = sorted({panel.seeds for _, panels in drawn for panel in panels})
-    changes = _changes(out)
+    changes = changes_of(out)
     facts = [
         "Section VI again",
         f"{len(drawn)} figure{'s' if len(drawn) != 1 else ''}",
@@ -126,8 +142,10 @@ def _page(figures: Sequence[Figure], out: Path, command: str) -> str:
         *([f"instead of the paper's: {changes}"] if changes else []),
         f"perfeds2 {__version__}",
     ]
-    claims = scrolling(as_html(page_table(entries), kind="ledger"), "Claims")
-    sections = [section("Does what Section VI says hold?", claims, hint=escape(meaning()))]
+    claims = scrolling(as_html(page_table(ledgers), kind="ledger"), "Claims")
+    sections = [section("Does what Section VI says hold?", claims, hint=_emphasised(meaning(ledgers)))]
+    for table in best_tables(ledgers):
+        sections.append(section(table.title or "", scrolling(as_html(table), "Best FedAvg")))
     lines = 0  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
     for figure, panels in drawn:
         sections.append(_figure_section(figure, panels, lines))
@@ -139,16 +157,11 @@ def _page(figures: Sequence[Figure], out: Path, command: str) -> str:
     )
     commands = verbatim(f"{command}\nperfeds2 reproduce --claims --out {out}")
     sections.append(section("Run it again", commands, hint=hint))
-    return document(facts, counts(entries), [f"<p>{_emphasised(rule())}</p>"], sections)
-
-
-def _changes(out: Path) -> str:
-    """What the figures in a folder were made with instead of the paper's settings; empty for nothing."""
-    path = out / "reproduce.toml"
-    changes = read_toml(path).get("changes", {}) if path.exists() else {}
-    return ", ".join(
-        f"{section}.{key} = {value}" for section, values in changes.items() for key, value in values.items()
-    )
+    first = ledgers[0].entries
+    more = [strictly(first)] if len(ledgers) == 1 else summary(ledgers)
+    texts = [f"<p>{escape(line)}</p>" for line in more if line]
+    texts += [f"<p>{_emphasised(paragraph)}</p>" for paragraph in rule().split("\n\n")]
+    return document(facts, counts(first), texts, sections)
 
 
 def _emphasised(text: str) -> str:

@@ -20,7 +20,8 @@ from perfeds2.report.terminal import console as open_console
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
 if TYPE_CHECKING:  # it trains, so it needs JAX
-    from perfeds2.runs.sweep import Failure, Standing, Sweep
+    from perfeds2.runs.crew import Failure, Standing
+    from perfeds2.runs.sweep import Sweep
 
 SHOWN_WORKERS = 16
 SHOWN_ROWS = 60

@@ -1,4 +1,4 @@
-"""Who does the work of a sweep: processes of this machine, a Ray cluster, or this very process?
+"""Who does the work of a sweep or a tuning: processes of this machine, a Ray cluster, or this very process?
 
 A crew takes assignments from a line, and tells what happens to them. It knows nothing of grids, folders or retries: one
 that is to be tried again is simply put into the line again.
@@ -13,9 +13,10 @@ import signal
 import subprocess  # only ever starts this very Python
 import sys
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Assignment:
     label: str  # for people
     shape: str  # jobs of equal shape share compiled programs
     specs: list[Spec]  # one per point
+    together: bool | None = None  # as ``execute`` takes it; None: several specs are trained at once
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,85 @@ class Crew:
     events: Callable[[WaitingLine], Iterator[Event]]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A job that was given up."""
+
+    label: str
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the work is: for a table, nothing else."""
+
+    total: int  # runs: seeds of points
+    done: int
+    found: int  # of those done, how many were there before
+    failed: int
+    retried: int
+    elapsed_s: float
+    workers: Mapping[int, tuple[str, float]]  # what each is at, and how far
+    event: Event | None
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the rest will take, by what has been done so far."""
+        fresh = self.done - self.found
+        return None if fresh == 0 else self.elapsed_s / fresh * (self.total - self.done - self.failed)
+
+
+StandingWatch = Callable[[Standing], None]
+
+
+def do_all(
+    jobs: Sequence[Assignment],
+    crew: Crew,
+    total: int,
+    retries: int,
+    keep: Callable[[Assignment, list[list[Result]]], "Iterable[Assignment] | None"],
+    watch: StandingWatch | None = None,
+    found: int | None = None,
+) -> list[Failure]:
+    """Let a crew do all jobs; ``keep`` gets each result the moment it comes, and may name more jobs. Returns what was given up.
+
+    ``total`` counts the runs, ``found`` those that were done before (all but the jobs', unless more will come).
+    """
+    line, found = WaitingLine(jobs), total - sum(job.runs for job in jobs) if found is None else found
+    done, failed, attempts, started_s = found, 0, Counter[int](), time.monotonic()
+    failures: list[tuple[Assignment, Failure, bool]] = []
+    at: dict[int, tuple[str, float]] = {}
+    with closing(crew.events(line)) as events:  # type: ignore[type-var]  # a generator
+        for event in events:
+            job = event.job
+            match event:
+                case Started():
+                    at[event.worker] = (job.label, 0.0)
+                case Moved():
+                    at[event.worker] = (job.label, event.share)
+                case Done():
+                    at.pop(event.worker, None)
+                    for more in keep(job, event.results) or ():
+                        line.put(more)
+                    done += job.runs
+                case Failed():
+                    at.pop(event.worker, None)
+                    attempts[job.number] += 1
+                    if event.again and attempts[job.number] <= retries:
+                        line.put(job)
+                    else:
+                        failures.append((job, Failure(job.label, attempts[job.number], event.error), event.again))
+                        failed += job.runs
+            if watch is not None:
+                retried = attempts.total() - len(failures)
+                elapsed_s = time.monotonic() - started_s
+                watch(Standing(total, done, found, failed, retried, elapsed_s, dict(at), event))
+    if done == 0 and failures and not any(again for _, _, again in failures):
+        raise InputError(failures[0][1].error)  # nothing could be run, and it is for the user to put right
+    return [failure for _, failure, _ in sorted(failures, key=lambda each: each[0].number)]
+
+
 def open_crew(on: str, workers: int | None, log: Path) -> Crew:
     """``processes``, ``ray`` or ``ray://address``. What workers have to say besides results goes to the log."""
     check_crew(on, workers)
@@ -145,7 +226,7 @@ def crew_here() -> Crew:
         while line:
             job = line.take()
             yield Started(job, 0, os.getpid())
-            yield _outcome(job, 0, work(job.specs))
+            yield _outcome(job, 0, work(job.specs, job.together))
 
     return Crew(1, jax.default_backend() != "cpu", events)
 
@@ -191,7 +272,7 @@ class _Worker:
         self.job, self.shape = job, job.shape
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # if it has died, its reader says so
-            self.process.stdin.write(json.dumps([spec.values() for spec in job.specs]) + "\n")
+            self.process.stdin.write(json.dumps([[spec.values() for spec in job.specs], job.together]) + "\n")
             self.process.stdin.flush()
 
     def _read(self, inbox: "Inbox") -> None:
@@ -299,7 +380,7 @@ def _on_ray(line: WaitingLine, count: int, on_gpu: bool, shut_down: bool) -> Ite
             for place in free:
                 if line:
                     job = line.take()
-                    running[task.remote([spec.values() for spec in job.specs])] = (job, place)
+                    running[task.remote([spec.values() for spec in job.specs], job.together)] = (job, place)
                     yield Started(job, place)
             ended, _ = ray.wait(list(running), num_returns=1)
             job, place = running.pop(ended[0])

@@ -22,10 +22,10 @@ from safetensors.numpy import save
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
-from perfeds2.spec.fields import Spec, read_toml, resolve
+from perfeds2.spec.fields import Spec, as_it_was, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
-FILES = {"run": "spec.toml", "sweep": "sweep.toml"}  # what says whose folder it is
+FILES = {"run": "spec.toml", "sweep": "sweep.toml", "tuning": "tune.toml"}  # what says whose folder it is
 DONE = ".parts.done"  # parts that are no longer needed
 
 
@@ -68,7 +68,9 @@ class Folder:
 def open_folder(path: Path, spec: Spec) -> Folder:
     """Make a folder for a run, or find it again. Refuses one that holds something else."""
     folder = Folder(path)
-    claim_folder(path, "run", spec.to_toml(), lambda: resolve(read_toml(path / "spec.toml")).to_toml(), spec.unwritten)
+    claim_folder(
+        path, "run", spec.to_toml(), lambda: resolve(as_it_was(read_toml(path / "spec.toml"))).to_toml(), spec.unwritten
+    )
     with _refusing(path):
         for place in (path, folder.parts):  # away with what a killed process had begun
             clear_unfinished(place)

@@ -15,6 +15,7 @@ from perfeds2.errors import InputError
 from perfeds2.spec.fields import EACH, SEEDS, Spec, name_of, place_of, put, resolve, take
 
 MOST_RUNS = 100_000
+MODEL = ("task", "model")
 
 
 @dataclass(frozen=True)
@@ -77,30 +78,30 @@ def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterabl
     return make_grid(values, grid)
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(texts: Sequence[str], flag: str = "--grid") -> dict[str, list[Any]]:
     """``quorum=1,2,5`` and ``seed=0..19`` as names and values."""
     grid: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
         if not (name and equals):
-            raise InputError(f"--grid takes NAME=VALUES, such as quorum=1,2,5 or seed=0..19; got {text!r}.")
+            raise InputError(f"{flag} takes NAME=VALUES, such as quorum=1,2,5 or seed=0..19; got {text!r}.")
         if name in grid:
-            raise InputError(f"--grid {name} is given twice; put all its values into one.")
-        grid[name] = [value for part in listed.split(",") for value in _parse_values(name, part.strip())]
+            raise InputError(f"{flag} {name} is given twice; put all its values into one.")
+        grid[name] = [value for part in listed.split(",") for value in _parse_values(f"{flag} {name}", part.strip())]
     return grid
 
 
 def _parse_values(name: str, part: str) -> Sequence[Any]:
     if not part:
-        raise InputError(f"--grid {name} has an empty value; expected values between commas, such as {name}=1,2,5.")
+        raise InputError(f"{name} has an empty value; expected values between commas, such as {name}=1,2,5.")
     span = re.fullmatch(r"(\d+)\.\.(\d+)", part)
     if span is None:
         return [part]
     first, last = int(span[1]), int(span[2])
     if last < first:
-        raise InputError(f"--grid {name}={part} is empty; write the smaller number first.")
+        raise InputError(f"{name}={part} is empty; write the smaller number first.")
     if last - first >= MOST_RUNS:
-        raise InputError(f"--grid {name}={part} has {last - first + 1:,} values; a sweep takes at most {MOST_RUNS:,}.")
+        raise InputError(f"{name}={part} has {last - first + 1:,} values; a sweep takes at most {MOST_RUNS:,}.")
     return range(first, last + 1)
 
 
@@ -166,4 +167,7 @@ def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
         for section, inner in values.items()
         if section != "own"
     }
+    models = {point.spec.task.model for point in points}
+    if len(models) == 1 and first["task"]["model"] is not None and MODEL not in [axis.place for axis in axes]:
+        put(base, *MODEL, first["task"]["model"])  # also where it is the task's own: that may be another one day
     return Grid({k: v for k, v in base.items() if v}, tuple(axes), points[0].spec.run.seeds, tuple(points))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 Means = Any  # an array with one a time, or one number
 
@@ -32,6 +32,26 @@ def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means |
     return mean, mean - half, mean + half
 
 
+def paired_p(differences: Sequence[float]) -> float:
+    """The p-value of Student's two-sided paired t-test: how easily chance alone gives a mean at least this far from 0."""
+    seeds, values = len(differences), np.array(differences, float)
+    error = float(values.std(ddof=1)) / math.sqrt(seeds)
+    if error == 0:
+        return 0.0 if values.any() else 1.0
+    return float(2 * stdtr(seeds - 1, -abs(float(values.mean()) / error)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted by Holm's method, in the order given: that any of those below 0.05 is mere luck has a chance of 5 % at most.
+
+    Of m p-values the smallest is multiplied by m, the next by m − 1 and so on; none falls below a smaller one's, or exceeds 1.
+    """
+    p, order = np.array(p_values, float), np.argsort(p_values, kind="stable")
+    result = np.empty_like(p)
+    result[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    return result.tolist()
+
+
 def censored_median(times: Sequence[float | None]) -> float | None:
     """The median, a None being later than all others: who never got there is not left out.
 
@@ -45,3 +65,11 @@ def censored_median(times: Sequence[float | None]) -> float | None:
 def time_to_target(rows: Sequence[Mapping[str, Any]], target: float) -> float | None:
     """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
     return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
+
+
+def mean_over_time(rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal") -> float:
+    """The mean over simulated time of an accuracy; a model stands until the next look, one that diverged counts 0."""
+    times = np.array([row["time_s"] for row in rows])
+    values = np.array([row[metric] if math.isfinite(row[metric]) else 0.0 for row in rows])
+    span = times[-1] - times[0]
+    return float((np.diff(times) * values[:-1]).sum() / span) if span > 0 else float(values[-1])

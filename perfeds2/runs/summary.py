@@ -97,6 +97,11 @@ def _notes(
     notes = []
     if rows is not None and any(a.objective == "FedProx" and a.learner.local_steps == 1 for a in algorithms):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    auto = [each.name for each in algorithms if spec.learning_of(each.name).alpha == "auto"]
+    if rows is not None and auto:
+        from perfeds2.spec.build import alpha_of
+
+        notes.append(str(alpha_of(spec, auto[0]).note))
     for name in (algorithm.name for algorithm in algorithms):
         if any(timelines[name, seed].rounds == 0 for seed in spec.run.seeds):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")

@@ -9,12 +9,9 @@ import csv
 import io
 import json
 import math
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,60 +22,26 @@ from perfeds2.learning.task import Recipe
 from perfeds2.runs.crew import (
     Assignment,
     Crew,
-    Done,
-    Event,
-    Failed,
-    Moved,
-    Started,
-    WaitingLine,
+    Failure,
+    StandingWatch,
     check_crew,
     crew_here,
+    do_all,
     open_crew,
 )
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
-from perfeds2.runs.worker import FACTS
-from perfeds2.spec.fields import Spec, nested, read_toml
+from perfeds2.runs.worker import FACTS, Result
+from perfeds2.spec.build import check_model
+from perfeds2.spec.fields import LearningSpec, Spec, as_it_was, nested, read_toml
 from perfeds2.spec.names import refuse_while_loading
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_TOGETHER = 64  # runs of one assignment where they are trained at once: what a kill can cost
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A job that was given up."""
-
-    label: str
-    attempts: int
-    error: str
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far a sweep is: for a table, nothing else."""
-
-    total: int  # runs: seeds of points
-    done: int
-    found: int  # of those done, how many were there before
-    failed: int
-    retried: int
-    elapsed_s: float
-    workers: Mapping[int, tuple[str, float]]  # what each is at, and how far
-    event: Event | None
-
-    @property
-    def left_s(self) -> float | None:
-        """How long the rest will take, by what has been done so far."""
-        fresh = self.done - self.found
-        return None if fresh == 0 else self.elapsed_s / fresh * (self.total - self.done - self.failed)
-
-
-StandingWatch = Callable[[Standing], None]
 
 
 @dataclass(frozen=True)
@@ -135,7 +98,8 @@ def read_sweep(path: Path) -> Grid:
     if not known.exists():
         raise InputError(f"{path} holds no sweep (no sweep.toml); give the folder of a sweep that was started.")
     values = read_toml(known)
-    return make_grid(values.get("base", {}), values.get("grid", {}))
+    grid = values.get("grid", {})
+    return make_grid(values.get("base", {}) if "model" in grid else as_it_was(values.get("base", {})), grid)
 
 
 def run_sweep(
@@ -154,6 +118,8 @@ def run_sweep(
     if isinstance(on, str):
         check_crew(on, workers)
     known = [point.spec for point in grid.points if isinstance(point.spec.task.name.value, Recipe)]
+    for spec in known:
+        check_model(spec)
     refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
     open_sweep(path, grid)
     with alone(path):
@@ -163,7 +129,9 @@ def run_sweep(
         log = path / "workers.log"
         crew = _crew(grid, on, workers, log) if any(missing.values()) else None
         try:
-            failures = [] if crew is None else _do(grid, missing, path, crew, retries, watch)
+            jobs = [] if crew is None else make_assignments(grid, missing, crew.together)
+            keep = partial(_save_results, path, grid)
+            failures = [] if crew is None else do_all(jobs, crew, grid.runs, retries, keep, watch)
         finally:
             write_tables(grid, path)  # whatever is there by now
         if log.exists() and log.stat().st_size == 0:
@@ -211,60 +179,25 @@ def with_seeds(spec: Spec, seeds: Sequence[int]) -> Spec:
 
 def _shape(spec: Spec) -> str:
     """What decides the sizes of a run's arrays. Quorum, step sizes and seeds are numbers to the compiled program."""
-    values, names = spec.values(), [named.text for named in spec.algorithms]
-    each = [spec.learning_of(name) for name in names]
-    sizes = [[learning.batch, learning.local_steps, learning.hessian] for learning in each]
-    return json.dumps([values["task"], spec.cell.ues, names, sizes])
+    names = [named.text for named in spec.algorithms]
+    return json.dumps([spec.values()["task"], spec.cell.ues, names, [_sizes(spec.learning_of(name)) for name in names]])
 
 
-def _do(
-    grid: Grid, missing: Mapping[int, Sequence[int]], path: Path, crew: Crew, retries: int, watch: StandingWatch | None
-) -> list[Failure]:
-    """Let a crew do all assignments; keep each result the moment it comes. Returns what was given up."""
-    jobs = make_assignments(grid, missing, crew.together)
-    line, found = WaitingLine(jobs), grid.runs - sum(job.runs for job in jobs)
-    done, failed, attempts, started_s = found, 0, Counter[int](), time.monotonic()
-    failures: list[tuple[Assignment, Failure, bool]] = []
-    at: dict[int, tuple[str, float]] = {}
-    with closing(crew.events(line)) as events:  # type: ignore[type-var]  # a generator
-        for event in events:
-            job = event.job
-            match event:
-                case Started():
-                    at[event.worker] = (job.label, 0.0)
-                case Moved():
-                    at[event.worker] = (job.label, event.share)
-                case Done():
-                    at.pop(event.worker, None)
-                    for number, results in zip(job.points, event.results, strict=True):
-                        for result in results:
-                            _save_result(path, grid.points[number], result)
-                    done += job.runs
-                case Failed():
-                    at.pop(event.worker, None)
-                    attempts[job.number] += 1
-                    if event.again and attempts[job.number] <= retries:
-                        line.put(job)
-                    else:
-                        failures.append((job, Failure(job.label, attempts[job.number], event.error), event.again))
-                        failed += job.runs
-            if watch is not None:
-                retried = attempts.total() - len(failures)
-                elapsed_s = time.monotonic() - started_s
-                watch(Standing(grid.runs, done, found, failed, retried, elapsed_s, dict(at), event))
-    if done == 0 and failures and not any(again for _, _, again in failures):
-        raise InputError(failures[0][1].error)  # nothing could be run, and it is for the user to put right
-    return [failure for _, failure, _ in sorted(failures, key=lambda each: each[0].number)]
+def _sizes(learning: LearningSpec) -> list[Any]:
+    structure = [learning.hessian.partition(":")[0], learning.hessian_batch, learning.clip is None]
+    return [learning.batch, learning.local_steps, *structure, learning.inner_clip is None]
 
 
 def _result_file(path: Path, point: GridPoint, seed: int) -> Path:
     return path / "points" / point.folder / f"seed-{seed}.json"
 
 
-def _save_result(path: Path, point: GridPoint, result: dict[str, Any]) -> None:
-    file = _result_file(path, point, result["seed"])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(result) + "\n")
+def _save_results(path: Path, grid: Grid, job: Assignment, results: Sequence[Sequence[Result]]) -> None:
+    for number, of_seeds in zip(job.points, results, strict=True):
+        for result in of_seeds:
+            file = _result_file(path, grid.points[number], result["seed"])
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps(result) + "\n")
 
 
 def load_result(path: Path, point: GridPoint, seed: int) -> dict[str, Any] | None:

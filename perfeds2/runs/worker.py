@@ -24,10 +24,15 @@ Reply = dict[str, Any]
 Result = dict[str, Any]  # what came out of one seed
 FACTS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")  # of a timeline
 TELL_EVERY_S = 0.2
+Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None]]
 
 
-def work(specs: "Sequence[Spec | dict[str, Any]]", watch: Callable[[float], None] | None = None) -> Reply:
-    """Train what specs say, those of equal shape at once. Returns for each spec a result per seed.
+def work(
+    specs: "Sequence[Spec | dict[str, Any]]",
+    together: bool | None = None,
+    watch: Callable[[float], None] | None = None,
+) -> Reply:
+    """Train what specs say, those of equal shape at once unless told otherwise. Returns for each spec a result per seed.
 
     Or in words what went wrong, and whether it may help to try again.
     """
@@ -37,7 +42,8 @@ def work(specs: "Sequence[Spec | dict[str, Any]]", watch: Callable[[float], None
 
         share = None if watch is None else lambda now: watch(now.share)
         resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]
-        compared = execute_all(resolved, "sweep", watch=share, together=len(specs) > 1 or None)
+        together = (len(specs) > 1 or None) if together is None else together
+        compared = execute_all(resolved, "sweep", watch=share, together=together)
         return {"results": [results_of(each) for each in compared]}
     except InputError as error:
         return {"error": str(error), "again": False}
@@ -68,19 +74,19 @@ def results_of(compared: "Comparison") -> list[Result]:
     ]
 
 
-def work_for_cluster(specs: list[dict[str, Any]]) -> Reply:
+def work_for_cluster(specs: list[dict[str, Any]], together: bool | None) -> Reply:
     """The same in a process that a cluster has started."""
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()
-    return work(specs)
+    return work(specs, together)
 
 
 def main() -> None:
     """Serve jobs from standard input until it ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whoever prints must not talk into the replies
-    jobs: queue.SimpleQueue[list[dict[str, Any]]] = queue.SimpleQueue()
+    jobs: Jobs = queue.SimpleQueue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
     def say(reply: Reply) -> None:
@@ -99,10 +105,10 @@ def main() -> None:
             say({"share": share})
 
     while True:
-        say(work(jobs.get(), watch))
+        say(work(*jobs.get(), watch))
 
 
-def _read(jobs: "queue.SimpleQueue[list[dict[str, Any]]]") -> None:
+def _read(jobs: "Jobs") -> None:
     for line in sys.stdin:
         jobs.put(json.loads(line))
     os._exit(0)  # nobody is there any more, whatever the other threads are at

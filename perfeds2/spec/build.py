@@ -3,6 +3,7 @@
 What is the user's own is called with what it names of what is known here:
 
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
+- a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
   that returns rows of UEs or such a function;
@@ -13,11 +14,13 @@ What is the user's own is called with what it names of what is known here:
 """
 
 import inspect
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -29,9 +32,10 @@ from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import OBJECTIVES, Objective
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Recipe, Task, cycles_per_sample, payload_bits
+from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.spec.fields import MODES, Spec
+from perfeds2.spec.alpha import smoothness_of
+from perfeds2.spec.fields import MODES, CellSpec, Spec, TaskSpec
 from perfeds2.spec.names import Named, blaming, call
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
@@ -57,7 +61,7 @@ def make_task(spec: Spec, seed: int) -> Task:
         task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    return task
+    return task if spec.task.model is None else replace(task, model=_chosen(spec, task))
 
 
 def _task(named: Named, ues: int, labels_per_ue: int, seed: int, data_dir: str | None) -> Task:
@@ -80,9 +84,47 @@ _own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, t
 
 
 def model_of(spec: Spec) -> Model:
-    """What is trained. The built-in tasks know it before their data are read."""
+    """What is trained. For a built-in task it is known before its data are read."""
     recipe = spec.task.name.value
-    return recipe.model if isinstance(recipe, Recipe) else make_task(spec, spec.run.seeds[0]).model
+    if not isinstance(recipe, Recipe):
+        return make_task(spec, spec.run.seeds[0]).model
+    return recipe.model if spec.task.model is None else _chosen(spec, recipe)
+
+
+def check_model(spec: Spec) -> None:
+    """Refuse a chosen model that does not fit its task."""
+    if spec.task.model is not None:
+        model_of(spec)
+
+
+def _chosen(spec: Spec, task: Recipe | Task) -> Model:
+    """The model that --model names, for a task's samples and as many classes as the task's own model tells apart."""
+    assert spec.task.model is not None
+    with blaming(f"--task {spec.task.name}", type(task.model)):
+        (classes,) = logits(task.model, task.sample)
+    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes)
+
+
+@lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
+def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int) -> Model:
+    inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
+    if inspect.isclass(given) or not isinstance(given, Model):
+        given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
+    model: Model = _expect(given, Model, "--model", named)
+    if not isinstance(given, Hashable):
+        raise InputError(f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass.")
+    try:
+        shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
+        why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
+        why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
+    except Exception as error:  # whatever a model does with samples it was not made for
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
+    if why:
+        raise InputError(
+            f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of "
+            f"{classes} classes: {why}."
+        )
+    return model
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:
@@ -135,7 +177,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Combination:
-    """An objective in a mode: one of the paper's nine."""
+    """An objective in a mode: the paper's nine, and Moreau's three."""
 
     objective: Callable[..., Objective]
     mode: str
@@ -219,9 +261,42 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
 
 def make_learner(spec: Spec, algorithm: str, objective: Callable[..., Objective]) -> Learner:
     """What the UEs compute: the objective, called with those of the algorithm's learning settings that it names."""
-    learning = spec.learning_of(algorithm)
-    made = call(objective, f"the objective {objective}", dict(learning))
-    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=learning.alpha)
+    learning, alpha = spec.learning_of(algorithm), alpha_of(spec, algorithm).value
+    known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
+    how, _, rounds = learning.hessian.partition(":")
+    known |= {"hessian": "exact", "anneal": int(rounds)} if how == "anneal" else {}
+    made = call(objective, f"the objective {objective}", known)
+    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=alpha, clip=learning.clip)
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """Which α a spec means, and why."""
+
+    value: float
+    note: str | None = None
+
+
+def alpha_of(spec: Spec, algorithm: str) -> Alpha:
+    """An algorithm's α. ``auto`` is the task's, or 1/L where that is shorter: one number for all algorithms and seeds."""
+    alpha = spec.learning_of(algorithm).alpha
+    if alpha != "auto":
+        return Alpha(alpha)
+    return _fitting_alpha(spec.task, spec.cell.ues)  # type: ignore[arg-type]  # frozen, so it has a hash
+
+
+@cache
+def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
+    spec = Spec(task=task, cell=CellSpec(ues=ues))
+    usual = getattr(task.name.value, "defaults", {}).get("learning", {}).get("alpha", spec.learning.alpha)
+    largest = smoothness_of(make_task(spec, 0))
+    fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
+    seen = f"1/L (L = {largest:.3g} where the pilot looked)"
+    if usual <= fitting:
+        return Alpha(usual, f"--alpha auto: the task's {usual:g}, which is not above {seen}.")
+    return Alpha(
+        fitting, f"--alpha auto: {fitting:g} = {seen}; the task's {usual:g} is {usual / fitting:.2g} times too long."
+    )
 
 
 def protocol_of(spec: Spec, mode: str) -> Protocol:
@@ -322,6 +397,7 @@ def make_timelines(
 def check(spec: Spec, *, trains: bool) -> None:
     """Find out what cannot work before anything is written."""
     seed = spec.run.seeds[0]
+    check_model(spec)
     make_algorithms(spec, Stage.of(spec, seed))
     if trains:
         make_task(spec, seed)

@@ -21,6 +21,7 @@ from perfeds2.spec.names import Kind, Named
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
+    MODEL,
     POLICY,
     SCHEDULE,
     SHARES,
@@ -28,9 +29,12 @@ from perfeds2.spec.values import (
     AlgorithmName,
     CellName,
     Count,
+    HessianName,
     Large,
+    Length,
     List,
     Metres,
+    ModelName,
     NotNegative,
     PolicyName,
     Population,
@@ -74,6 +78,7 @@ class TaskSpec(Section, title="Task"):
     """What is learned."""
 
     name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    model: ModelName | None = setting(None, "NAME", "What is trained: {names}, or your own.", shown="the task's own", kind=MODEL)  # fmt: skip
     labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
     held_out: bool | None = setting(None, "", "Evaluate on a part held out of the UEs' training data, as tune does; the test part is not touched.")  # fmt: skip
@@ -112,12 +117,16 @@ class ProtocolSpec(Section, title="Rounds"):
 class LearningSpec(Section, title="Learning"):
     """How a UE computes and the server merges."""
 
-    alpha: StepSize = setting(0.03, "STEP", "Step size of the personal gradient step.")
+    alpha: StepSize | Literal["auto"] = setting(0.03, "STEP", "Step size of the personal gradient step; 'auto': the task's, or 1/L where that is shorter.")  # fmt: skip
     beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
     proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")
-    hessian: Literal["exact", "fo", "hf"] = setting("exact", "HOW", "PerFed's Hessian term: exact, left out (fo), or by differences of gradients (hf).")  # fmt: skip
+    hessian: HessianName = setting("exact", "HOW", "PerFed's Hessian term: exact, left out (fo), by differences of gradients (hf), or left out in the first K rounds (anneal:K).")  # fmt: skip
+    hessian_batch: Literal["own", "inner"] | None = setting(None, "WHICH", "PerFed's Hessian is on a batch of its own, or on the inner one.", shown="own")  # fmt: skip
+    clip: Length | None = setting(None, "NORM", "The largest norm of an upload: a longer one is shortened.")
+    inner_clip: Length | None = setting(None, "NORM", "The largest norm of PerFed's inner gradient, differentiated through.")  # fmt: skip
+    moreau: Length | None = setting(None, "LAMBDA", "How strongly Moreau's personal model is held near the global one.", shown="15")  # fmt: skip
 
 
 class RunSpec(Section, title="Run"):
@@ -153,7 +162,14 @@ class Spec(Section):
     def given(self) -> list[Named]:
         """What is the user's own."""
         shares = self.protocol.shares if isinstance(self.protocol.shares, Named) else None
-        every = (self.task.name, self.cell.kind, self.protocol.schedule, shares, self.protocol.bandwidth)
+        every = (
+            self.task.name,
+            self.task.model,
+            self.cell.kind,
+            self.protocol.schedule,
+            shares,
+            self.protocol.bandwidth,
+        )
         return [one for one in (*every, *(self.run.algorithms or ())) if one is not None and one.source]
 
     @property
@@ -214,7 +230,7 @@ class Setting:
         if self.kind is not None:
             text = text.replace("{names}", ", ".join(self.kind.table()))
         of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
-        others = ", ".join(f"{name}: {own[self.key]:g}" for name, own in of_tasks.items() if self.key in own)
+        others = ", ".join(f"{name}: {own[self.key]}" for name, own in of_tasks.items() if self.key in own)
         default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 
@@ -355,6 +371,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
 
 
+def as_it_was(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested values that a run wrote into its folder, with what went without saying then.
+
+    Models have names since cifar100 is learned with LeNet-5 as published. It names its model; a run that does not is
+    older, and its network had ReLU and max-pooling.
+    """
+    task = written.get("task")
+    if not isinstance(task, Mapping) or task.get("name") != "cifar100":
+        return dict(written)
+    return {**written, "task": {"model": "lenet5-relu", **task}}
+
+
 # ---- from values to a spec
 
 HORIZON_S = 30.0
@@ -469,7 +497,8 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
         given = values.get(section, {})
         if isinstance(given, Mapping):
             limited = section == "run" and given.get("rounds") is not None
-            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | dict(given)
+            said = {k: v for k, v in given.items() if v is not None or k not in own}
+            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | said
 
 
 # ---- what is wrong, in a sentence
@@ -492,7 +521,9 @@ def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
             return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
         case kind:
             expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
-            more = " or 'unbounded'" if "max_staleness" in location and "whole" in expected else ""
+            words = {("max_staleness", "a whole number"): "unbounded", ("alpha", "a finite number"): "auto"}
+            word = next((word for (key, what), word in words.items() if key in location and what == expected), None)
+            more = f" or '{word}'" if word else ""
             return f"{flag} must be {expected}{more}, got {came!r}."
 
 

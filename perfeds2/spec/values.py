@@ -18,10 +18,11 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.allocation.schedule import SCHEDULES
     from perfeds2.allocation.shares import SHARES
     from perfeds2.learning.datasets import TASKS
+    from perfeds2.learning.models import MODELS
     from perfeds2.network.cell import CELLS
     from perfeds2.spec.build import ALGORITHMS
 
-    tables = {"task": TASKS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
+    tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
     return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
 
 
@@ -30,9 +31,11 @@ def _kind(what: str, is_called: bool = True) -> Kind:
 
 
 TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
+MODEL = _kind("model")
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
+ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
 ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
 SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
@@ -93,6 +96,15 @@ def read_seeds(value: Any) -> Any:
     return seeds
 
 
+def read_hessian(value: Any) -> str:
+    """``exact``, ``fo``, ``hf``, or ``anneal:20``."""
+    text = str(value)
+    how, _, rounds = text.partition(":")
+    if text in ("exact", "fo", "hf") or (how == "anneal" and rounds.isdecimal() and int(rounds) < 2**24):
+        return text
+    raise ValueError("is not known; expected exact, fo, hf or anneal:K, such as anneal:20")
+
+
 MOST_SEEDS = 1_000_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -102,6 +114,8 @@ Large = Annotated[Positive, within(1e-9, 1e18)]
 Seconds = Annotated[NotNegative, within(0, 1e9)]
 Metres = Annotated[NotNegative, within(0, 1e9)]
 StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
+Length = Annotated[Positive, within(1e-30, 1e30)]
+HessianName = Annotated[str, BeforeValidator(read_hessian)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -92,6 +92,26 @@ def measure(
     return Pilot(**seen, gap=gap)
 
 
+def smoothness(
+    loss: Loss, params_points: Sequence[Any], x: Any, y: Any, *, seed: int = 0, lanczos_steps: int = 12
+) -> ConstantEstimate:
+    """L alone, the largest ‖∇²f_i(w)‖ of any UE at the probe points: what ``measure`` finds, for a small part of its work."""
+    unravel = ravel_pytree(params_points[0])[1]
+    data = (jnp.asarray(x), jnp.asarray(y))
+
+    @jax.jit
+    def sharpest(flat: jax.Array, start: jax.Array) -> jax.Array:
+        def sharpness(ue: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return _spectral_norm(_hessian(lambda w, batch: loss(unravel(w), batch), flat, ue), start, lanczos_steps)
+
+        return jax.lax.map(sharpness, data).max()
+
+    keys = jax.random.split(jax.random.key(seed), len(params_points))
+    flat_points = [ravel_pytree(point)[0] for point in params_points]
+    starts = [jax.random.normal(key, flat.shape, flat.dtype) for key, flat in zip(keys, flat_points, strict=True)]
+    return _summary([float(sharpest(*each)) for each in zip(flat_points, starts, strict=True)])
+
+
 class _Settings(NamedTuple):
     samples: int
     ues: int

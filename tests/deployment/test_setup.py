@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 import tomli_w
 
 from perfeds2.deployment import setup
+from perfeds2.deployment.device import compute_update
 from perfeds2.deployment.fields import CANNOT_BE_FOLLOWED, SETTINGS, DeploymentSpec
 from perfeds2.deployment.flower.site import app_folder
 from perfeds2.deployment.setup import Setup
@@ -15,6 +17,7 @@ from perfeds2.spec.fields import SECTIONS
 
 OTHER = {  # where a number one higher, or another of the names, is not another value
     "task": "synthetic",
+    "model": "mlp",
     "cell": "paper",
     "data-dir": '/a, folder/of "data"',
     "distance-m": [10.0, 20.0, 30.0, 40.0],
@@ -31,6 +34,11 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "slow": "1=2.5,3=20.0",
     "norm-bound": 3.5,
     "target-accuracy": 0.6,
+    "hessian": "anneal:3",
+    "hessian-batch": "inner",
+    "clip": 2.5,
+    "inner-clip": 5.0,
+    "moreau": 10.0,
 }
 
 
@@ -70,6 +78,18 @@ def test_every_setting_travels_and_what_a_federation_cannot_follow_is_refused():
                 Setup.from_texts({name: "1"})
 
 
+def test_a_device_clips_and_anneals_as_it_is_told():
+    def update(version, **more):
+        told = Setup.from_texts({"devices": 2, "batch": 4} | {name.replace("_", "-"): v for name, v in more.items()})
+        made = compute_update(told, told.task(1), told.first_params(), 1, version)
+        return np.concatenate([values.ravel() for values in made.values()])
+
+    exact, length = update(5), float(np.linalg.norm(update(5)))
+    np.testing.assert_allclose(update(5, clip=length / 2), exact / 2, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(update(5, hessian="anneal:5"), exact, rtol=1e-5, atol=1e-8)
+    assert np.abs(update(5, hessian="anneal:6") - exact).max() > 1e-4
+
+
 def test_a_federation_of_the_version_before_is_read():
     """Its federation.toml had every setting as a text, empty for the default."""
     before = (
@@ -95,6 +115,7 @@ def test_a_federation_of_the_version_before_is_read():
         ({"gather-s": "long"}, "--gather-s must be a finite number, got 'long'."),
         ({"slow": "5"}, "--slow '5' names no device and its seconds; expected DEVICE=SECONDS, such as 5=20."),
         ({"slow": "5=-1"}, "--slow must be at least 0, got '-1'."),
+        ({"alpha": "auto"}, "--alpha auto looks at all devices' data, which nobody in a federation has; give a number"),
         ({"cpu-hz": "[1e8, 2e9"}, "--cpu-hz must be a finite number, got '[1e8'."),
     ],
 )

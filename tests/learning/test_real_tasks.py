@@ -101,6 +101,7 @@ def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
 def test_every_recipe_makes_its_task_and_the_model_takes_the_data(folder, name):
     task = TASKS[name](3, 2, 0, folder)
     assert (task.name, task.ues, task.model) == (name, 3, TASKS[name].model)
+    assert task.sample == TASKS[name].sample
     x, y = task.data.batches(jax.random.key(0), jnp.asarray(1), (2, 5))
     logits = task.model(task.model.init(jax.random.key(1)), x)
     assert logits.shape == (2, 5, {"cifar100": 100, "shakespeare": 80}.get(name, 10))
@@ -114,7 +115,7 @@ def test_what_fits_a_task_is_a_setting():
         values = {section: dict(own) for section, own in recipe.defaults.items()}
         spec = resolve({**values, "task": {"name": name, **values.get("task", {})}})
         for section, own in recipe.defaults.items():
-            assert {key: getattr(getattr(spec, section), key) for key in own} == own
+            assert {key: getattr(spec, section).model_dump(mode="json")[key] for key in own} == own
 
 
 def test_pixels_are_scaled_to_one():

@@ -12,32 +12,54 @@ from hypothesis import strategies as st
 from perfeds2.paper.claims import (
     CLAIMS,
     LEAST_SEEDS,
+    SMALLEST_OF_NOTE,
     BetterThan,
     Claim,
+    Curve,
     CurveName,
+    Entry,
+    Finding,
+    Verdict,
+    adjusted,
+    best_fedavg,
+    distinct_tests,
     ledger,
     mean_accuracy,
+    mean_loss,
     median_time,
 )
 from perfeds2.paper.claims import _measure as measure
 from perfeds2.paper.reproduce import load_figures
+from perfeds2.runs.statistics import statistic
 
 HIGH, LOW, GONE = (CurveName("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "nobody"))
 
 
-def curve(accuracies: Sequence[float], which: CurveName = HIGH) -> pd.DataFrame:
-    """One seed for each accuracy, which it has all the time."""
+def curve(
+    accuracies: Sequence[float],
+    which: CurveName = HIGH,
+    *,
+    as_it_is: Sequence[float] | None = None,
+    losses: Sequence[float] | None = None,
+) -> pd.DataFrame:
+    """One seed for each accuracy, which it has all the time; the loss is what it is not right about, unless told."""
+    plain, loss = as_it_is or accuracies, losses or [1 - accuracy for accuracy in accuracies]
     rows = [
-        {"figure": which.figure, "panel": which.panel, "task": "mnist", "line": which.line, "seed": seed, "time_s": t}
-        | {"test_accuracy_personal": accuracy}
+        {"figure": which.figure, "panel": which.panel, "task": "mnist", "line": which.line, "algorithm": which.line}
+        | {"seed": seed, "time_s": t, "test_accuracy": plain[seed], "test_accuracy_personal": accuracy}
+        | {"train_loss": loss[seed], "train_loss_personal": loss[seed]}
         for seed, accuracy in enumerate(accuracies)
         for t in (0.0, 1.0)
     ]
     return pd.DataFrame(rows)
 
 
+def found(high: pd.DataFrame, low: pd.DataFrame) -> Finding:
+    return measure(BetterThan(HIGH, LOW), {HIGH: Curve.of(high), LOW: Curve.of(low)})
+
+
 def verdict(high: Sequence[float], low: Sequence[float]) -> str:
-    return measure(BetterThan(HIGH, LOW), {HIGH: curve(high), LOW: curve(low, LOW)}).verdict
+    return found(curve(high), curve(low, LOW)).verdict
 
 
 def write(folder, *curves: pd.DataFrame) -> None:
@@ -64,7 +86,7 @@ def test_fewer_than_five_seeds_decide_nothing(seeds):
 
 def test_only_seeds_that_both_have_count():
     assert verdict([0.9] * 5, [0.1] * 4) == "undecided"
-    assert measure(BetterThan(HIGH, LOW), {HIGH: curve([0.9] * 7), LOW: curve([0.1] * 5, LOW)}).verdict == "holds"
+    assert verdict([0.9] * 7, [0.1] * 5) == "holds"
 
 
 def test_a_claim_holds_if_all_comparisons_do_and_fails_if_any_does(tmp_path):
@@ -81,8 +103,8 @@ def test_a_claim_holds_if_all_comparisons_do_and_fails_if_any_does(tmp_path):
         (unsure, absent),
     ]
     claims = [Claim(number, "", "exp_1", comparisons) for number, comparisons in enumerate(asked)]
-    found = [entry.verdict for entry in ledger(tmp_path, claims)]
-    assert found == ["holds", "fails", "undecided", "not run", "fails", "not run"]
+    verdicts = [entry.verdict for entry in ledger(tmp_path, claims)]
+    assert verdicts == ["holds", "fails", "undecided", "not run", "fails", "not run"]
 
 
 def test_what_was_not_run_says_so_and_the_rest_is_judged(tmp_path):
@@ -146,8 +168,167 @@ def test_a_seed_that_never_gets_there_is_later_than_all_others():
 
 def test_times_to_a_target_change_no_verdict():
     """Both reach 0.9 at once or never; only the mean decides."""
-    finding = measure(BetterThan(HIGH, LOW), {HIGH: curve([0.85] * 5), LOW: curve([0.8] * 5, LOW)})
+    finding = found(curve([0.85] * 5), curve([0.8] * 5, LOW))
     assert (finding.verdict, finding.times_s) == ("holds", (None, None))
+
+
+BASE = [0.5, 0.52, 0.51, 0.53, 0.5]
+FEDAVG = CurveName("exp_1", "MNIST", "FedAvgS2")
+
+
+def ahead(lead: float, spread: float) -> list[float]:
+    """Five seeds that are ahead of ``BASE`` by so much, give or take."""
+    return [b + lead + spread * sign for b, sign in zip(BASE, (-1, 1, 0, 1, -1), strict=True)]
+
+
+def test_the_p_value_says_what_the_interval_says():
+    """Leads of 0.01, 0.03, 0.02, 0.03, 0.01: mean 0.02, standard error 0.01/√5, t = 2√5, and t of 4 degrees is a formula."""
+    finding = found(curve(ahead(0.02, 0.01)), curve(BASE, LOW))
+    assert finding.p == pytest.approx(1 - 0.75 * math.sqrt(20 / 6) * (1 - 20 / 6 / 12))
+    assert finding.verdict == "holds"
+    assert found(curve(ahead(0.02, 0.05)), curve(BASE, LOW)).p == pytest.approx(
+        1 - 0.75 * math.sqrt(0.8 / 1.2) * (1 - 0.8 / 1.2 / 12)
+    )
+    assert found(curve(BASE[:4]), curve(BASE[:4], LOW)).p is None  # four seeds decide nothing: not a test
+
+
+def test_comparisons_of_the_same_numbers_are_one_test_whichever_way_round(tmp_path):
+    """Asked four times in two figures, one of them the other way round, p counts once; a second test makes it two."""
+    high, low, middle = curve(ahead(0.02, 0.01)), curve(BASE, LOW), curve(ahead(0.01, 0.02), FEDAVG)
+    write(tmp_path, high, low, middle)
+    pd.concat([high.assign(figure="exp_8"), low.assign(figure="exp_8")]).to_csv(tmp_path / "exp_8.csv", index=False)
+    there = BetterThan(*(CurveName("exp_8", "MNIST", each.line) for each in (HIGH, LOW)))
+    same = (BetterThan(HIGH, LOW), BetterThan(LOW, HIGH), there)
+    asked = [Claim(1, "", "", same), Claim(2, "", "", same[:1])]
+    once = [finding for entry in ledger(tmp_path, asked) for finding in entry.findings]
+    assert len(distinct_tests(once)) == 1
+    assert {finding.p_holm for finding in once} == {once[0].p}
+    twice = ledger(tmp_path, [*asked, Claim(3, "", "", (BetterThan(FEDAVG, LOW),))])
+    assert len(distinct_tests(finding for entry in twice for finding in entry.findings)) == 2
+    assert twice[0].findings[0].p_holm == pytest.approx(2 * (once[0].p or 0))
+
+
+def test_equal_differences_of_other_curves_are_other_tests():
+    one = found(curve(ahead(0.02, 0.01)), curve(BASE, LOW))
+    lower = [b - 0.25 for b in BASE]
+    other = found(curve([a - 0.25 for a in ahead(0.02, 0.01)]), curve(lower, LOW))
+    assert other.p == pytest.approx(one.p)
+    assert [finding.p_holm for finding in adjusted([one, other])] == pytest.approx([2 * (one.p or 0)] * 2)
+
+
+def finding(verdict: Verdict, mean: float = 0.1, p_holm: float | None = 0.01) -> Finding:
+    return Finding(BetterThan(HIGH, LOW), statistic([mean] * 5), (None, None), verdict, p_holm=p_holm)
+
+
+def test_after_holm_a_claim_is_judged_by_the_same_rule():
+    sure, unsure = finding("holds"), finding("holds", p_holm=0.05)
+    bad, maybe_bad, absent = finding("fails"), finding("fails", p_holm=0.2), finding("not run", p_holm=None)
+    claim = Claim(1, "", "", ())
+    cases = [
+        ((sure, sure), "holds"),
+        ((sure, unsure), "undecided"),
+        ((bad, unsure), "fails"),
+        ((maybe_bad, sure), "undecided"),
+        ((maybe_bad, bad), "fails"),
+        ((sure, absent), "not run"),
+    ]
+    for findings, verdict in cases:
+        assert Entry(claim, findings).after_holm == verdict
+
+
+def test_a_small_difference_is_not_of_note_and_half_a_point_is():
+    assert finding("holds", SMALLEST_OF_NOTE).of_note == "holds"
+    assert finding("holds", 0.0049).of_note == "undecided"
+    assert finding("fails", -0.0049).of_note == "undecided"
+    assert finding("fails", -0.006).of_note == "fails"
+    assert finding("not run").of_note == "not run"
+
+
+def test_fedavg_is_also_compared_without_its_personal_step():
+    """FedAvg is 2 points behind with it, 12 without; PerFed keeps its own."""
+    low = curve(BASE, FEDAVG, as_it_is=[b - 0.1 for b in BASE])
+    high = curve(ahead(0.02, 0), as_it_is=[0.0] * 5)
+    seen = found(high, low)
+    assert seen.difference["mean"] == pytest.approx(0.02)
+    assert seen.as_it_is is not None
+    assert seen.as_it_is["mean"] == pytest.approx(0.12)
+    assert found(high, curve(BASE, LOW)).as_it_is is None  # PerFed-SYN trains for its step
+
+
+def test_without_its_personal_step_fedavg_may_be_better_and_both_sides_may_be_fedavg():
+    ahead_of_both = curve(BASE, FEDAVG, as_it_is=[b + 0.1 for b in BASE])
+    seen = found(curve(ahead(0.02, 0)), ahead_of_both)
+    assert (seen.verdict, seen.verdict_as_it_is) == ("holds", "fails")
+    other = CurveName("exp_1", "MNIST", "FedProxS2")
+    both = found(curve(BASE, other, as_it_is=ahead(0.3, 0)), ahead_of_both).as_it_is
+    assert both is not None
+    assert both["mean"] == pytest.approx(0.2)
+
+
+def test_a_lower_training_loss_holds_by_loss_whatever_the_accuracy_says():
+    low, high = curve(BASE, LOW, losses=[2.0] * 5), curve([b - 0.1 for b in BASE], losses=[1.0, 1.1, 1.0, 1.1, 1.0])
+    seen = found(high, low)
+    assert (seen.verdict, seen.verdict_by_loss) == ("fails", "holds")
+    assert seen.loss is not None
+    assert seen.loss["mean"] == pytest.approx(-0.96)
+    assert found(low, high).verdict_by_loss == "fails"
+    assert found(low, low).verdict_by_loss == "undecided"
+
+
+@pytest.mark.parametrize("gone", [math.nan, math.inf])
+def test_a_seed_that_diverged_leaves_no_loss_and_is_counted(gone):
+    high, low = curve(BASE, losses=[1.0, gone, 1.0, gone, 1.0]), curve(BASE, LOW, losses=[2.0, 2.0, 2.0, gone, 2.0])
+    seen = found(high, low)
+    assert (seen.diverged, seen.verdict_by_loss) == ((2, 1), "undecided")
+    assert seen.loss is not None
+    assert seen.loss["mean"] is None
+
+
+def test_the_mean_loss_is_over_simulated_time():
+    table = pd.DataFrame({"seed": 7, "time_s": [0.0, 3.0, 4.0], "train_loss_personal": [2.0, 6.0, 1.0]})
+    assert mean_loss(table) == {7: pytest.approx(3.0)}
+    assert mean_loss(table.assign(train_loss_personal=[2.0, 6.0, math.inf])) == {7: None}  # at the very end, too
+
+
+def rising(start: float, end: float, which: CurveName = HIGH) -> Curve:
+    table = curve([start] * 5, which)
+    return Curve.of(table.assign(test_accuracy_personal=np.where(table.time_s > 0, end, start)))
+
+
+def test_a_curve_has_learned_when_it_gets_clear_of_its_start_and_the_most_frequent_label():
+    """MNIST's most frequent label is 12 % of what is evaluated."""
+    assert not rising(0.02, 0.139).learned
+    assert rising(0.02, 0.141).learned
+    assert not rising(0.3, 0.319).learned
+    assert rising(0.3, 0.321).learned
+    assert not rising(0.3, math.nan).learned
+
+
+def test_a_comparison_is_about_nothing_if_neither_curve_learned():
+    flat, steep = rising(0.1, 0.1), rising(0.1, 0.9)
+    pairs = [(flat, flat), (flat, steep), (steep, flat), (steep, steep)]
+    seen = [measure(BetterThan(HIGH, LOW), {HIGH: high, LOW: low}).learned for high, low in pairs]
+    assert seen == [False, True, True, True]
+
+
+def test_perfeds2_meets_the_best_fedavg_by_each_measure(tmp_path):
+    """FedAvg-SYN has more over the horizon, FedAvg-ASY ends higher."""
+    rows = []
+    for line, start, end in (
+        ("PerFedS2", 0.5, 0.9),
+        ("FedAvgS2", 0.1, 0.2),
+        ("FedAvg-SYN", 0.6, 0.7),
+        ("FedAvg-ASY", 0.2, 0.95),
+    ):
+        table = curve([start] * 5, CurveName("exp_1", "MNIST", line))
+        rows.append(table.assign(test_accuracy_personal=np.where(table.time_s > 0, end, start)))
+    write(tmp_path, *rows)
+    (best,) = best_fedavg(tmp_path)
+    assert (best.over_horizon[0], best.at_end[0]) == ("FedAvg-SYN", "FedAvg-ASY")
+    assert best.over_horizon[1]["mean"] == pytest.approx(-0.1)
+    assert best.at_end[1]["mean"] == pytest.approx(-0.05)
+    write(tmp_path, *rows[:3])
+    assert best_fedavg(tmp_path) == []  # the best of any mode is not known
 
 
 def test_every_claim_is_about_curves_that_figures_have():

@@ -20,10 +20,33 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from perfeds2.errors import InputError
-from perfeds2.paper.claims import CLAIMS, BetterThan, Claim, CurveName, Entry, Finding, Verdict, ledger
+from perfeds2.paper.claims import (
+    CLAIMS,
+    LEAST_LEARNED,
+    SMALLEST_OF_NOTE,
+    BetterThan,
+    Claim,
+    CurveName,
+    Entry,
+    Finding,
+    Verdict,
+    ledger,
+)
 from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
 from perfeds2.paper.reproduce import command_of, load_figures, open_set
-from perfeds2.report.ledger import counts, ledger_json, ledger_markdown, print_ledger, rule, versus, write_ledger
+from perfeds2.report.ledger import (
+    Ledger,
+    counts,
+    label_of,
+    ledger_json,
+    ledger_markdown,
+    open_ledgers,
+    print_ledger,
+    rule,
+    summary,
+    versus,
+    write_ledger,
+)
 from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
@@ -170,51 +193,128 @@ def test_algorithms_have_their_colours_and_varied_settings_an_ordered_scale():
     assert brightness == sorted(brightness)  # in grey, too
 
 
-def entry(number: int, verdict: Verdict, values=(0.1, 0.12, 0.11), times=(5.0, None), sentence="It is better") -> Entry:
-    comparison = BetterThan(CurveName("exp_1", "MNIST", "PerFedS2"), CurveName("exp_1", "MNIST", "PerFed-SYN"))
-    finding = Finding(comparison, statistic(values), times, verdict)
-    return Entry(Claim(number, sentence, "exp_1", (comparison,)), (finding,), verdict)
+TO_FEDAVG, TO_SYN = (
+    BetterThan(CurveName("exp_1", "MNIST", "PerFedS2"), CurveName("exp_1", "MNIST", line))
+    for line in ("FedAvgS2", "PerFed-SYN")
+)
+
+
+def entry(
+    number: int,
+    verdict: Verdict,
+    values=(0.1, 0.12, 0.11),
+    times=(5.0, None),
+    sentence="It is better",
+    comparison=TO_SYN,
+    **more,
+) -> Entry:
+    finding = Finding(comparison, statistic(values), times, verdict, **more)
+    return Entry(Claim(number, sentence, "exp_1", (comparison,)), (finding,))
 
 
 FOUR = [
-    entry(1, "holds"),
-    entry(2, "fails", (-0.1, -0.12, -0.11)),
-    entry(3, "undecided", (0.1,), (1234.5, 2.0)),
+    entry(1, "holds", p_holm=0.01, loss=statistic([-0.1, -0.12, -0.11, -0.1, -0.12])),
+    entry(2, "fails", (-0.1, -0.12, -0.11), p_holm=0.05, diverged=(2, 0), loss=statistic([None, -0.1, 0.3])),
+    entry(3, "undecided", (0.1,), (1234.5, 2.0), comparison=TO_FEDAVG, as_it_is=statistic([0.2, 0.3, 0.25])),
     entry(4, "not run", (), (None, None)),
 ]
+SMALL = entry(5, "holds", (0.001, 0.0012, 0.0011), p_holm=0.2, learned=False)
+ONE = [Ledger("Table I", FOUR)]
+OTHER = Ledger("tuned", [entry(1, "fails", (-0.2, -0.22, -0.21)), *FOUR[1:3], SMALL])
+TWO = [*ONE, OTHER]
+
+
+def plain(text: str) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+def row_of(lines: list[str], number: int) -> int:
+    (at,) = [at for at, line in enumerate(lines) if line.lstrip().startswith(f"{number}  It is better")]
+    return at
 
 
 def test_the_terminal_shows_difference_times_verdict_and_counts(capsys: pytest.CaptureFixture[str]):
-    print_ledger(FOUR)
+    print_ledger(ONE)
     lines = capsys.readouterr().out.splitlines()
-    for number, shown in enumerate(
-        (
-            ["+11.00 ± 2.48", "5.0 / never", "holds"],
-            ["−11.00 ± 2.48", "fails"],
-            ["+10.00", "1,234.5 / 2.0", "undecided"],
-        ),
-        start=1,
-    ):
-        (line,) = [line for line in lines if line.lstrip().startswith(f"{number} ")]
-        assert all(text in line for text in (*shown, "PerFedS2 vs PerFed-SYN", "exp_1"))
-    assert not [line for line in lines if line.lstrip().startswith("4 ")]  # not run: no more than a count
-    assert "Of 4 claims, 1 holds, 1 fails, 1 is undecided, 1 was not run." in lines
+    shown = {
+        1: ("holds", ["+11.00 ± 2.48", "–", "−0.110 ± 0.012 holds", "5.0 / never"]),
+        2: ("fails", ["−11.00 ± 2.48", "diverged 2 / 0 of 3"]),
+        3: ("undecided", ["+10.00", "+25.00 ± 12.42", "1,234.5 / 2.0"]),
+    }
+    for number, (verdict, numbers) in shown.items():
+        at = row_of(lines, number)
+        assert all(text in lines[at] for text in ("It is better [exp_1]", verdict))
+        assert all(text in lines[at + 1 + (number == 2)] for text in ("PerFedS2 vs", *numbers))
+    assert "not after Holm" in lines[row_of(lines, 2) + 1]
+    assert not [line for line in lines if line.lstrip().startswith("4  It")]  # not run: no more than a count
+    said = "Of 4 claims, 1 holds, 1 fails, 1 is undecided, 1 was not run. After Holm's correction 1 holds, 0 fail;"
+    assert said in " ".join(lines)
     assert max(map(len, lines)) <= 150
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_the_ledger_fits_the_terminal_and_loses_nothing(capsys, on_a_terminal, width: int):
+@pytest.mark.parametrize("width", [60, 80, 110, 120, 200])
+@pytest.mark.parametrize("ledgers", [ONE, TWO], ids=["one", "two"])
+def test_the_ledger_fits_the_terminal_and_loses_nothing(capsys, on_a_terminal, width: int, ledgers: list[Ledger]):
     on_a_terminal(width)
-    print_ledger(FOUR)
-    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert max(map(len, out.splitlines())) <= width
+    print_ledger(ledgers)
+    lines = plain(capsys.readouterr().out)
+    assert max(map(len, lines)) <= width
     if width >= 80:
-        assert all(text in out for text in ("+11.00 ± 2.48", "5.0 / never", "PerFedS2 vs PerFed-SYN", "undecided"))
+        texts = ["+11.00 ± 2.48", "PerFedS2 vs PerFed-SYN", "undecided", "not after Holm"]
+        if len(ledgers) == 1:
+            texts += ["5.0 / never", "−0.110 ± 0.012", "diverged 2 / 0 of 3", "+25.00 ± 12.42"]
+        else:
+            texts += ["Table I", "tuned", "−21.00 ± 2.48", "below 0.5 points", "nothing learned"]
+        assert [text for text in texts if text not in "\n".join(lines)] == []
+
+
+def test_two_ledgers_stand_side_by_side_and_it_is_said_where_they_differ(capsys, on_a_terminal):
+    on_a_terminal(120)
+    print_ledger(TWO)
+    lines = plain(capsys.readouterr().out)
+    at = row_of(lines, 1)
+    assert re.search(r"It is better \[exp_1\] +holds +fails", lines[at])
+    assert re.search(
+        r"PerFedS2 vs PerFed-SYN +\+11.00 ± 2.48 +−21.00 ± 2.48", lines[at + 3]
+    )  # two lines for what it depends on
+    at = row_of(lines, 4)  # run in one of them
+    assert re.search(r"not run +holds", lines[at])
+    assert summary(TWO) == [
+        f"Table I: {summary(ONE)[0]}",
+        f"tuned: {summary([OTHER])[0]}",
+        "1 verdict differs: 1.",
+    ]
+    assert summary([ONE[0], ONE[0]])[2] == "No verdicts differ."
+
+
+def test_the_other_readings_are_counted_and_named_where_they_change_the_verdict():
+    (said,) = summary([Ledger("", [entry(1, "holds", p_holm=0.01), SMALL])])
+    assert said == (
+        "Of 2 claims, 2 hold. After Holm's correction 1 holds, 0 fail; by differences of at least 0.5 points 1 holds, 0 fail; "
+        "if FedAvg gets no personal step 2 hold, 0 fail; by training loss 0 hold, 0 fail."
+    )
+    assert summary([Ledger("", FOUR[2:])]) == ["Of 2 claims, 1 is undecided, 1 was not run."]
+    text = ledger_markdown([Ledger("", [entry(1, "holds", p_holm=0.04), SMALL])])
+    assert "**holds** |" in text
+    assert "**holds**<br>not after Holm<br>below 0.5 points<br>nothing learned |" in text
+
+
+def test_side_by_side_the_other_measures_are_named_where_they_disagree():
+    five = (0.1, 0.12, 0.11, 0.1, 0.12)
+    fedavg = entry(1, "holds", five, comparison=TO_FEDAVG, as_it_is=statistic([-v for v in five]))
+    agrees = entry(1, "holds", five, p_holm=0.01, loss=statistic([-v for v in five]))
+    text = ledger_markdown([Ledger("a", [fedavg]), Ledger("b", [agrees])])
+    assert "| **holds**<br>not after Holm<br>as it is: fails<br>by loss: not run |" in text
+    assert "| **holds** |\n" in text
+    gone = entry(1, "fails", [-v for v in five], p_holm=0.01, diverged=(5, 0), loss=statistic([None] * 5))
+    assert "| **fails**<br>by loss: diverged |" in ledger_markdown([Ledger("a", [gone]), Ledger("b", [gone])])
 
 
 def test_markup_in_a_claim_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]):
-    print_ledger([entry(1, "holds", sentence="[red]x[/red] [link]")])
-    assert "[red]x[/red] [link]" in capsys.readouterr().out
+    print_ledger([Ledger("[bold]", [entry(1, "holds", sentence="[red]x[/red] [link]")])] * 2)
+    out = capsys.readouterr().out
+    assert "[red]x[/red] [link]" in out
+    assert "[bold]: Of 1 claim" in out
 
 
 def test_a_comparison_names_only_what_differs():
@@ -224,31 +324,100 @@ def test_a_comparison_names_only_what_differs():
 
 
 def test_markdown_has_a_row_per_judged_claim_with_the_same_columns():
-    text = ledger_markdown([*FOUR, entry(5, "holds", sentence="a | b")])
+    text = ledger_markdown([Ledger("Table I", [*FOUR, entry(5, "holds", sentence="a | b")])])
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 4  # not that which was not run
-    assert {line.replace("\\|", "").count("|") for line in rows} == {8}
-    assert rows[2] == "| 1 | It is better | exp_1 | PerFedS2 vs PerFed-SYN | +11.00 ± 2.48 | 5.0 / never | **holds** |"
+    assert {line.replace("\\|", "").count("|") for line in rows} == {10}
+    assert rows[2] == (
+        "| 1 | It is better | exp_1 | PerFedS2 vs PerFed-SYN | +11.00 ± 2.48 | – | −0.110 ± 0.012 **holds** | 5.0 / never "
+        "| **holds** |"
+    )
     assert text.endswith("\n")
     assert text.startswith("Of 5 claims, 2 hold,")
 
 
 def test_the_ledger_is_written_tidily_and_as_json(tmp_path: Path):
-    table, written = write_ledger(FOUR, tmp_path)
+    table, written = write_ledger(ONE, tmp_path)
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["verdict"] for row in rows] == ["holds", "fails", "undecided", "not run"]
     assert float(rows[0]["difference"]) == pytest.approx(0.11)
     assert (rows[0]["better_median_time_s"], rows[0]["worse_median_time_s"], rows[3]["difference"]) == ("5.0", "", "")
     read = json.loads(written.read_text(encoding="utf-8"))
-    assert read == json.loads(ledger_json(FOUR))
+    assert read == json.loads(ledger_json(ONE))
     assert read["counts"] == {"holds": 1, "fails": 1, "undecided": 1, "not run": 1}
     assert read["claims"][0]["comparisons"][0]["values"] == [0.1, 0.12, 0.11]
+
+
+def test_two_ledgers_are_written_one_below_the_other_and_as_json_beside(tmp_path: Path):
+    table, written = write_ledger(TWO, tmp_path)
+    read = pd.read_csv(table)
+    assert read.ledger.tolist() == ["Table I"] * 4 + ["tuned"] * 4
+    assert read.after_holm.tolist()[:4] == ["holds", "undecided", "undecided", "not run"]
+    found = [read.better_diverged[1], read.as_it_is_difference[2], read.loss_difference[0]]
+    assert found == pytest.approx([2, 0.25, -0.11])
+    whole = json.loads(written.read_text(encoding="utf-8"))
+    assert (whole["label"], whole["beside"]["label"], whole["verdicts_differ"]) == ("Table I", "tuned", [1])
+    assert whole["beside"]["claims"][0]["verdict"] == "fails"
+    assert whole["smallest_of_note"] == 0.005
+
+
+def test_a_folder_is_called_by_what_was_changed_or_by_its_name(tmp_path: Path):
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    assert label_of(folder) == "Table I"
+    open_set(folder, "paper", {})
+    assert label_of(folder) == "Table I"
+    (folder / "reproduce.toml").write_text('scale = "paper"\n[changes.learning]\nbeta = 0.02\n')
+    assert label_of(folder) == "learning.beta = 0.02"
+    (folder / "reproduce.toml").write_text(
+        'scale = "paper"\n[changes.learning]\nbeta = 0.02\nalpha = 0.005\nbatch = 9\n'
+    )
+    assert label_of(folder) == "tuned"
+    (folder / "reproduce.toml").write_text('scale = "paper"\nspecs = ["tuned.toml"]\n[changes]\n')
+    assert label_of(folder) == "tuned"  # whatever that is, it is not Table I alone
+
+
+def test_ledgers_of_two_folders_are_opened_with_names_that_tell_them_apart(reproduced: Path, tmp_path: Path):
+    folder = shutil.copytree(reproduced, tmp_path / "again")
+    assert [each.label for each in open_ledgers(reproduced)] == ["Table I"]
+    assert [each.label for each in open_ledgers(reproduced, folder)] == [str(reproduced), str(folder)]
+    open_set(folder, "paper", {"learning": {"beta": 0.02}})
+    first, second = open_ledgers(reproduced, folder)
+    assert (first.label, second.label) == ("Table I", "learning.beta = 0.02")
+    assert [each.verdict for each in first.entries] == [each.verdict for each in second.entries]
+    assert [best.place.panel for best in first.bests] == ["MNIST", "CIFAR-100"]
+    quick = shutil.copytree(reproduced, tmp_path / "quick")
+    open_set(quick, "quick", {})
+    with pytest.raises(InputError, match="expected two folders of the same scale"):
+        open_ledgers(folder, quick)
+    with pytest.raises(InputError, match="holds no reproduced figures"):
+        open_ledgers(folder, tmp_path)
+
+
+def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path, tmp_path: Path):
+    folders = [shutil.copytree(reproduced, tmp_path / name) for name in ("out", "tuned")]
+    open_set(folders[0], "paper", {})
+    open_set(folders[1], "paper", {"learning": {"alpha": 0.005, "beta": 0.02, "hessian": "fo"}})
+    command = [sys.executable, "-m", "perfeds2.cli", "reproduce", "--out", folders[0], "--beside", folders[1]]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "tuned: Of 44 claims" in shown
+    assert "No verdicts differ." in shown
+    assert "PerFedS2 against the best FedAvg of any mode (tuned)" in shown
+    assert "tuned: verdict" in (folders[0] / "reproduction.html").read_text(encoding="utf-8")
+    assert set(pd.read_csv(folders[0] / "claims.csv").ledger) == {"Table I", "tuned"}
+    assert not (folders[1] / "claims.csv").exists()
+    markdown = subprocess.run([*command, "--markdown"], capture_output=True, text=True, check=True).stdout
+    assert markdown.startswith("Table I: Of 44 claims")
+    assert "| Table I: verdict |" in markdown
 
 
 def test_the_rule_is_the_one_that_judges():
     assert rule().startswith("A curve is summed up")
     assert "Fewer than five seeds decide nothing" in rule()
+    assert "one test and count once" in rule()
+    assert f"Below {100 * SMALLEST_OF_NOTE:g} points" in rule()
+    assert f"{100 * LEAST_LEARNED:g} points above its start" in rule()
     assert counts([]) == "Of 0 claims, none was looked at."
 
 
@@ -257,7 +426,9 @@ def test_the_page_has_ledger_rule_figures_and_commands(reproduced: Path, tmp_pat
     page = write_page(load_figures(["all"]), folder, "perfeds2 reproduce all --seeds 5 --out here")
     text = page.read_text(encoding="utf-8")
     assert page == folder / "reproduction.html"
-    assert text.count('<th scope="row">') == sum(entry.verdict != "not run" for entry in ledger(folder)) < len(CLAIMS)
+    judged = sum(entry.verdict != "not run" for entry in ledger(folder))
+    best = 2 * 2  # of two data sets, over the horizon and at its end
+    assert text.count('<th scope="row">') == judged + best < len(CLAIMS)
     assert [f'<section id="exp_{number}">' in text for number in range(1, 9)] == [n in (1, 3, 8) for n in range(1, 9)]
     assert counts(ledger(folder)) in text
     assert "<em>undecided</em>" in text

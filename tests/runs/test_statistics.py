@@ -5,8 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perfeds2.runs.statistics import censored_median, mean_and_interval, statistic, time_to_target
+from perfeds2.runs.statistics import censored_median, holm, mean_and_interval, paired_p, statistic, time_to_target
 
 
 def test_the_interval_of_three_seeds_is_students():
@@ -68,3 +70,52 @@ def test_the_time_to_a_target_is_the_first_evaluation_at_or_above_it():
 def test_statistics_need_no_jax():
     code = "import sys, perfeds2.runs.statistics; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("seeds", "table"), [(3, 4.303), (5, 2.776), (20, 2.093)])
+def test_at_the_tables_t_the_p_value_is_a_twentieth(seeds: int, table: float):
+    """Values with deviation 1 around a mean of t standard errors, above 0 or below."""
+    values = np.linspace(-1, 1, seeds)
+    values = values / values.std(ddof=1) + table / np.sqrt(seeds)
+    assert paired_p(values.tolist()) == pytest.approx(0.05, abs=5e-5)
+    assert paired_p((-values).tolist()) == pytest.approx(0.05, abs=5e-5)
+
+
+def test_seeds_that_do_not_differ_at_all_are_certain_or_say_nothing():
+    assert paired_p([0.0] * 5) == 1.0
+    assert paired_p([0.25] * 5) == 0.0
+
+
+@given(st.lists(st.integers(-1000, 1000).map(lambda thousandths: thousandths / 1000), min_size=3, max_size=9))
+def test_p_is_below_a_twentieth_where_the_interval_leaves_out_zero(values: list[float]):
+    result, p = statistic(values), paired_p(values)
+    assert 0 <= p <= 1
+    if abs(p - 0.05) > 1e-9:
+        assert (p < 0.05) == (result["low"] > 0 or result["high"] < 0)
+
+
+def test_holm_by_hand():
+    """Four: 0.01 × 4, 0.02 × 3, 0.03 × 2 (the same as 0.02's), 0.5 × 1. In any order."""
+    assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert holm([0.4, 0.4]) == pytest.approx([0.8, 0.8])
+    assert holm([0.4, 0.9, 0.6]) == [1.0, 1.0, 1.0]
+    assert holm([0.04]) == [0.04]
+    assert holm([]) == []
+
+
+p_values = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.01, 0.05, 1.0]), max_size=12)
+
+
+@given(p_values)
+def test_holm_is_what_its_definition_says(p: list[float]):
+    """Of all p no greater than this one, each times how many there are no smaller than it: the greatest."""
+    slow = [min(1.0, max(each * sum(other >= each for other in p) for each in p if each <= mine)) for mine in p]
+    assert holm(p) == pytest.approx(slow)
+
+
+@given(p_values)
+def test_holm_keeps_the_order_and_lowers_nothing(p: list[float]):
+    adjusted = holm(p)
+    assert all(raw <= new <= 1 for raw, new in zip(p, adjusted, strict=True))
+    in_order = [new for _, new in sorted(zip(p, adjusted, strict=True))]
+    assert in_order == sorted(in_order)

@@ -3,8 +3,9 @@
 import pytest
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
-from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.spec.build import Stage, make_algorithms, make_timelines
+from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
+from perfeds2.spec import build
+from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines
 from perfeds2.spec.fields import spec_from
 
 
@@ -35,6 +36,54 @@ def test_every_learning_setting_reaches_the_learner():
         learner = algorithm.learner
         assert learner.objective == objective
         assert (learner.beta, learner.batch, learner.local_steps, learner.personal_step) == (0.03, 7, 3, 0.02)
+
+
+def test_what_keeps_gradients_stable_reaches_the_learner():
+    settings = {"alpha": 0.02, "clip": 3.0, "inner_clip": 5.0, "hessian_batch": "inner", "hessian": "anneal:9"}
+    _, _, made = algorithms_of(algorithms=["PerFedS2", "Moreau-SYN", "FedAvgS2"], moreau=7.0, **settings)
+    objectives = (PerFed(0.02, "exact", "inner", 5.0, 9), Moreau(0.02, 7.0), FedAvg())
+    assert [each.learner.objective for each in made.values()] == list(objectives)
+    assert {each.learner.clip for each in made.values()} == {3.0}
+    _, _, plain = algorithms_of(algorithms=["PerFedS2", "Moreau-ASY"])
+    assert [each.learner.objective for each in plain.values()] == [PerFed(0.03), Moreau(0.03, 15.0)]
+    assert {each.learner.clip for each in plain.values()} == {None}
+
+
+def test_moreau_is_there_by_name_and_not_unless_named():
+    assert not any("Moreau" in each.text for each in spec_from().algorithms)
+    names = ["Moreau-SYN", "MoreauS2", "Moreau-ASY"]
+    assert [each.text for each in spec_from(algorithms=names).algorithms] == names
+
+
+def test_what_is_not_used_does_not_stand_in_the_spec():
+    learning = spec_from().values()["learning"]
+    assert learning == {
+        "alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1, "proximal": 0.1, "hessian": "exact"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "usual"), [("digits", 0.03), ("cifar100", 0.02)])
+def test_alpha_auto_is_the_tasks_or_one_over_l(task, usual, monkeypatch):
+    """One number for all algorithms and seeds, and the table says which and why."""
+    measured = {"L": 20.0}
+    monkeypatch.setattr(build, "make_task", lambda spec, seed: (spec.task.name.text, spec.cell.ues, seed))
+    monkeypatch.setattr(build, "smoothness_of", lambda _: measured["L"])
+    spec = spec_from(task=task, alpha="auto", ues=4, seeds=[3, 4])
+    build._fitting_alpha.cache_clear()
+    assert alpha_of(spec, "PerFedS2").value == usual  # 1/L is 0.05
+    assert f"the task's {usual:g}, which is not above 1/L (L = 20" in str(alpha_of(spec, "PerFedS2").note)
+    measured["L"] = 81.3
+    assert alpha_of(spec, "PerFedS2").value == usual, "it is measured once"
+    build._fitting_alpha.cache_clear()
+    assert alpha_of(spec, "PerFedS2").value == 0.0123
+    said = f"--alpha auto: 0.0123 = 1/L (L = 81.3 where the pilot looked); the task's {usual:g} is"
+    assert said in str(alpha_of(spec, "PerFedS2").note)
+    for seed in (3, 4):
+        for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+            assert algorithm.learner.personal_step == 0.0123
+            assert algorithm.objective != "PerFed" or algorithm.learner.objective == PerFed(0.0123)
+    build._fitting_alpha.cache_clear()
+    assert alpha_of(spec_from(alpha=0.5), "PerFedS2") == build.Alpha(0.5)
 
 
 def test_who_looks_at_more_samples_has_a_timeline_of_its_own():

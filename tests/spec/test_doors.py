@@ -14,6 +14,7 @@ from perfeds2.spec.fields import SECTIONS, Spec, place_of, put_text, resolve, se
 # As typed behind the flag, none of them the default; and what Python is given.
 TYPED: dict[str, tuple[str, object]] = {
     "task": ("synthetic", "synthetic"),
+    "model": ("mlp", "mlp"),
     "labels_per_ue": ("4", 4),
     "held_out": ("true", True),
     "data_dir": ("somewhere", "somewhere"),
@@ -42,7 +43,11 @@ TYPED: dict[str, tuple[str, object]] = {
     "batch": ("10", 10),
     "local_steps": ("2", 2),
     "proximal": ("0.2", 0.2),
-    "hessian": ("fo", "fo"),
+    "hessian": ("anneal:20", "anneal:20"),
+    "hessian_batch": ("inner", "inner"),
+    "clip": ("2.5", 2.5),
+    "inner_clip": ("5", 5.0),
+    "moreau": ("10", 10.0),
     "algorithms": ("PerFedS2,FedAvg-SYN", ["PerFedS2", "FedAvg-SYN"]),
     "seeds": ("3..5", range(3, 6)),
     "horizon_s": ("7.5", 7.5),

@@ -1,5 +1,6 @@
 """scikit-learn's digits: 1,797 real ones of 8×8 pixels, inside its wheel, so nothing is downloaded."""
 
+import jax
 import numpy as np
 
 from perfeds2.learning.data import Shards
@@ -20,5 +21,6 @@ digits = Recipe(
     "digits",
     MLP((64, 32, 10)),
     digits_data,
+    jax.ShapeDtypeStruct((64,), np.float32),
     defaults={"task": {"labels_per_ue": 2}, "run": {"target_accuracy": 0.95}},  # docs/personalisation.md says why
 )

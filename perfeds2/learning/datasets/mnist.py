@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import jax
+import numpy as np
+
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets.formats import DataBroken, read_idx, times
 from perfeds2.learning.datasets.images import Images, check_labels, shards_of_images
@@ -30,4 +33,10 @@ def read_mnist(files: Sequence[Path]) -> Images:
 
 
 _read_once = lru_cache(maxsize=1)(read_mnist)  # for all seeds: unpacking takes its time
-mnist = Recipe("mnist", MLP((784, 100, 10), input_scale=255), mnist_data, defaults={"run": {"horizon_s": 600.0}})
+mnist = Recipe(
+    "mnist",
+    MLP((784, 100, 10), input_scale=255),
+    mnist_data,
+    jax.ShapeDtypeStruct((784,), np.uint8),
+    defaults={"run": {"horizon_s": 600.0}},
+)

@@ -127,5 +127,6 @@ shakespeare = Recipe(
     "shakespeare",
     LSTM(len(ALPHABET)),
     shakespeare_data,
+    jax.ShapeDtypeStruct((WINDOW,), np.uint8),
     defaults={"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},  # 188: the paper's number
 )

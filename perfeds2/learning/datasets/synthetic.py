@@ -1,6 +1,7 @@
 """Data made on the fly, for any number of UEs."""
 
 import jax
+import jax.numpy as jnp
 
 from perfeds2.learning.data import Generated
 from perfeds2.learning.models.mlp import MLP
@@ -16,5 +17,9 @@ def synthetic_data(ues: int, labels_per_ue: int, seed: int) -> Generated:
 
 
 synthetic = Recipe(
-    "synthetic", MLP((FEATURES, 32, CLASSES)), synthetic_data, defaults={"run": {"target_accuracy": 0.7}}
+    "synthetic",
+    MLP((FEATURES, 32, CLASSES)),
+    synthetic_data,
+    jax.ShapeDtypeStruct((FEATURES,), jnp.float32),
+    defaults={"run": {"target_accuracy": 0.7}},
 )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import jax
@@ -45,6 +45,9 @@ class LeNet:
         side = ((self.side - KERNEL + 1) // 2 - KERNEL + 1) // 2
         sizes = (side * side * self.channels[-1], *self.dense)
         object.__setattr__(self, "head", MLP(sizes, activation=self.activation))
+
+    def with_classes(self, classes: int) -> "LeNet":
+        return replace(self, dense=(*self.dense[:-1], classes))
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Uniform in ±1/√inputs, weights and biases."""

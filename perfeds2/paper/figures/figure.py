@@ -94,19 +94,23 @@ def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[
     return tuple(PanelLine(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
 
 
+def base_of(panel: Panel, scale: Scale) -> dict[str, dict[str, Any]]:
+    """What all curves of a panel have in common."""
+    run = {"horizon_s": HORIZON_S[scale][panel.task], "target_accuracy": TARGET[panel.task]}
+    quick = QUICK.get(panel.task, {}) if scale == "quick" else {}
+    return merged(PAPER, TASK[panel.task], panel.settings, {"run": run}, quick)
+
+
 def spec_of(
     panel: Panel,
     line: PanelLine,
     seeds: tuple[int, ...],
     scale: Scale,
     changes: Values | None = None,
-    tuned: "Mapping[str, Tuned] | None" = None,
+    tuned: Mapping[str, Tuned] | None = None,
 ) -> Spec:
     """Everything that decides one curve. What was tuned goes over the paper's step sizes, ``changes`` come last."""
-    run = {"algorithms": (line.algorithm,), "seeds": seeds, "horizon_s": HORIZON_S[scale][panel.task]}
-    run |= {"target_accuracy": TARGET[panel.task]}
-    quick = QUICK.get(panel.task, {}) if scale == "quick" else {}
-    steps = {"learning": (tuned or {}).get(panel.task, {}).get(line.algorithm, {})}
-    return resolve(
-        merged(PAPER, TASK[panel.task], panel.settings, line.settings, {"run": run}, quick, steps, changes or {})
-    )
+    run = {"algorithms": (line.algorithm,), "seeds": seeds}
+    steps = (tuned or {}).get(panel.task, {}).get(line.algorithm, {})
+    own: Values = {"run": run, "learning": steps}
+    return resolve(merged(base_of(panel, scale), line.settings, own, changes or {}))

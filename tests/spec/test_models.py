@@ -1,0 +1,316 @@
+"""May a model be chosen by its name or be one's own, and is one that does not fit refused before anything is run?"""
+
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from command_line import perfeds2
+
+from perfeds2 import Task, compare, plan, sweep
+from perfeds2.deployment.setup import Setup
+from perfeds2.errors import InputError
+from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.models.lenet import LENET, LENET_RELU
+from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.task import parameters
+from perfeds2.paper.reproduce import load_figures, plan_runs, reproduce
+from perfeds2.runs.folder import open_folder
+from perfeds2.runs.grid import make_grid
+from perfeds2.runs.sweep import open_sweep, read_sweep
+from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
+from perfeds2.spec.fields import as_it_was, read_toml, resolve, spec_from
+
+SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
+FLAGS = ["--ues", "4", "--quorum", "2", "--batch", "4", "--rounds", "3", "--seed", "0", "--quiet"]
+MINE = """
+import jax
+from dataclasses import dataclass
+from perfeds2.learning.models.mlp import MLP
+
+
+@dataclass(frozen=True)
+class Linear:
+    inputs: int
+    classes: int
+
+    def init(self, key):
+        return {"weight": jax.numpy.zeros((self.inputs, self.classes))}
+
+    def __call__(self, params, x):
+        return x @ params["weight"]
+
+
+def deep(inputs, classes):
+    return MLP((inputs, 16, 16, classes))
+
+
+ready = MLP((64, 7, 10))
+
+
+class Changing(Linear):
+    __hash__ = None
+
+
+def listed(inputs, classes):
+    class Listed(Linear):
+        def init(self, key):
+            return [jax.numpy.zeros((self.inputs, self.classes))]
+
+        def __call__(self, params, x):
+            return x @ params[0]
+
+    return Listed(inputs, classes)
+
+
+def nothing(classes):
+    return None
+
+
+def asks(width):
+    return None
+
+
+def fails(inputs):
+    return [][inputs]
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(MINE))
+    return path
+
+
+# ---- by name
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "model"),
+    [
+        ("digits", "mlp", MLP((64, 100, 10))),
+        ("mnist", "mlp", TASKS["mnist"].model),
+        ("cifar100", "lenet5", LENET),
+        ("cifar100", "lenet5-relu", LENET_RELU),
+        ("cifar100", None, LENET),
+        ("shakespeare", "lstm", TASKS["shakespeare"].model),
+        ("shakespeare", "lstm-leaf", LSTM_LEAF),
+        ("shakespeare", None, LSTM()),
+        ("digits", None, MLP((64, 32, 10))),
+    ],
+)
+def test_a_name_is_a_model_made_for_the_task_before_its_data_are_read(task, name, model):
+    spec = spec_from(task=task, model=name)
+    assert model_of(spec) == model
+    assert upload_bits(spec) == 32 * parameters(model)
+    assert make_cell(spec, 0).cycles_per_sample == 100 * parameters(model)
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "sentence"),
+    [
+        ("digits", "lenet5", "whose samples have 64 numbers (float32) and are of 10 classes: TypeError"),
+        (
+            "mnist",
+            "lenet5-relu",
+            "--model lenet5-relu does not fit --task mnist, whose samples have 784 numbers (uint8)",
+        ),
+        ("mnist", "lstm", "and are of 10 classes: it gives 80 logits a sample."),
+        ("cifar100", "lstm-leaf", "and are of 100 classes: it gives 80 logits a sample."),
+        ("shakespeare", "lenet5", "--model lenet5 does not fit --task shakespeare"),
+        ("digits", "lenet", "--model 'lenet' is not known; did you mean lenet5?"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_run(task, model, sentence, tmp_path):
+    with pytest.raises(InputError) as refused:
+        compare(task=task, model=model, out=tmp_path / "run")
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare"],
+        ["run"],
+        ["simulate"],
+        ["simulate", "--payload-bits", "1e5", "--cycles-per-sample", "1e5"],
+        ["plan"],
+        ["sweep", "--grid", "quorum=1,2"],
+        ["federate", "local"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_refuses_it(words, tmp_path, monkeypatch):
+    pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)
+    status, said = perfeds2(*words, "--model", "lstm", "--out", tmp_path / "out")
+    assert (status, said.count("\n")) == (2, 1), said
+    assert "--model lstm does not fit --task digits" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_point_of_a_sweep_that_does_not_fit_is_refused_whichever_it_is(tmp_path):
+    grid = {"model": ["mlp", "lstm"], "quorum": list(range(1, 21))}
+    with pytest.raises(InputError, match="--model lstm does not fit --task digits"):
+        sweep({"task": "digits"}, grid, out=tmp_path / "out", yes=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_chosen_model_is_what_is_trained_swept_and_planned_with(tmp_path):
+    trained = compare(**SMALL, model="mlp", out=tmp_path / "run")
+    assert trained.models["PerFedS2", 0]["dense1.weight"].shape == (64, 100)
+    assert 'model = "mlp"' in (tmp_path / "run" / "spec.toml").read_text()
+    slower, faster = trained.timelines["PerFedS2", 0], compare(**SMALL).timelines["PerFedS2", 0]
+    assert slower.end_s > 2 * faster.end_s  # the clock follows the model
+    swept = sweep(SMALL, {"model": ["mlp"]}, out=tmp_path / "swept", workers=1)
+    assert swept.table.test_accuracy.tolist() == trained.metrics.test_accuracy.tolist()
+    planned = plan(task="digits", model="mlp", ues=4, batch=4, quorums=[2], stalenesses=[4], pilot_rounds=5)
+    assert planned.task == "digits"
+    assert perfeds2("compare", "--resume", tmp_path / "run") == (0, "")
+
+
+# ---- one's own
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("Linear", (64, 10)), ("deep", (64, 16)), ("ready", (64, 7))],
+    ids=["class", "function", "object"],
+)
+def test_an_own_model_is_a_class_a_function_or_an_object_in_a_file(name, shape):
+    spec = spec_from(**SMALL, model=f"mine.py:{name}")
+    task = make_task(spec, 0)
+    assert next(iter(task.model.init(jax.random.key(0)).values())).shape == shape
+    assert task.model is make_task(spec, 1).model is model_of(spec)  # one compiled program for all seeds
+    assert spec.own.keys() == {"mine.py"}
+    assert resolve(spec.values()) == spec
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("file")
+def test_an_own_model_is_trained():
+    by_file, by_object = compare(**SMALL, model="mine.py:Linear"), compare(**SMALL, model=Flat())
+    assert by_file.models["PerFedS2", 0]["weight"].any()
+    assert by_object.metrics.equals(by_file.metrics)
+    assert by_object.spec.unwritten == ["python:Flat"]
+
+
+class Flat:
+    def init(self, key):  # noqa: ARG002 (the interface)
+        return {"weight": jnp.zeros((64, 10))}
+
+    def __call__(self, params, x):
+        return x @ params["weight"]
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Changing", "--model mine.py:Changing has no hash, and programs are compiled for a model; make it a frozen"),
+        ("listed", "does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: its init gives a list, not a dict."),
+        ("nothing", "--model mine.py:nothing gave a NoneType; expected a Model."),
+        ("asks", "--model mine.py:asks asks for width; it may ask for any of inputs, classes, dtype."),
+        ("fails", "--model mine.py:fails: IndexError: list index out of range (mine.py, line "),
+        ("MINE", "has no MINE"),
+    ],
+)  # fmt: skip
+def test_what_is_no_model_is_said_in_a_sentence(name, sentence):
+    with pytest.raises(InputError) as refused:
+        compare(**SMALL, model=f"mine.py:{name}")
+    assert sentence in str(refused.value)
+
+
+def test_an_own_task_takes_another_model_of_as_many_classes():
+    x = np.random.default_rng(0).random((200, 12))
+    task = Task.of_arrays("mine", x, (3 * x[:, 0]).astype(int), ues=4, labels_per_ue=2, seed=0)
+    assert make_task(spec_from(task=task, model="mlp"), 0).model == MLP((12, 100, 3))
+    with pytest.raises(InputError, match="does not fit --task python:Task, whose samples have 12 numbers"):
+        make_task(spec_from(task=task, model="lenet5"), 0)
+
+
+# ---- folders from before models had names
+
+
+def test_a_run_on_cifar100_says_its_model_and_one_that_does_not_had_relu(tmp_path):
+    now = spec_from(task="cifar100", **SMALL)
+    assert 'model = "lenet5"' in now.to_toml()
+    assert spec_from(task="cifar100", model=None, **SMALL) == now
+    before = now.to_toml().replace('model = "lenet5"\n', "")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spec.toml").write_text(before)
+    then = resolve(as_it_was(read_toml(tmp_path / "run" / "spec.toml")))
+    assert model_of(then) == LENET_RELU
+    assert open_folder(tmp_path / "run", then).path == tmp_path / "run"
+    with pytest.raises(InputError, match="already holds a different run"):
+        open_folder(tmp_path / "run", now)
+    for task in ("digits", "mnist", "shakespeare"):
+        assert "model" not in spec_from(task=task).to_toml()
+        assert as_it_was({"task": {"name": task}}) == {"task": {"name": task}}
+
+
+def test_resuming_a_run_from_before_goes_on_with_its_network(tmp_path, monkeypatch):
+    from perfeds2.commands import common
+
+    (tmp_path / "spec.toml").write_text('[task]\nname = "cifar100"\n')
+    monkeypatch.setattr(common, "take_settings", lambda _: (None, [], {}))
+    assert model_of(common.read_spec({}, {}, tmp_path)) == LENET_RELU
+
+
+def test_a_reproduction_does_not_take_runs_of_the_other_network_for_its_own(tmp_path):
+    ours, theirs = (
+        plan_runs(load_figures(["exp_1"]), (0,), "quick", ["cifar100"], changes)
+        for changes in ({}, {"task": {"model": "lenet5-relu"}})
+    )
+    assert {model_of(run.spec) for run in ours} == {LENET}
+    for run in theirs:
+        home = tmp_path / "runs" / run.name
+        home.mkdir(parents=True)
+        (home / "spec.toml").write_text(run.spec.to_toml().replace('model = "lenet5-relu"\n', ""))
+        (home / "summary.json").touch()
+        (home / "metrics.csv").write_text("algorithm,seed\nPerFedS2,0\n")
+    assert len(list(reproduce(load_figures(["exp_1"]), theirs, tmp_path))) == 1  # all of it is there
+    with pytest.raises(InputError, match="none is not a folder"):  # these would have to be run
+        list(reproduce(load_figures(["exp_1"]), ours, tmp_path, data_dir=tmp_path / "none"))
+
+
+def test_a_sweep_on_cifar100_says_its_model_and_one_that_does_not_had_relu(tmp_path):
+    grid = make_grid({"task": {"name": "cifar100"}}, {"quorum": [1, 2]})
+    assert 'model = "lenet5"' in grid.to_toml()
+    (tmp_path / "sweep.toml").write_text(grid.to_toml())
+    assert read_sweep(tmp_path) == grid
+    (tmp_path / "sweep.toml").write_text(grid.to_toml().replace('model = "lenet5"\n', ""))
+    assert {model_of(point.spec) for point in read_sweep(tmp_path).points} == {LENET_RELU}
+    with pytest.raises(InputError, match="already holds a different sweep"):
+        open_sweep(tmp_path, grid)
+    both = make_grid({"task": {"name": "cifar100"}}, {"model": ["lenet5", "lenet5-relu"]})
+    (tmp_path / "sweep.toml").write_text(both.to_toml())
+    assert read_sweep(tmp_path) == both
+
+
+# ---- in a federation
+
+
+def test_a_federation_knows_its_model_by_name(tmp_path):
+    told = Setup.from_texts({"devices": 4, "model": "mlp"})
+    assert told.model() == told.task(0).model == MLP((64, 100, 10))
+    assert Setup.from_toml(told.to_toml()) == told
+    Setup.from_texts({"devices": 4, "task": "cifar100"}).write(tmp_path)
+    assert Setup.read(tmp_path).model() == LENET
+    (tmp_path / "federation.toml").write_text('devices = 4\ntask = "cifar100"\n')  # before models had names
+    assert Setup.read(tmp_path).model() == LENET_RELU
+
+
+def test_a_federation_with_its_own_model_takes_no_other(tmp_path):
+    pytest.importorskip("flwr")
+    status, said = perfeds2("federate", "local", "--model", "mlp", "--app-module", "a.py", "--out", tmp_path / "out")
+    assert (status, said.count("\n")) == (2, 1), said
+    assert "--model mlp and --app-module were both given; the module has a model of its own." in said
