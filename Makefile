@@ -6,7 +6,7 @@ DEV := .venv/.installed-dev
 
 .PHONY: run test test-quick test-slow mutate audit lint bench format clean
 
-run: $(CORE)  ## the default comparison: nine algorithms, one cell
+run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
 
 test: $(DEV)  ## the whole test suite

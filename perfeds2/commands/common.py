@@ -116,8 +116,8 @@ def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[s
     """The spec file, the assignments and the flags that were given."""
     spec_file, assignments = given.pop("spec"), given.pop("set_") or []
     names = ["seed", *(each.keyword for each in settings())]
-    flags = {name: value for name in names if (value := given.pop(name, None)) is not None}
-    flags = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items()}
+    flags = {name: value for name in names if (value := given.pop(name, None)) not in (None, ())}
+    flags = {name: ",".join(value) if isinstance(value, list | tuple) else value for name, value in flags.items()}
     return spec_file, assignments, flags
 
 

@@ -230,7 +230,7 @@ class Setting:
         if self.kind is not None:
             text = text.replace("{names}", ", ".join(self.kind.table()))
         of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
-        others = ", ".join(f"{name}: {own[self.key]:g}" for name, own in of_tasks.items() if self.key in own)
+        others = ", ".join(f"{name}: {own[self.key]}" for name, own in of_tasks.items() if self.key in own)
         default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 

@@ -75,7 +75,7 @@ def test_a_curve_that_two_figures_show_is_one_run():
         ("exp_1", "PerFedS2"),
         ("exp_4", "A = 2"),  # the same cell, quorum and data
     ]
-    algorithms = [str(run.spec.run.algorithms[0]) for run in (first, second, third)]
+    algorithms = [str(run.spec.algorithms[0]) for run in (first, second, third)]
     assert algorithms == ["PerFedS2", "FedAvgS2", "PerFedS2"]
     assert (second.spec.protocol.quorum, third.spec.protocol.quorum) == (2, 3)
     assert len({first.name, second.name, third.name}) == 3
@@ -222,7 +222,7 @@ def test_every_figure_of_the_paper_is_a_valid_spec(scale):
         assert (spec.cell.ues, spec.cell.power_w, spec.cell.bandwidth_hz) == (ues, 0.01, 1e6)
         assert (spec.learning.alpha, spec.learning.beta) == ((0.02, 0.06) if task == "cifar100" else (0.03, 0.07))
         assert spec.run.horizon_s == tables.HORIZON_S[scale][task]
-        assert {line.algorithm for _, _, line in run.curves} == set(map(str, spec.run.algorithms))
+        assert {line.algorithm for _, _, line in run.curves} == set(map(str, spec.algorithms))
 
 
 def test_the_varied_settings_are_the_papers():

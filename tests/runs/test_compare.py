@@ -2,6 +2,7 @@
 
 import csv
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from perfeds2.spec.fields import InputError, resolve
 from perfeds2.timeline.file import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
-NINE = {"algorithms": [f"{objective}{mode}" for objective in ("FedAvg", "FedProx", "PerFed") for mode in ("-SYN", "S2", "-ASY")]}  # fmt: skip
+NINE: dict[str, Any] = {"algorithms": [f"{objective}{mode}" for objective in ("FedAvg", "FedProx", "PerFed") for mode in ("-SYN", "S2", "-ASY")]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

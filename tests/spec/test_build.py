@@ -50,9 +50,9 @@ def test_what_keeps_gradients_stable_reaches_the_learner():
 
 
 def test_moreau_is_there_by_name_and_not_unless_named():
-    assert not any("Moreau" in each.text for each in spec_from().run.algorithms)
+    assert not any("Moreau" in each.text for each in spec_from().algorithms)
     names = ["Moreau-SYN", "MoreauS2", "Moreau-ASY"]
-    assert [each.text for each in spec_from(algorithms=names).run.algorithms] == names
+    assert [each.text for each in spec_from(algorithms=names).algorithms] == names
 
 
 def test_what_is_not_used_does_not_stand_in_the_spec():
