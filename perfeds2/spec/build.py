@@ -15,7 +15,7 @@ What is the user's own is called with what it names of what is known here:
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -98,8 +98,12 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     if inspect.isclass(given) or not isinstance(given, Model):
         given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
     model = _expect(given, Model, "--model", named)
-    if not isinstance(model, Hashable):
-        raise InputError(f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass.")
+    try:
+        hash(model)
+    except TypeError as error:
+        raise InputError(
+            f"{flag} cannot be compiled for ({error}); make it a frozen dataclass, with tuples for lists."
+        ) from None
     try:
         shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
         why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"

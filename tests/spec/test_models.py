@@ -53,6 +53,9 @@ class Changing(Linear):
     __hash__ = None
 
 
+of_a_list = MLP([64, 7, 10])
+
+
 def listed(inputs, classes):
     class Listed(Linear):
         def init(self, key):
@@ -213,7 +216,8 @@ class Flat:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Changing", "--model mine.py:Changing has no hash, and programs are compiled for a model; make it a frozen"),
+        ("Changing", "--model mine.py:Changing cannot be compiled for (unhashable type: 'Changing'); make it a frozen dataclass"),
+        ("of_a_list", "--model mine.py:of_a_list cannot be compiled for (unhashable type: 'list'); make it a frozen dataclass, with tuples"),
         ("listed", "does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: its init gives a list, not a dict."),
         ("nothing", "--model mine.py:nothing gave a NoneType; expected a Model."),
         ("asks", "--model mine.py:asks asks for width; it may ask for any of inputs, classes, dtype."),
