@@ -53,7 +53,7 @@ class Changing(Linear):
     __hash__ = None
 
 
-of_a_list = MLP([64, 7, 10])
+of_a_list = Linear(64, [10])
 
 
 def listed(inputs, classes):
