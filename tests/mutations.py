@@ -344,7 +344,7 @@ MUTATIONS = [
         (
             'why = "" if shape == (classes,) else',
             'why = "" if shape else',
-            "test_a_model_that_does_not_fit_is_refused_before_anything_is_run",
+            "test_a_model_that_does_not_fit_is_refused_in_a_sentence",
         ),
     ),
     *of(

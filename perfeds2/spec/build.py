@@ -110,9 +110,13 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
     if inspect.isclass(given) or not isinstance(given, Model):
         given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
-    model: Model = _expect(given, Model, "--model", named)
-    if not isinstance(given, Hashable):
-        raise InputError(f"{flag} has no hash, and programs are compiled for a model; make it a frozen dataclass.")
+    model = _expect(given, Model, "--model", named)
+    try:
+        hash(model)
+    except TypeError as error:
+        raise InputError(
+            f"{flag} cannot be compiled for ({error}); make it a frozen dataclass, with tuples for lists."
+        ) from None
     try:
         shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
         why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
