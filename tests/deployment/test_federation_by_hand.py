@@ -284,9 +284,8 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     assert summary["algorithms"][0]["rounds"]["mean"] == 6
     weights, _ = load_arrays(out / "model.safetensors")
     assert weights.keys() == SETUP.first_params().keys()
-    everybody = evaluate(
-        TASK, {name: jnp.asarray(values) for name, values in weights.items()}, SETUP.spec.learning.alpha
-    )
+    alpha = SETUP.algorithm.learner.personal_step
+    everybody = evaluate(TASK, {name: jnp.asarray(values) for name, values in weights.items()}, alpha)
     first, *_, last = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
     said = dict(zip(first, last, strict=True))
     assert [float(said[name]) for name in METRICS] == pytest.approx(

@@ -112,6 +112,7 @@ def sampled(batches, most=None):
     return personal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [None, 0.05, 100.0])
 def test_with_the_inner_batch_the_update_is_the_gradient_of_one_sampled_loss(small, most):
     params, (x, y) = small
@@ -137,6 +138,7 @@ def test_the_inner_clip_on_a_parabola_by_hand():
     np.testing.assert_allclose(first_order["w"], [2.7, 2.4], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_clipped_step_takes_the_hessian_of_its_own_batch_unless_told(small):
     """(I − αH₂J₀)v: J from the inner gradient, H from the third batch."""
     params, (x, y) = small
@@ -236,6 +238,7 @@ def test_another_number_needs_no_new_compilation(monkeypatch):
     assert len(calls) == traced > 0
 
 
+@pytest.mark.slow
 def test_trainings_with_other_numbers_go_together_and_get_their_own():
     points = [EvaluationPoint(LINE.rounds, LINE.end_s)]
 

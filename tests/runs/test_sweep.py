@@ -23,9 +23,9 @@ from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.report.sweep import StandingLines, board, draw_chart, print_failures, print_sweep, write_chart
 from perfeds2.runs import sweep as module
-from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Started, WaitingLine, open_crew
+from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, Started, WaitingLine, open_crew
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
-from perfeds2.runs.sweep import FACTS, Standing, load_sweep, make_assignments, read_sweep, run_sweep, sweep
+from perfeds2.runs.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
 from perfeds2.runs.worker import work
 from perfeds2.spec.fields import nested
 
@@ -294,7 +294,7 @@ def test_points_trained_together_get_what_they_get_alone():
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
     both, alone = (make_assignments(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
     shares = []
-    ours = [result for point in work(both[0].specs, shares.append)["results"] for result in point]
+    ours = [result for point in work(both[0].specs, None, shares.append)["results"] for result in point]
     theirs = [work(job.specs)["results"][0][0] for job in alone]
     assert [result["seed"] for result in ours] == [result["seed"] for result in theirs] == [0, 1, 0, 1]
     for mine, other in zip(ours, theirs, strict=True):

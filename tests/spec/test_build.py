@@ -1,10 +1,18 @@
 """Do the settings reach the objects that a spec stands for?"""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
+from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
+from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines
 from perfeds2.spec.fields import spec_from
 
@@ -84,6 +92,22 @@ def test_alpha_auto_is_the_tasks_or_one_over_l(task, usual, monkeypatch):
             assert algorithm.objective != "PerFed" or algorithm.learner.objective == PerFed(0.0123)
     build._fitting_alpha.cache_clear()
     assert alpha_of(spec_from(alpha=0.5), "PerFedS2") == build.Alpha(0.5)
+
+
+@pytest.mark.slow
+def test_the_pilots_smoothness_is_between_that_of_the_first_weights_and_the_analytic_bound():
+    """Softmax regression: no Hessian exceeds ½·mean‖(x, 1)‖²; at the first weights it is formed whole."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 3)), np.arange(80) % 2
+    task = Task.of_arrays("two", x, y, ues=2, labels_per_ue=2, seed=0, model=MLP((3, 2)))
+    first, unravel = ravel_pytree(task.model.init(jax.random.key(0)))
+    xs, ys = stacked_samples(task)
+    at_first = [
+        np.linalg.norm(jax.hessian(lambda w: cross_entropy(task.model, unravel(w), x, y))(first), 2)  # noqa: B023
+        for x, y in zip(map(jnp.asarray, xs), map(jnp.asarray, ys), strict=True)
+    ]
+    bound = 0.5 * ((xs**2).sum(2) + 1).mean(1).max()
+    assert 0.99 * max(at_first) <= smoothness_of(task) <= bound
 
 
 def test_who_looks_at_more_samples_has_a_timeline_of_its_own():
