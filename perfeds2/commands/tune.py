@@ -14,7 +14,7 @@ LEAVES_OUT = ("seeds", "seed", "rounds", "eval_every_s", "held_out", "stop_when_
 
 
 def tune(
-    search: list[str] | None = flag("--search", "A learning setting and the values to try, beta=0.02,0.07,0.2, or of one algorithm, PerFedS2.alpha=0.01,0.03. Repeatable; all combinations are tried. (default: alpha and beta, from a ninth to 9 and 27 times what the task has)", "NAME=VALUES", **PANEL),
+    search: list[str] | None = flag("--search", "A learning setting and the values to try, beta=0.02,0.07,0.2, or of one algorithm, PerFedS2.alpha=0.01,0.03. Repeatable; all combinations are tried. (default: alpha and beta, from a third and a ninth to 27 times what the task has)", "NAME=VALUES", **PANEL),
     tuning_seeds: int = flag("--tuning-seeds", "On how many seeds; they are none that an evaluation uses.", "N", 2, **PANEL),
     rungs: int = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end.", "N", 3, **PANEL),
     figure: str | None = flag("--figure", "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.", "NAME", **PANEL),

@@ -43,7 +43,7 @@ def print_tuning(tuning: "Tuning") -> None:
     console.print(for_terminal(Table(heads, rows)))
     console.print(
         "[dim]Personalised accuracy on data held out of the UEs' training part, mean over simulated time. "
-        "Before: the settings that were there, where they came as far. * at the edge of what was searched.[/dim]"
+        "Before: with the settings of the task or spec. * at the edge of what was searched.[/dim]"
     )
     for line in edge_notes(tuning):
         console.print(f"Note: {line}")

@@ -1,7 +1,8 @@
 """Which step sizes suit each algorithm?
 
 Every algorithm is tried with every combination of the settings that are searched, first for a short simulated time; the
-better third goes on three times as long, and so on up to the horizon (successive halving). What counts is the mean over
+better third goes on three times as long, and so on up to the horizon (successive halving); what the task has by itself
+goes along for comparison. What counts is the mean over
 simulated time of the personalised accuracy on a validation part that is held out of the UEs' training data: the test
 part is never looked at. The seeds are none that an evaluation has unless it asks for them.
 """
@@ -34,7 +35,7 @@ from perfeds2.spec.names import refuse_while_loading
 if TYPE_CHECKING:
     import pandas as pd
 
-FACTORS = {"alpha": (1 / 9, 1 / 3, 1, 3, 9), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # searched, of what the task has
+FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # searched, of what the task has
 FIRST_SEED = 1_000_000  # tuning seeds start here
 EVALUATIONS = 20  # of one training
 KEPT = 3  # one of so many goes on, for so many times as long
@@ -61,6 +62,12 @@ class Search:
     def candidates(self, algorithm: str) -> list[Settings]:
         axes = self.axes[algorithm]
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+    def usual(self, algorithm: str) -> int | None:
+        """Which candidate is what the algorithm has without tuning, if that is searched."""
+        now = self.spec.learning_of(algorithm)
+        same = (all(getattr(now, key) == value for key, value in each.items()) for each in self.candidates(algorithm))
+        return next((number for number, is_usual in enumerate(same) if is_usual), None)
 
     def spec_of(self, algorithm: str, settings: Settings, rung: int) -> Spec:
         """One training of the search."""
@@ -243,7 +250,10 @@ def _standing(path: Path, search: Search, algorithm: str) -> Standing | None:
         if None in scores.values():
             return rung, candidates
         ranked = sorted(candidates, key=lambda each: -(scores[each[0]] or 0.0))  # of equals, who was listed first
-        candidates = ranked[: _kept(len(ranked))]
+        kept, usual = ranked[: _kept(len(ranked))], search.usual(algorithm)
+        if len(kept) > 2 and usual is not None and usual not in [number for number, _ in kept]:
+            kept[-1] = next(each for each in ranked if each[0] == usual)  # so that one sees what tuning is worth
+        candidates = kept
     return None
 
 
@@ -385,18 +395,17 @@ def _best(path: Path, search: Search, algorithm: str) -> Best:
     last, seeds = search.rungs - 1, search.seeds
     candidates = list(enumerate(search.candidates(algorithm)))
     number, settings = max(candidates, key=lambda each: _score(path, last, algorithm, each[0], seeds) or -1.0)
-    axes, now = search.axes[algorithm], search.spec.learning_of(algorithm)
+    axes, usual = search.axes[algorithm], search.usual(algorithm)
     edges = [
         key
         for key, listed in axes.items()
         if len(listed) > 2 and isinstance(listed[0], int | float) and settings[key] in (listed[0], listed[-1])
     ]
-    before = [place for place, each in candidates if all(getattr(now, key) == value for key, value in each.items())]
     return Best(
         algorithm,
         settings,
         _statistic(path, last, algorithm, number, seeds),
-        _statistic(path, last, algorithm, before[0], seeds) if before else None,
+        None if usual is None else _statistic(path, last, algorithm, usual, seeds),
         tuple(edges),
     )
 
