@@ -65,8 +65,8 @@ class Search:
 
     def usual(self, algorithm: str) -> int | None:
         """Which candidate is what the algorithm has without tuning, if that is searched."""
-        now = self.spec.learning_of(algorithm)
-        same = (all(getattr(now, key) == value for key, value in each.items()) for each in self.candidates(algorithm))
+        now = dict(self.spec.learning_of(algorithm))
+        same = (all(now[key] == value for key, value in each.items()) for each in self.candidates(algorithm))
         return next((number for number, is_usual in enumerate(same) if is_usual), None)
 
     def spec_of(self, algorithm: str, settings: Settings, rung: int) -> Spec:
