@@ -1,6 +1,7 @@
 """What did a tuning find, and what does the landscape around it look like?"""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,8 @@ def edge_notes(tuning: "Tuning") -> list[str]:
     for best in tuning.best:
         for key in best.edges:
             listed, value = tuning.search.axes[best.algorithm][key], best.settings[key]
-            side, further = ("smallest", value / 3) if value == listed[0] else ("largest", value * 3)
+            less = max(1, value // 3) if isinstance(value, int) else value / 3
+            side, further = ("smallest", less) if value == listed[0] else ("largest", value * 3)
             notes.append(
                 f"{best.algorithm}: {key} = {value:g} is the {side} that was tried; the best may lie beyond it: "
                 f"--search {best.algorithm}.{key}={','.join(f'{each:g}' for each in sorted({value, further}))} and so on."
@@ -81,22 +83,24 @@ def write_landscape(tuning: "Tuning") -> list[Path]:
     of the first rung, which all went through; who came to the last has its accuracy there written in.
     """
     table: Any = tuning.table
-    numeric = [
-        key
-        for key in dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes)
-        if key in table and pd.api.types.is_numeric_dtype(table[key]) and table[key].nunique() > 1
-    ]
-    if table.empty or not numeric:
+    keys = {name: _numeric(axes) for name, axes in tuning.search.axes.items()}
+    if table.empty or not any(keys.values()):
         return []
-    return drawing.write_figures(tuning.path, lambda: {"tune": _draw(tuning, table, numeric[:2])})
+    return drawing.write_figures(tuning.path, lambda: {"tune": _draw(tuning, table, keys)})
 
 
-def _draw(tuning: "Tuning", table: Any, keys: list[str]) -> Figure:
+def _numeric(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The first two settings of an algorithm that are numbers, and several."""
+    numbers = [key for key, listed in axes.items() if all(isinstance(each, int | float) for each in listed)]
+    return [key for key in numbers if len(axes[key]) > 1][:2]
+
+
+def _draw(tuning: "Tuning", table: Any, keys_of: Mapping[str, list[str]]) -> Figure:
     names = list(tuning.search.axes)
     rows = math.ceil(len(names) / ACROSS)
     figure = drawing.new_figure(1.9 * rows + 0.3, drawing.PAGE_IN)
     axes = figure.subplots(rows, min(ACROSS, len(names)), squeeze=False)
-    means = table.groupby(["algorithm", "rung", *keys, "number"], as_index=False)["accuracy_mean"].mean()
+    means = table.groupby(["algorithm", "rung", "number"], as_index=False)["accuracy_mean"].mean()
     first, last = (means[means["rung"] == rung] for rung in (1, tuning.search.rungs))
     high = 100 * float(first["accuracy_mean"].max())
     image = None
@@ -105,7 +109,8 @@ def _draw(tuning: "Tuning", table: Any, keys: list[str]) -> Figure:
             each.axis("off")
             continue
         name, best = names[place], tuning.best[place]
-        own, through = (part[part["algorithm"] == name] for part in (first, last))
+        keys, settings = keys_of[name], pd.DataFrame(tuning.search.candidates(name))
+        own, through = (part[part["algorithm"] == name].join(settings, on="number") for part in (first, last))
         drawing.name_panel(each, name)
         each.grid(False)
         if len(keys) == 2:
@@ -118,7 +123,7 @@ def _draw(tuning: "Tuning", table: Any, keys: list[str]) -> Figure:
             each.plot(*(at[key](best.settings[key]) for key in reversed(keys)), **CIRCLE)
             each.set_xlabel(keys[1])
             each.set_ylabel(keys[0])
-        else:
+        elif len(keys) == 1:
             values = own.groupby(keys[0])["accuracy_mean"].max()
             each.plot(range(len(values)), 100 * values.to_numpy(), marker="o", markersize=3)
             each.set_xticks(range(len(values)), [f"{value:g}" for value in values.index])

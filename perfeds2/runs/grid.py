@@ -114,9 +114,8 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
         place = place_of(name, "something a grid can vary")
         if place == ("run", "algorithms"):
             raise InputError("--grid algorithms: every point runs all algorithms; name them with --algorithms instead.")
-        one = isinstance(given, str) or callable(given) or not isinstance(given, Iterable)
-        listed = tuple(map(_plain, [given] if one else given))
-        if not listed or any(value is None for value in listed):
+        tried = values_of(given)
+        if not tried or any(value is None for value in tried):
             raise InputError(f"--grid {name} is empty or has an empty value; give at least one value.")
         algorithm, _, key = place[1].rpartition(".")
         inner = values.get(EACH, {}).get(algorithm) if place[0] == EACH else values.get(place[0])
@@ -125,17 +124,23 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
         if place == SEEDS:
             if seeds is not None:
                 raise InputError("--grid seed and --grid seeds are the same setting; give one of them.")
-            seeds = listed
+            seeds = tried
             continue
         if place in [axis.place for axis in axes]:
             raise InputError(f"--grid {name} is given twice; put all its values into one.")
-        axes.append(Axis(name_of(place), place, listed))
+        axes.append(Axis(name_of(place), place, tried))
     if seeds is not None:
         put(values, *SEEDS, list(seeds))
     count = math.prod(len(axis.values) for axis in axes) * len(seeds or ())
     if count > MOST_RUNS:
         raise InputError(f"this grid has {count:,} runs; a sweep takes at most {MOST_RUNS:,}, so split it.")
     return _resolve_points(values, axes)
+
+
+def values_of(given: Any) -> tuple[Any, ...]:
+    """The values of an axis; a single one is a list of it."""
+    many = isinstance(given, Iterable) and not (isinstance(given, str) or callable(given))
+    return tuple(map(_plain, given if many else [given]))
 
 
 def _plain(value: Any) -> Any:
@@ -160,9 +165,15 @@ def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
             raise InputError(f"--grid {axis.name} has a value twice; give each once: {', '.join(used)}.")
         axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
     first = points[0].spec.model_dump(mode="json")
+    for axis in axes:
+        if axis.place[0] == EACH:
+            algorithm, _, key = axis.place[1].rpartition(".")
+            del first[EACH][algorithm][key]
     base = {  # as the spec reads it: a flag's text becomes a number
         section: {
-            key: first[section][key] for key in inner if (section, key) != SEEDS and first[section][key] is not None
+            key: read
+            for key in inner
+            if (section, key) != SEEDS and (read := first[section].get(key)) is not None and read != {}
         }
         for section, inner in values.items()
         if section != "own"

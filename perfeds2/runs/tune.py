@@ -11,8 +11,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +22,16 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.runs.crew import Assignment, Crew, StandingWatch, crew_here, do_all, open_crew
+from perfeds2.learning.task import Recipe
+from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew_here, do_all, open_crew
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
+from perfeds2.runs.grid import values_of
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.worker import Result
-from perfeds2.spec.build import alpha_of
+from perfeds2.spec.build import alpha_of, check_model, settings_name
 from perfeds2.spec.fields import EACH, LearningSpec, Spec, nested, place_of, put, read_toml, resolve
-from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.names import Named, refuse_while_loading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,11 @@ class Search:
         assert self.spec.run.horizon_s is not None
         return [self.spec.run.horizon_s / KEPT**more for more in reversed(range(self.rungs))]
 
+    @property
+    def named(self) -> dict[str, Named]:
+        """The algorithms, by the names their settings are given under."""
+        return {settings_name(named) or named.text: named for named in self.spec.algorithms}
+
     def candidates(self, algorithm: str) -> list[Settings]:
         axes = self.axes[algorithm]
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
@@ -71,10 +77,11 @@ class Search:
 
     def spec_of(self, algorithm: str, settings: Settings, rung: int) -> Spec:
         """One training of the search."""
-        values, horizon_s = deepcopy(self.base), self.horizons_s[rung]
+        values, horizon_s = _copied(self.base), self.horizons_s[rung]
+        values[EACH] = {name: own for name, own in values.get(EACH, {}).items() if name == algorithm}
         put(values, "task", "held_out", True)
         run = {
-            "algorithms": [algorithm],
+            "algorithms": [self.named[algorithm]],
             "seeds": list(self.seeds),
             "horizon_s": horizon_s,
             "eval_every_s": horizon_s / EVALUATIONS,
@@ -90,8 +97,29 @@ class Search:
         search = {name: {key: list(values) for key, values in axes.items()} for name, axes in self.axes.items()}
         own = {"own": self.spec.own} if self.spec.own else {}
         return tomli_w.dumps(
-            {"seeds": list(self.seeds), "rungs": self.rungs, "search": search, "base": self.base | own}
+            {
+                "seeds": list(self.seeds),
+                "rungs": self.rungs,
+                "search": search,
+                "base": _as_read(self.base, self.spec) | own,
+            }
         )
+
+
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values of one's own; what stands in them (somebody's Task, say) is the same."""
+    return {name: _copied(inner) if isinstance(inner, Mapping) else inner for name, inner in values.items()}
+
+
+def _as_read(values: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+    """What was given, as the spec has it: a flag's text becomes a number."""
+    read = spec.values()
+    kept = {
+        section: {key: read[section][key] for key in inner if key in read[section]}
+        for section, inner in values.items()
+        if section != EACH
+    }
+    return {section: inner for section, inner in (kept | {EACH: read.get(EACH, {})}).items() if inner}
 
 
 @dataclass(frozen=True)
@@ -118,7 +146,7 @@ class Tuning:
         """A row per algorithm, rung, setting and seed."""
         import pandas as pd
 
-        return pd.read_csv(self.path / "tune.csv")
+        return pd.read_csv(self.path / "tune.csv", float_precision="round_trip")
 
 
 def tune(
@@ -155,7 +183,7 @@ def make_search(
     values: Mapping[str, Any], search: Mapping[str, Iterable[Any]], *, seeds: int = 2, rungs: int = 3
 ) -> Search:
     """What is to be tried, checked before anything runs."""
-    base: dict[str, Any] = deepcopy({section: inner for section, inner in values.items() if section != "own"})
+    base = _copied({section: inner for section, inner in values.items() if section != "own"})
     spec = resolve(values)
     if spec.run.horizon_s is None:
         raise InputError(f"--rounds {spec.run.rounds}: tune compares in simulated time; give --horizon-s instead.")
@@ -163,7 +191,7 @@ def make_search(
         raise InputError(f"--rungs must be from 1 to 6, got {rungs}.")
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, got {seeds}.")
-    names = [named.text for named in spec.algorithms]
+    names = _tunable(spec)
     common: dict[str, tuple[Any, ...]] = {}
     own: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, given in search.items():
@@ -172,11 +200,14 @@ def make_search(
         if section not in ("learning", EACH) or (algorithm and algorithm not in names):
             known = ", ".join(LearningSpec.model_fields)
             raise InputError(f"--search {name} cannot be tuned; expected one of {known}, or such as {names[0]}.beta.")
-        listed = tuple(dict.fromkeys(given))
-        if not listed:
-            raise InputError(f"--search {name} is empty; give at least one value.")
-        (own.setdefault(algorithm, {}) if algorithm else common)[key] = listed
-    axes = {name: _values(spec, name, common | own.get(name, {}) if search else {}) for name in names}
+        tried = values_of(given)
+        if not tried or any(value is None for value in tried):
+            raise InputError(f"--search {name} is empty or has an empty value; give at least one value.")
+        axes_of = own.setdefault(algorithm, {}) if algorithm else common
+        if key in axes_of:
+            raise InputError(f"--search {name} is given twice; put all its values into one.")
+        axes_of[key] = tried
+    axes = {name: _values(spec, name, common | own.get(name, {})) for name in names}
     made = Search(base, spec, axes, tuple(FIRST_SEED + number for number in range(seeds)), rungs)
     count = sum(len(made.candidates(name)) for name in names) * seeds
     if count > MOST_TRIALS:
@@ -186,15 +217,30 @@ def make_search(
     return made
 
 
+def _tunable(spec: Spec) -> list[str]:
+    """The algorithms' names; refuses one that takes no settings."""
+    names: list[str] = []
+    for named in spec.algorithms:
+        name = settings_name(named)
+        if name is None:
+            raise InputError(
+                f"--algorithms {named} brings its own settings, so nothing of it can be tuned; leave it out."
+            )
+        if name in names:
+            raise InputError(f"--algorithms has {name} twice; give each its own name.")
+        names.append(name)
+    return names
+
+
 def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The values to try, as a spec reads them; around what the algorithm has now where nothing was asked."""
     if not asked:
         now = {"alpha": alpha_of(spec, algorithm).value, "beta": spec.learning_of(algorithm).beta}
         asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
     found: dict[str, tuple[Any, ...]] = {}
-    for key, listed in asked.items():
-        tried = [resolve({"learning": {key: value}}).values()["learning"].get(key) for value in listed]
-        found[key] = tuple(sorted(set(tried)) if all(isinstance(each, int | float) for each in tried) else tried)
+    for key, given in asked.items():
+        tried = dict.fromkeys(resolve({"learning": {key: value}}).values()["learning"][key] for value in given)
+        found[key] = tuple(sorted(tried) if all(isinstance(each, int | float) for each in tried) else tried)
     return found
 
 
@@ -202,28 +248,39 @@ def run_search(
     search: Search,
     path: Path,
     *,
-    on: str = "processes",
+    on: str | Callable[[Path], Crew] = "processes",
     workers: int | None = None,
     retries: int = 2,
     watch: StandingWatch | None = None,
     yes: bool = False,
 ) -> Tuning:
     """Try what the folder does not have yet, rung by rung, and write what was found."""
+    if isinstance(on, str):
+        check_crew(on, workers)
+    if isinstance(
+        search.spec.task.name.value, Recipe
+    ):  # an own one would have to be made here, and the GPU is for the workers
+        check_model(search.spec)
+        last = search.rungs - 1
+        refuse_days([search.spec_of(name, search.candidates(name)[0], last) for name in search.axes], yes=yes)
     claim_folder(path, "tuning", search.to_toml(), lambda: read_search(path).to_toml(), search.spec.unwritten)
     with alone(path):
         for folder in (path, *(path / "trials").glob("*")):
             clear_unfinished(folder)
-        refuse_days(
-            [search.spec_of(name, search.candidates(name)[0], search.rungs - 1) for name in search.axes], yes=yes
-        )
         log = path / "workers.log"
         standings = {name: _standing(path, search, name) for name in search.axes}
         if any(standing is not None for standing in standings.values()):
-            crew = crew_here() if search.spec.unwritten else open_crew(on, workers, log)
-            _climb(path, search, standings, crew, retries, watch)
+            _climb(path, search, standings, _crew(search, on, workers, log), retries, watch)
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
         return _written(path, search)
+
+
+def _crew(search: Search, on: str | Callable[[Path], Crew], workers: int | None, log: Path) -> Crew:
+    """Who does it. What is written down nowhere cannot be told to another process, so it is done in this one."""
+    if search.spec.unwritten:
+        return crew_here()
+    return open_crew(on, workers, log) if isinstance(on, str) else on(log)
 
 
 def read_search(path: Path) -> Search:
@@ -232,8 +289,12 @@ def read_search(path: Path) -> Search:
     if not known.exists():
         raise InputError(f"{path} holds no tuning (no tune.toml); give the folder of one that was started.")
     values = read_toml(known)
-    asked = {f"{name}.{key}": listed for name, axes in values.get("search", {}).items() for key, listed in axes.items()}
-    return make_search(values.get("base", {}), asked, seeds=len(values.get("seeds", ())), rungs=values.get("rungs", 0))
+    try:
+        asked = {f"{name}.{key}": listed for name, axes in values["search"].items() for key, listed in axes.items()}
+        base, seeds, rungs = dict(values["base"]), len(values["seeds"]), int(values["rungs"])
+    except (LookupError, AttributeError, TypeError, ValueError):
+        raise InputError(f"{known} is not what tune writes; start anew in another folder.") from None
+    return make_search(base, asked, seeds=seeds, rungs=rungs)
 
 
 # ---- rung by rung
@@ -253,7 +314,7 @@ def _standing(path: Path, search: Search, algorithm: str) -> Standing | None:
         kept, usual = ranked[: _kept(len(ranked))], search.usual(algorithm)
         if len(kept) > 2 and usual is not None and usual not in [number for number, _ in kept]:
             kept[-1] = next(each for each in ranked if each[0] == usual)  # so that one sees what tuning is worth
-        candidates = kept
+        candidates = sorted(kept, key=lambda each: each[0])
     return None
 
 
@@ -278,7 +339,7 @@ def _climb(
         return jobs
 
     def keep(job: Assignment, results: Sequence[Sequence[Result]]) -> list[Assignment]:
-        algorithm = job.specs[0].algorithms[0].text
+        algorithm = job.shape
         rung = next(rung for rung, each in enumerate(search.horizons_s) if each == job.specs[0].run.horizon_s)
         _save(path, rung, job, results)
         waiting[algorithm] -= 1
@@ -324,8 +385,8 @@ def _file(path: Path, rung: int, algorithm: str, number: int) -> Path:
 
 
 def _save(path: Path, rung: int, job: Assignment, results: Sequence[Sequence[Result]]) -> None:
-    for number, spec, of_seeds in zip(job.points, job.specs, results, strict=True):
-        file = _file(path, rung, spec.algorithms[0].text, number)
+    for number, of_seeds in zip(job.points, results, strict=True):
+        file = _file(path, rung, job.shape, number)
         file.parent.mkdir(parents=True, exist_ok=True)
         kept = {
             str(result["seed"]): {
@@ -345,8 +406,9 @@ def _load(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[in
     """What came out of one candidate, by seed; None if it has not been tried, or its file is damaged."""
     try:
         found = json.loads(_file(path, rung, algorithm, number).read_text(encoding="utf-8"))
-        return [{key: float(found[str(seed)][key]) for key in ("mean", "end")} for seed in seeds]
-    except (OSError, ValueError, LookupError, TypeError):
+        read = [{key: float(found[str(seed)][key]) for key in ("mean", "end")} for seed in seeds]
+        return read if all(0 <= share <= 1 for each in read for share in each.values()) else None
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
 
 
@@ -366,19 +428,14 @@ def _written(path: Path, search: Search) -> Tuning:
     table = pd.DataFrame(_rows(path, search))
     write_text(path / "tune.csv", table.to_csv(index=False, lineterminator="\n"))
     best = tuple(_best(path, search, name) for name in search.axes)
-    values = deepcopy(search.base)
-    put(values, "run", "algorithms", list(search.axes))
-    for key in ("seeds", "eval_every_s"):
-        values["run"].pop(key, None)  # an evaluation has its own
+    values = _copied(search.base)
+    put(values, "run", "algorithms", list(search.named.values()))
+    for section, key in (("run", "seeds"), ("run", "eval_every_s"), ("task", "held_out")):
+        values.get(section, {}).pop(key, None)  # an evaluation has its own
     for each in best:
         for key, value in each.settings.items():
             put(values, EACH, f"{each.algorithm}.{key}", value)
-    plain = {section: inner for section, inner in resolve(values).values().items() if section in values}
-    kept = {
-        section: inner if section == EACH else {key: inner[key] for key in values[section] if key in inner}
-        for section, inner in plain.items()
-    }
-    write_text(path / "tuned.toml", tomli_w.dumps({section: inner for section, inner in kept.items() if inner}))
+    write_text(path / "tuned.toml", tomli_w.dumps(_as_read(values, resolve(values))))
     return Tuning(path, search, best)
 
 
@@ -394,20 +451,28 @@ def _rows(path: Path, search: Search) -> Iterator[dict[str, Any]]:
 def _best(path: Path, search: Search, algorithm: str) -> Best:
     last, seeds = search.rungs - 1, search.seeds
     candidates = list(enumerate(search.candidates(algorithm)))
-    number, settings = max(candidates, key=lambda each: _score(path, last, algorithm, each[0], seeds) or -1.0)
+    scores = {number: _score(path, last, algorithm, number, seeds) for number, _ in candidates}
+    through = {number: score for number, score in scores.items() if score is not None}
+    best = max(through, key=lambda number: through[number])  # of equals, who was listed first
+    settings = candidates[best][1]
     axes, usual = search.axes[algorithm], search.usual(algorithm)
     edges = [
         key
         for key, listed in axes.items()
-        if len(listed) > 2 and isinstance(listed[0], int | float) and settings[key] in (listed[0], listed[-1])
+        if len(listed) > 2 and isinstance(listed[0], int | float) and _is_edge(settings[key], listed)
     ]
     return Best(
         algorithm,
         settings,
-        _statistic(path, last, algorithm, number, seeds),
-        None if usual is None else _statistic(path, last, algorithm, usual, seeds),
+        _statistic(path, last, algorithm, best, seeds),
+        _statistic(path, last, algorithm, usual, seeds) if usual in through else None,
         tuple(edges),
     )
+
+
+def _is_edge(value: float, listed: Sequence[Any]) -> bool:
+    """Whether there are values beyond it: below a step size of 0, or one local step, there are none."""
+    return value == listed[-1] or (value == listed[0] and value > isinstance(value, int))
 
 
 def _statistic(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> dict[str, Any]:

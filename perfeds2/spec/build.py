@@ -223,19 +223,25 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     """The spec's algorithms in a stage."""
     algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
     names = [algorithm.name for algorithm in algorithms]
-    made = [a.name for a, named in zip(algorithms, spec.algorithms, strict=True) if _takes_settings(named.value)]
+    made = [settings_name(named) for named in spec.algorithms]
     lost = next((name for name in spec.each if name not in ALGORITHMS and name not in made), None)
     if lost is not None:
-        why = "it brings its own" if lost in names else did_you_mean(lost, [*made, *ALGORITHMS])
-        raise InputError(f"settings for {lost} were given, but nothing of that name takes any; {why}.")
+        why = "it brings its own" if lost in names else did_you_mean(lost, [*filter(None, made), *ALGORITHMS])
+        raise InputError(
+            f"settings for {lost} were given, but nothing of that name takes any; {why}{'' if why.endswith('?') else '.'}"
+        )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"--algorithms has {twice} twice; give each its own name.")
     return algorithms
 
 
-def _takes_settings(own: Any) -> bool:
-    return isinstance(own, Combination) or hasattr(own, "batches")
+def settings_name(named: Named) -> str | None:
+    """Under which name an algorithm gets settings of its own, ``--beta MineS2=0.02``; None if it brings all with it."""
+    own = named.value
+    if hasattr(own, "batches"):  # an objective, or a class of such
+        return algorithm_name((own if inspect.isclass(own) else type(own)).__name__, "S2")
+    return named.text if isinstance(own, Combination) else None
 
 
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
@@ -248,9 +254,9 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     make: Any
     if isinstance(own, Algorithm):
         return own
-    if hasattr(own, "batches"):  # an objective, or a class of such
-        make, kind = (own, own) if inspect.isclass(own) else (lambda: own, type(own))
-        name, own = algorithm_name(kind.__name__, "S2"), Combination(make, "S2")
+    if hasattr(own, "batches"):
+        make = own if inspect.isclass(own) else lambda: named.value
+        name, own = str(settings_name(named)), Combination(make, "S2")
     if not isinstance(own, Combination):
         made = call(own, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _expect(made, Algorithm, "--algorithms", named)

@@ -309,20 +309,23 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
     for name, value in flags.items():
         section, key = place_of(name)
         if section == "learning":
-            for algorithm, own in _by_algorithm(value):
+            for algorithm, own in _by_algorithm(name, value):
                 put(values, *((EACH, f"{algorithm}.{key}") if algorithm else (section, key)), own)
         else:
             put(values, section, key, [value] if name == "seed" else value)
 
 
-def _by_algorithm(value: Any) -> Iterable[tuple[str, Any]]:
+def _by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
     """What a learning setting is for whom: ``0.07,PerFed-ASY=0.02``, or a dictionary; nobody's name is everybody's."""
     if isinstance(value, Mapping):
         return [("" if name == "*" else str(name), own) for name, own in value.items()]
     if not isinstance(value, str) or "=" not in value:
         return [("", value)]
     parts = [part.strip().rpartition("=") for part in value.split(",")]
-    return [(algorithm.strip(), own.strip()) for algorithm, _, own in parts]
+    found = [(algorithm.strip(), own.strip()) for algorithm, _, own in parts]
+    if len({algorithm for algorithm, _ in found}) < len(found):
+        raise InputError(f"--{flag.replace('_', '-')} {value} has a value for the same algorithm twice; give one.")
+    return found
 
 
 def put_text(values: dict[str, Any], assignment: str) -> None:
@@ -450,10 +453,13 @@ def _own_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
     """What an algorithm has otherwise, checked. Somebody's own may have any name; that is known when they are made."""
     known = ALGORITHM.table()
     if algorithm not in known and not any(named.source for named in spec.run.algorithms or ()):
+        hint = did_you_mean(algorithm, known)
         raise InputError(
-            f"settings for {algorithm} were given, which is no algorithm; {did_you_mean(algorithm, known)}."
+            f"settings for {algorithm} were given, which is no algorithm; {hint}{'' if hint.endswith('?') else '.'}"
         )
     given = spec.each[algorithm]
+    if nothing := [key for key, value in given.items() if value is None]:  # which no file could say
+        raise InputError(f"for {algorithm}: {nothing[0]} is None; give a value, or leave it to the others.")
     try:
         learning = validated(Spec, {"learning": dict(spec.learning) | given}).learning
     except InputError as error:
