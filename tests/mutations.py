@@ -196,7 +196,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "spec/fields.py",
+        "spec/resolve.py",
         "spec/test_own.py",
         (
             "if spec.own.get(source, digest) != digest:",
@@ -205,7 +205,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "spec/fields.py",
+        "spec/resolve.py",
         "spec/test_doors.py",
         (
             'if flags.get("seed") is not None and flags.get("seeds") is not None:',
@@ -214,7 +214,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "spec/fields.py",
+        "spec/resolve.py",
         "spec/test_spec.py",
         ("round(ues / 4)", "ues // 4", "test_the_quorum_defaults_to_a_quarter"),
         ("if quorum > ues:", "if quorum > ues + 1:", "test_bad_values_get_one_sentence_with_flag_value_and_range"),
@@ -348,7 +348,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "spec/fields.py",
+        "spec/resolve.py",
         "spec/test_models.py",
         (
             '"task": {"model": "lenet5-relu", **task}',

@@ -12,7 +12,7 @@ from typer.main import get_command
 from perfeds2.cli import app
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
 from perfeds2.spec.build import check
-from perfeds2.spec.fields import resolve
+from perfeds2.spec.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

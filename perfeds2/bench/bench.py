@@ -21,7 +21,7 @@ from perfeds2.bench.joint import joint_group
 from perfeds2.bench.replay import replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import Group, Hear, Result
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 GROUPS: dict[str, Group] = {
     "replay": replay_group,

@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import Setting, as_it_was, put, put_flags, put_text, read_toml, resolve, settings
+from perfeds2.spec.fields import Setting, settings
+from perfeds2.spec.resolve import as_it_was, put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
     from perfeds2.runs.execute import Progress

@@ -61,7 +61,7 @@ def reproduce(
         from perfeds2.paper.reproduce import reproduce as run_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger
         from perfeds2.report.ledger_files import write_ledger
-        from perfeds2.spec.fields import put_text, resolve
+        from perfeds2.spec.resolve import put_text, resolve
 
         if not names and not (claims or markdown or beside):
             raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")

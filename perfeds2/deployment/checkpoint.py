@@ -13,8 +13,8 @@ from perfeds2.deployment.federation import Device, Federation
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.transport import Arrays
 from perfeds2.deployment.validate import form_of
+from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
-from perfeds2.spec.fields import InputError
 
 NAME = "federation"
 TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them

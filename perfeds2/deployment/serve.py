@@ -8,10 +8,10 @@ from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Transport
+from perfeds2.errors import InputError
 from perfeds2.runs.comparison import Comparison, write_results
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.summary import summarise
-from perfeds2.spec.fields import InputError
 
 STATUS_EVERY_S = 0.5
 

@@ -20,8 +20,9 @@ from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
-from perfeds2.spec.fields import Spec, as_it_was, put, resolve, validated
+from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Kind
+from perfeds2.spec.resolve import as_it_was, put, resolve, validated
 
 FILE = "federation.toml"
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]

@@ -20,7 +20,8 @@ from perfeds2.files import clear_unfinished, write_text
 from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Tuned, Values, spec_of
 from perfeds2.runs.folder import Folder, alone, open_folder
-from perfeds2.spec.fields import Spec, as_it_was, read_toml, resolve
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from perfeds2.runs.execute import Progress, ProgressWatch
 from perfeds2.runs.folder import alone, open_folder
 from perfeds2.spec.build import alpha_of
 from perfeds2.spec.build import check as check_spec
-from perfeds2.spec.fields import Spec, nested, put, resolve
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.theory.constants import Constants
 
 RUN = {"algorithms": [PERSONAL], "seeds": [0]}  # what a plan is for, unless told otherwise

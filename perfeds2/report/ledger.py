@@ -29,7 +29,7 @@ from perfeds2.paper.figures.figure import TARGET
 from perfeds2.paper.reproduce import load_curves
 from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal
 from perfeds2.report.terminal import console as open_console
-from perfeds2.spec.fields import read_toml
+from perfeds2.spec.resolve import read_toml
 
 WIDE = 110  # columns a terminal needs for everything side by side
 LONGEST_LABEL = 30

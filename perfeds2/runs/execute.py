@@ -34,8 +34,9 @@ from perfeds2.spec.build import (
     model_of,
     what_the_clock_sees,
 )
-from perfeds2.spec.fields import Spec, spec_from
+from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import blaming, refuse_while_loading
+from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.timeline import Timeline
 
 DAY_S = 86_400.0

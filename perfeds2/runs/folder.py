@@ -22,7 +22,8 @@ from safetensors.numpy import save
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
-from perfeds2.spec.fields import Spec, as_it_was, read_toml, resolve
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
 FILES = {"run": "spec.toml", "sweep": "sweep.toml", "tuning": "tune.toml"}  # what says whose folder it is

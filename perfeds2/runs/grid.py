@@ -12,7 +12,8 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import EACH, SEEDS, Spec, name_of, place_of, put, resolve, take
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, resolve, take
 
 MOST_RUNS = 100_000
 MODEL = ("task", "model")

@@ -35,8 +35,9 @@ from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS, Result
 from perfeds2.spec.build import check_model
-from perfeds2.spec.fields import LearningSpec, Spec, as_it_was, nested, read_toml
+from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.resolve import as_it_was, nested, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,8 +30,9 @@ from perfeds2.runs.grid import values_of
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.worker import Result
 from perfeds2.spec.build import alpha_of, check_model, settings_name
-from perfeds2.spec.fields import EACH, LearningSpec, Spec, nested, place_of, put, read_toml, resolve
+from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import Named, refuse_while_loading
+from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
 
 if TYPE_CHECKING:
     import pandas as pd

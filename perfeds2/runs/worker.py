@@ -38,7 +38,7 @@ def work(
     """
     try:
         from perfeds2.runs.execute import execute_all
-        from perfeds2.spec.fields import resolve
+        from perfeds2.spec.resolve import resolve
 
         share = None if watch is None else lambda now: watch(now.share)
         resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]

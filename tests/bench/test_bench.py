@@ -17,11 +17,11 @@ from perfeds2.bench.joint import WAYS, joint_group
 from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, numpy_replay, random_tasks, replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
+from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, replay
-from perfeds2.spec.fields import InputError
 
 pytestmark = pytest.mark.slow
 

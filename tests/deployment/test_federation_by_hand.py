@@ -16,12 +16,12 @@ from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
+from perfeds2.errors import InputError
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import alone, load_arrays
-from perfeds2.spec.fields import InputError
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.timeline import Timeline
 

@@ -12,7 +12,7 @@ from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 

@@ -16,7 +16,7 @@ from perfeds2.learning.datasets.plays import WHOLE, WINDOW, Role, count_roles, r
 from perfeds2.learning.datasets.shakespeare import ALPHABET, Windows, letters, shakespeare_data
 from perfeds2.learning.datasets.sources import DataMissing, find
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.spec.fields import resolve
+from perfeds2.spec.resolve import resolve
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ import pytest
 
 from perfeds2.allocation.schedule import deficit, longest_gap
 from perfeds2.allocation.shares import equal_shares
+from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.network.cell import Cell
 from perfeds2.planning import options as options_module
@@ -23,7 +24,8 @@ from perfeds2.planning.plan import make_plan
 from perfeds2.planning.plan import plan as plan_from_python
 from perfeds2.report.plan import print_plan, write_plan
 from perfeds2.runs.folder import alone
-from perfeds2.spec.fields import InputError, Spec, resolve
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import resolve
 from perfeds2.theory.constants import Constants
 
 SMALL: dict[str, Any] = {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 10}}

@@ -19,7 +19,8 @@ from perfeds2.errors import InputError
 from perfeds2.runs import execute
 from perfeds2.spec import build
 from perfeds2.spec.build import ALGORITHMS
-from perfeds2.spec.fields import SECTIONS, Spec, put_text, read_toml, resolve, settings
+from perfeds2.spec.fields import SECTIONS, Spec, settings
+from perfeds2.spec.resolve import put_text, read_toml, resolve
 
 PLACES = [(each.section, each.key) for each in settings()]
 GOOD = resolve({}).to_toml().encode()

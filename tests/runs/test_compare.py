@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
+from perfeds2.errors import InputError
 from perfeds2.runs import checkpoint as module
 from perfeds2.runs.folder import load_arrays, open_folder
-from perfeds2.spec.fields import InputError, resolve
+from perfeds2.spec.resolve import resolve
 from perfeds2.timeline.file import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}

@@ -8,7 +8,7 @@ from perfeds2.learning.task import parameters
 from perfeds2.runs import execute
 from perfeds2.runs.execute import refuse_days
 from perfeds2.spec.build import model_of
-from perfeds2.spec.fields import spec_from
+from perfeds2.spec.resolve import spec_from
 
 RUN = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 5, "algorithms": ["FedAvgS2"]}
 

@@ -7,7 +7,7 @@ from perfeds2.runs import checkpoint, execute
 from perfeds2.runs.comparison import load_comparison
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec import build
-from perfeds2.spec.fields import spec_from
+from perfeds2.spec.resolve import spec_from
 
 pytestmark = pytest.mark.slow
 

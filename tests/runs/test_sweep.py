@@ -27,7 +27,7 @@ from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, 
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
 from perfeds2.runs.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
 from perfeds2.runs.worker import work
-from perfeds2.spec.fields import nested
+from perfeds2.spec.resolve import nested
 
 TABLES = ("sweep.csv", "sweep_summary.csv")
 SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}

@@ -14,7 +14,7 @@ from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines
-from perfeds2.spec.fields import spec_from
+from perfeds2.spec.resolve import spec_from
 
 
 def algorithms_of(**settings):

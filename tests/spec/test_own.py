@@ -12,8 +12,8 @@ from perfeds2 import Cell, Learner, PerFed, Protocol, compare, equal_share, plan
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_cell, make_task, make_timelines
-from perfeds2.spec.fields import read_toml, resolve, spec_from
 from perfeds2.spec.names import blaming
+from perfeds2.spec.resolve import read_toml, resolve, spec_from
 
 MINE = """
 import jax
@@ -348,7 +348,7 @@ def test_shares_that_are_none_are_refused(tmp_path, monkeypatch, returned):
 
 
 def test_a_script_that_does_not_guard_its_work_is_no_place_to_load_from(tmp_path):
-    script = "from perfeds2.spec.fields import spec_from\ndef policy(uplink): pass\n{}print(spec_from(bandwidth=policy).unwritten)"
+    script = "from perfeds2.spec.resolve import spec_from\ndef policy(uplink): pass\n{}print(spec_from(bandwidth=policy).unwritten)"
     for guard, said in (("", "['python:policy']"), ("if __name__ == '__main__': ", "[]")):
         (tmp_path / "script.py").write_text(script.format(guard))
         done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)

@@ -4,7 +4,8 @@ import pytest
 
 from perfeds2.errors import InputError
 from perfeds2.spec.build import ALGORITHMS, protocol_of
-from perfeds2.spec.fields import put_text, read_toml, resolve, settings
+from perfeds2.spec.fields import settings
+from perfeds2.spec.resolve import put_text, read_toml, resolve
 
 
 def test_the_nine_algorithms_have_the_papers_names():

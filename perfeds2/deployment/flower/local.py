@@ -14,9 +14,9 @@ from perfeds2.deployment.flower.site import Site, read_json
 from perfeds2.deployment.processes import Place, Processes, is_alive, marked
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ShowStatus, read_status
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import Folder, open_folder
-from perfeds2.spec.fields import InputError
 
 SERVER = "superlink"
 STARTS_WITHIN_S = 60.0

@@ -14,7 +14,7 @@ import tomli_w
 
 from perfeds2.deployment.flower.credentials import Credentials, device_name
 from perfeds2.deployment.setup import Setup
-from perfeds2.spec.fields import InputError
+from perfeds2.errors import InputError
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 ANSWERS_WITHIN_S = 120.0

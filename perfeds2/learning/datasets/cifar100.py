@@ -95,7 +95,7 @@ cifar100 = Recipe(
     cifar100_data,
     jax.ShapeDtypeStruct((3072,), np.uint8),
     defaults={
-        "task": {"labels_per_ue": 5, "model": "lenet5"},  # a spec says which: it was another once (spec/fields.py)
+        "task": {"labels_per_ue": 5, "model": "lenet5"},  # a spec says which: it was another once (spec/resolve.py)
         "learning": {"alpha": 0.02, "beta": 0.06},  # Table I
         "run": {"horizon_s": 2000.0, "target_accuracy": 0.5},
     },

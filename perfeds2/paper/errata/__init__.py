@@ -7,9 +7,9 @@ what ``errata_markdown`` returns, and ``perfeds2 errata N`` prints one of them.
 import textwrap
 from collections.abc import Sequence
 
+from perfeds2.errors import InputError
 from perfeds2.paper.errata import radio, rounds, theory
 from perfeds2.paper.errata.erratum import Erratum, Numbers, load_errata
-from perfeds2.spec.fields import InputError
 
 PROSE, ERRATA = load_errata(radio.NUMBERS | rounds.NUMBERS | theory.NUMBERS)
 FIRST_NEW = 16

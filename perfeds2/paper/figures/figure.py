@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from perfeds2.spec.fields import Spec, resolve
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import resolve
 
 Scale = Literal["quick", "paper"]
 Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec

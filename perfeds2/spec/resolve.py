@@ -1,0 +1,320 @@
+"""How do flags, texts, keywords and nested values become a spec? What is wrong with them is said in one sentence."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from perfeds2.errors import InputError, did_you_mean
+from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, sections_of, settings, settings_of
+from perfeds2.spec.names import Named
+from perfeds2.spec.values import ALGORITHM, CELL, TASK
+
+SEEDS = ("run", "seeds")
+EACH = "each"  # the section of what one algorithm has otherwise: [each.PerFed-ASY]
+
+
+def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
+    """Section and key of a setting, by its flag, as a keyword, or as section.key."""
+    plain, places = name.replace("-", "_"), {each.keyword: (each.section, each.key) for each in settings()}
+    if plain == "seed":
+        return SEEDS
+    if plain in places:
+        return places[plain]
+    section, _, key = name.partition(".")
+    if section in SECTIONS and key in SECTIONS[section].model_fields:
+        return section, key
+    algorithm, _, key = name.removeprefix(f"{EACH}.").rpartition(".")
+    if algorithm and key.replace("-", "_") in LearningSpec.model_fields:
+        return EACH, f"{algorithm}.{key.replace('-', '_')}"
+    known = ["seed", *(each.name for each in settings()), *(f"{each.section}.{each.key}" for each in settings())]
+    hint = did_you_mean(name, known)
+    raise InputError(
+        f"{name} is not {what}; {hint if hint.endswith('?') else 'expected the name of a flag, such as quorum, or section.key.'}"
+    )
+
+
+def name_of(place: tuple[str, str]) -> str:
+    """What a setting is called in tables and as a keyword; one algorithm's: PerFed-ASY.beta."""
+    if place[0] == EACH:
+        return place[1]
+    return next(each.keyword for each in settings() if (each.section, each.key) == place)
+
+
+def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
+    """Set one value in nested values."""
+    inner = values.setdefault(section, {})
+    if not isinstance(inner, dict):
+        raise InputError(f"{section} must be a section, [{section}], got {inner!r}.")
+    algorithm, dot, own = key.rpartition(".")
+    if section == EACH and dot:
+        put(inner, algorithm, own, value)
+    else:
+        inner[key] = value
+
+
+def take(values: Mapping[str, Any], section: str, key: str) -> Any:
+    """One value of nested values."""
+    algorithm, dot, own = key.rpartition(".")
+    return values[section][algorithm][own] if section == EACH and dot else values[section][key]
+
+
+def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    """Set what flags or keywords say. ``seed`` is a single seed, so it cannot stand beside ``seeds``."""
+    if flags.get("seed") is not None and flags.get("seeds") is not None:
+        raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
+    for name, value in flags.items():
+        section, key = place_of(name)
+        if section == "learning":
+            for algorithm, own in _by_algorithm(name, value):
+                put(values, *((EACH, f"{algorithm}.{key}") if algorithm else (section, key)), own)
+        else:
+            put(values, section, key, [value] if name == "seed" else value)
+
+
+def _by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """What a learning setting is for whom: ``0.07,PerFed-ASY=0.02``, or a dictionary; nobody's name is everybody's."""
+    if isinstance(value, Mapping):
+        return [("" if name == "*" else str(name), own) for name, own in value.items()]
+    if not isinstance(value, str) or "=" not in value:
+        return [("", value)]
+    parts = [part.strip().rpartition("=") for part in value.split(",")]
+    found = [(algorithm.strip(), own.strip()) for algorithm, _, own in parts]
+    if len({algorithm for algorithm, _ in found}) < len(found):
+        raise InputError(f"--{flag.replace('_', '-')} {value} has a value for the same algorithm twice; give one.")
+    return found
+
+
+def put_text(values: dict[str, Any], assignment: str) -> None:
+    """Set one value from ``section.key=value``, the value as a flag takes it or as TOML writes it."""
+    path, equals, text = assignment.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise InputError(f"--set takes section.key=value, got {assignment!r}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, KeyError, RecursionError):
+        value = text.strip()
+    put(values, section, key, value)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
+    sections = {name for name, value in settings.items() if isinstance(value, Mapping) and name in Spec.model_fields}
+    values: dict[str, Any] = {name: deepcopy(dict(settings[name])) for name in sections}
+    put_flags(values, {name: _as_list(value) for name, value in settings.items() if name not in sections})
+    return values
+
+
+def _as_list(value: Any) -> Any:
+    """Ranges, arrays and generators as lists; NumPy's numbers as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    many = isinstance(value, Iterable) and not isinstance(value, str | Mapping) and not callable(value)
+    return [_as_list(each) for each in value] if many else value
+
+
+def spec_from(**settings: Any) -> Spec:
+    """A spec from Python: ``spec_from(task="digits", ues=20, cell={"layout": "equal"}, bandwidth=my_policy)``."""
+    return resolve(nested(settings))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The nested values of a spec file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"--spec {path} does not exist.") from None
+    except IsADirectoryError:
+        raise InputError(f"--spec {path} is a folder; expected a TOML file such as {path / 'spec.toml'}.") from None
+    except (ValueError, OSError, RecursionError) as error:  # TOML's and Unicode's errors are ValueErrors
+        raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
+
+
+def as_it_was(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested values that a run wrote into its folder, with what went without saying then.
+
+    Models have names since cifar100 is learned with LeNet-5 as published. It names its model; a run that does not is
+    older, and its network had ReLU and max-pooling.
+    """
+    task = written.get("task")
+    if not isinstance(task, Mapping) or task.get("name") != "cifar100":
+        return dict(written)
+    return {**written, "task": {"model": "lenet5-relu", **task}}
+
+
+# ---- from values to a spec
+
+HORIZON_S = 30.0
+MOST_EVALUATIONS = 1_000_000
+
+
+Sections = TypeVar("Sections", bound=Section)
+
+
+def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
+    """Nested values as a model that is made of sections. Errors are one sentence naming the flag."""
+    try:
+        return model.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise InputError(_sentence(error.errors()[0], sections_of(model))) from None
+
+
+def resolve(values: Mapping[str, Any]) -> Spec:
+    """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
+    spec = validated(Spec, _with_defaults(values))
+    ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
+    if cell.distance_m is not None and len(cell.distance_m) != ues:
+        raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
+    quorum = max(1, round(ues / 4)) if protocol.quorum is None else protocol.quorum
+    if quorum > ues:
+        raise InputError(f"--quorum must be from 1 to the number of UEs, {ues} (--ues), got {quorum}.")
+    if isinstance(protocol.shares, tuple) and len(protocol.shares) != ues:
+        raise InputError(f"--shares has {len(protocol.shares)} numbers, but there are {ues} UEs (--ues).")
+    if run.rounds is not None and run.horizon_s is not None:
+        raise InputError(f"--horizon-s {run.horizon_s:g} and --rounds {run.rounds} were both given; give one of them.")
+    horizon_s = HORIZON_S if run.rounds is None and run.horizon_s is None else run.horizon_s
+    if horizon_s is not None and run.eval_every_s is not None and horizon_s / run.eval_every_s > MOST_EVALUATIONS:
+        raise InputError(
+            f"--eval-every-s {run.eval_every_s:g} over {horizon_s:g} s (--horizon-s) is more than {MOST_EVALUATIONS} "
+            f"evaluations; evaluate less often."
+        )
+    if horizon_s is not None and run.eval_every_s is None:
+        run = run.model_copy(update={"eval_every_s": horizon_s / 60})
+    spec = spec.model_copy(update={"each": {name: own for name in spec.each if (own := _own_settings(spec, name))}})
+    filled = {
+        "algorithms": run.algorithms or usual_algorithms(spec),
+        "horizon_s": horizon_s,
+        "seeds": tuple(dict.fromkeys(run.seeds)),
+    }
+    return spec.model_copy(
+        update={
+            "protocol": protocol.model_copy(update={"quorum": quorum}),
+            "run": run.model_copy(update=filled),
+            "own": _own_files(spec),
+        }
+    )
+
+
+def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
+    """What is compared where nobody says: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
+
+    def is_usual(name: str) -> bool:
+        several_steps = spec.learning_of(name).local_steps > 1
+        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and several_steps)
+
+    return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
+
+
+def _own_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
+    """What an algorithm has otherwise, checked. Somebody's own may have any name; that is known when they are made."""
+    known = ALGORITHM.table()
+    if algorithm not in known and not any(named.source for named in spec.run.algorithms or ()):
+        hint = did_you_mean(algorithm, known)
+        raise InputError(
+            f"settings for {algorithm} were given, which is no algorithm; {hint}{'' if hint.endswith('?') else '.'}"
+        )
+    given = spec.each[algorithm]
+    if nothing := [key for key, value in given.items() if value is None]:  # which no file could say
+        raise InputError(f"for {algorithm}: {nothing[0]} is None; give a value, or leave it to the others.")
+    try:
+        learning = validated(Spec, {"learning": dict(spec.learning) | given}).learning
+    except InputError as error:
+        raise InputError(f"for {algorithm}: {error}") from None
+    return {key: value for key, value in dict(learning).items() if key in given}
+
+
+def _own_files(spec: Spec) -> dict[str, str]:
+    """The sha256 of every file that something of the user's is in. It must be what the spec says, if it says one."""
+    files = {one.source: one.digest for one in spec.given}
+    for source, digest in files.items():
+        if spec.own.get(source, digest) != digest:
+            raise InputError(
+                f"{source} is not the file this spec was written with: it has changed since (another sha256); put the old "
+                f"one back, or start anew."
+            )
+    return files
+
+
+def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, over what the task they name has for defaults, and over its number of UEs."""
+    filled = dict(values)
+    for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL)):
+        inner = values.get(section)
+        given = inner.get(key) if isinstance(inner, Mapping) else None
+        given = SECTIONS[section].model_fields[key].default if given is None else given
+        if given is None:
+            continue
+        try:
+            value = kind.find(given).value
+        except ValueError:  # said by the validation, with its flag
+            continue
+        if not callable(value):  # a Task or a Cell is made for so many UEs
+            _fill(filled, {"cell": {"ues": getattr(value, "ues", None)}})
+        _fill(filled, getattr(value, "defaults", {}))
+    return filled
+
+
+def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> None:
+    for section, own in defaults.items():
+        given = values.get(section, {})
+        if isinstance(given, Mapping):
+            limited = section == "run" and given.get("rounds") is not None
+            said = {k: v for k, v in given.items() if v is not None or k not in own}
+            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | said
+
+
+# ---- what is wrong, in a sentence
+
+
+def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
+    """pydantic's first complaint in our words: the flag, what came, what was expected."""
+    location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
+    if error["type"] == "extra_forbidden":
+        section, *rest = map(str, location)
+        fields = sections[section].model_fields if rest and section in sections else sections
+        path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
+        hint = did_you_mean(rest[0] if rest else section, fields)
+        return f"{path} is not a setting; {hint}{'' if hint.endswith('?') else '.'}"
+    flag = _flag_at(location, sections)
+    match error["type"]:
+        case "value_error":
+            return f"{flag} {_as_given(came)} {limits['error']}."
+        case "too_short" | "missing":
+            return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
+        case kind:
+            expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
+            words = {("max_staleness", "a whole number"): "unbounded", ("alpha", "a finite number"): "auto"}
+            word = next((word for (key, what), word in words.items() if key in location and what == expected), None)
+            more = f" or '{word}'" if word else ""
+            return f"{flag} must be {expected}{more}, got {came!r}."
+
+
+def _as_given(came: Any) -> str:
+    return repr(came) if isinstance(came, str | int | float) else str(getattr(came, "__name__", type(came).__name__))
+
+
+EXPECTED = {  # by the kind of complaint
+    **dict.fromkeys(("finite_number", "float_parsing", "float_type"), "a finite number"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("string_type", "string_unicode"), "a text"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a table of settings"),
+    "greater_than": "greater than {gt:.10g}",
+    "greater_than_equal": "at least {ge:.10g}",
+    "less_than": "less than {lt:.10g}",
+    "less_than_equal": "at most {le:.10g}",
+    "literal_error": "{expected}",
+    "tuple_type": "a list",
+    "too_long": "a list of {max_length}",
+}
+
+
+def _flag_at(location: tuple[str | int, ...], sections: Mapping[str, type[Section]]) -> str:
+    """How a user names a value on the command line."""
+    section, *rest = (str(part) for part in location if not isinstance(part, int))
+    found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
+    return found.flag if found is not None else f"section [{section}]"
