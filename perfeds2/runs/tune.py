@@ -139,7 +139,7 @@ class Tuning:
         """A row per algorithm, rung, setting and seed."""
         import pandas as pd
 
-        return pd.read_csv(self.path / "tune.csv", float_precision="round_trip")
+        return pd.read_csv(self.path / "tune.csv")
 
 
 def tune(
