@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,7 +214,7 @@ def test_every_learner_has_its_own_numbers_and_the_general_ones_else():
 
 def test_the_clock_sees_each_ones_work():
     """Three times the steps take three times the computing; step sizes take no time."""
-    base = {
+    base: dict[str, Any] = {
         "ues": 3,
         "algorithms": ["FedAvg-SYN", "FedProx-SYN"],
         "batch": 8,
@@ -226,7 +227,7 @@ def test_the_clock_sees_each_ones_work():
         stage = Stage.of(spec, 0)
         return [timeline.rounds for timeline in make_timelines(spec, stage, make_algorithms(spec, stage))]
 
-    plain, steps, batch = ends(), ends(local_steps={"FedProx-SYN": 3}), ends(batch={"FedProx-SYN": 24})
+    plain, steps, batch = ends(), ends(local_steps={"FedProx-SYN": 3}), ends(batch={"*": 8, "FedProx-SYN": 24})
     assert plain[0] == plain[1]
     assert steps == batch
     assert steps[0] == plain[0]
@@ -237,7 +238,7 @@ def test_the_clock_sees_each_ones_work():
 @pytest.mark.slow
 def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
     """And nothing changes for the other."""
-    small = {
+    small: dict[str, Any] = {
         "ues": 3,
         "batch": 4,
         "horizon_s": 0.3,
@@ -254,7 +255,13 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
 
 @pytest.mark.slow
 def test_notes_are_about_each_ones_own_settings():
-    small = {"ues": 3, "batch": 4, "horizon_s": 0.2, "seeds": [0], "algorithms": ["FedAvgS2", "FedProxS2"]}
+    small: dict[str, Any] = {
+        "ues": 3,
+        "batch": 4,
+        "horizon_s": 0.2,
+        "seeds": [0],
+        "algorithms": ["FedAvgS2", "FedProxS2"],
+    }
     one, two = (compare(**small, local_steps={name: 2}).summary["notes"] for name in ("FedAvgS2", "FedProxS2"))
     assert any("proximal term is zero" in note for note in one)
     assert not any("proximal term is zero" in note for note in two)
@@ -300,7 +307,7 @@ def test_an_own_objective_has_settings_under_the_name_it_gets():
     assert resolve(spec.values()) == spec
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("Mine", r"nothing of that name takes any; did you mean MineS2\?$"), ("xyzzy", r"expected one of MineS2, PerFed-SYN, .*\.$")])  # fmt: skip
+@pytest.mark.parametrize(("name", "sentence"), [("Mine", r"nothing of that name takes any; did you mean MineS2\?$"), ("xyzzy", r"expected one of MineS2, FedAvg-SYN, .*\.$")])  # fmt: skip
 def test_settings_for_nobody_are_refused_when_algorithms_are_made(name, sentence):
     spec = spec_from(ues=3, algorithms=[Mine], beta={name: 0.5})
     with pytest.raises(InputError, match=sentence):
