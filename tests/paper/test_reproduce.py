@@ -272,13 +272,13 @@ def test_what_was_tuned_is_each_ones_own_over_what_all_have(tuned):
     assert read_tuned([]) == {}
 
 
-def test_a_second_file_for_a_task_and_one_for_no_figure_are_refused(tuned, tmp_path):
+def test_a_second_file_for_a_task_and_one_for_no_figure_are_refused(tuned, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"tuned\.toml is for digits, and so is another one; give one for each task"):
         read_tuned([tuned, tuned])
     (tmp_path / "own.toml").write_text('[task]\nname = "synthetic"\n')
     assert set(read_tuned([tuned, tmp_path / "own.toml"])) == {"digits", "synthetic"}
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="is for digits, which is in no figure"):
-        patch.delitem(tables.TASK, "digits")
+    monkeypatch.delitem(tables.TASK, "digits")
+    with pytest.raises(InputError, match="is for digits, which is in no figure"):
         read_tuned([tuned])
     with pytest.raises(InputError, match="does not exist"):
         read_tuned([tmp_path / "none.toml"])

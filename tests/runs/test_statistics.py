@@ -1,5 +1,6 @@
 """Claims about what several seeds say together."""
 
+import itertools
 import subprocess
 import sys
 
@@ -154,5 +155,5 @@ def test_a_model_that_diverged_counts_nothing_from_then_on():
 def test_the_mean_over_time_is_that_of_every_moment(steps: list[tuple[int, float]]):
     times = np.cumsum([step for step, _ in steps])
     rows = looks(*((float(time), share) for time, (_, share) in zip(times, steps, strict=True)))
-    moments = [share for (_, share), (later, _) in zip(steps, steps[1:], strict=False) for _ in range(later)]
+    moments = [share for (_, share), (later, _) in itertools.pairwise(steps) for _ in range(later)]
     assert mean_over_time(rows) == pytest.approx(np.mean(moments))
