@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutants_of_tuning import TUNING
+
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 300.0  # a mutant that hangs is noticed
 
@@ -361,6 +363,7 @@ MUTATIONS = [
         "deployment/test_federation_by_hand.py",
         ("norm > norm_bound:", "norm > 10 * norm_bound:", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
+    *(mutation for each in TUNING for mutation in of(*each)),
 ]
 
 

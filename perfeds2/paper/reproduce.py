@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
@@ -243,7 +243,15 @@ def command_of(folder: Path) -> str:
         words += ["--task", task]
     for task in made.get("tuned", ()):
         words += ["--spec", str(folder / _tuned_file(task))]
-    for section, values in made["changes"].items():
-        for key, value in values.items():
-            words += ["--set", f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    for name, value in _leaves(made["changes"]):
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join([*words, "--out", str(folder)])
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested values as section.key, and each.PerFed-ASY.beta."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

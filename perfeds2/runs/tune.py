@@ -147,7 +147,7 @@ class Tuning:
         """A row per algorithm, rung, setting and seed."""
         import pandas as pd
 
-        return pd.read_csv(self.path / "tune.csv", float_precision="round_trip")
+        return pd.read_csv(self.path / "tune.csv")
 
 
 def tune(
@@ -208,14 +208,14 @@ def make_search(
         if key in axes_of:
             raise InputError(f"--search {name} is given twice; put all its values into one.")
         axes_of[key] = tried
-    axes = {name: _values(spec, name, common | own.get(name, {})) for name in names}
-    made = Search(base, spec, axes, tuple(FIRST_SEED + number for number in range(seeds)), rungs)
-    count = sum(len(made.candidates(name)) for name in names) * seeds
+    asked = {name: common | own.get(name, {}) for name in names}
+    count = sum(math.prod(map(len, (axes or FACTORS).values())) for axes in asked.values()) * seeds
     if count > MOST_TRIALS:
         raise InputError(
             f"this search has {count:,} trainings in its first rung; at most {MOST_TRIALS:,} are possible."
         )
-    return made
+    axes = {name: _values(spec, name, of_name) for name, of_name in asked.items()}
+    return Search(base, spec, axes, tuple(FIRST_SEED + number for number in range(seeds)), rungs)
 
 
 def _tunable(spec: Spec) -> list[str]:

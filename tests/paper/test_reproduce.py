@@ -2,19 +2,23 @@
 
 import csv
 import dataclasses
+import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import perfeds2
 
 from perfeds2.errors import InputError
 from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures import figure as tables
 from perfeds2.paper.figures.figure import EQUAL, SIX, Figure, Panel, algorithms, merged, varied
-from perfeds2.paper.reproduce import load_curves, load_figures, open_set, plan_runs, reproduce
+from perfeds2.paper.reproduce import command_of, load_curves, load_figures, open_set, plan_runs, read_tuned, reproduce
 from perfeds2.runs import checkpoint
 from perfeds2.runs import execute as runs_module
 from perfeds2.spec import build
+from perfeds2.spec.fields import read_toml, resolve
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
 ALGORITHMS = Figure(
@@ -234,3 +238,122 @@ def test_the_varied_settings_are_the_papers():
     assert labels["exp_4", "MNIST"] == labels["exp_5", "CIFAR-100"] == ["A = 5", "A = 10", "A = 15"]
     assert labels["exp_6", "CIFAR-100"] == [f"S = {s}" for s in range(1, 6)]
     assert len([key for key in labels if key[0] == "exp_8"]) == 4
+
+
+# With step sizes that were tuned
+
+
+TUNED = """
+[task]
+name = "digits"
+[learning]
+batch = 4
+beta = "0.3"
+[run]
+algorithms = ["PerFedS2", "FedAvgS2"]
+[each.PerFedS2]
+beta = 0.2
+alpha = 0.01
+"""
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """A file as tune writes it."""
+    (tmp_path / "tuned.toml").write_text(TUNED)
+    return tmp_path / "tuned.toml"
+
+
+def test_what_was_tuned_is_each_ones_own_over_what_all_have(tuned):
+    found = read_tuned([tuned])
+    assert set(found) == {"digits"}
+    assert found["digits"]["PerFedS2"] == {"batch": 4, "beta": 0.2, "alpha": 0.01}
+    assert found["digits"]["FedAvgS2"] == found["digits"]["PerFed-ASY"] == {"batch": 4, "beta": 0.3}
+    assert read_tuned([]) == {}
+
+
+def test_a_second_file_for_a_task_and_one_for_no_figure_are_refused(tuned, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"tuned\.toml is for digits, and so is another one; give one for each task"):
+        read_tuned([tuned, tuned])
+    (tmp_path / "own.toml").write_text('[task]\nname = "synthetic"\n')
+    assert set(read_tuned([tuned, tmp_path / "own.toml"])) == {"digits", "synthetic"}
+    monkeypatch.delitem(tables.TASK, "digits")
+    with pytest.raises(InputError, match="is for digits, which is in no figure"):
+        read_tuned([tuned])
+    with pytest.raises(InputError, match="does not exist"):
+        read_tuned([tmp_path / "none.toml"])
+
+
+def test_the_spec_of_a_run_has_the_tuned_numbers_where_any_spec_has_them(tuned):
+    """In [learning]: a curve is of one algorithm, and its folder looks like any other."""
+    runs = plan_runs([ALGORITHMS, QUORUMS], (0,), "quick", tuned=read_tuned([tuned]))
+    learning = {(str(run.spec.algorithms[0]), run.spec.protocol.quorum): run.spec.learning for run in runs}
+    for quorum in (2, 3):
+        assert (learning["PerFedS2", quorum].alpha, learning["PerFedS2", quorum].beta) == (0.01, 0.2)
+    assert (learning["FedAvgS2", 2].alpha, learning["FedAvgS2", 2].beta) == (0.03, 0.3)
+    assert {each.batch for each in learning.values()} == {4}
+    assert all("each" not in run.spec.to_toml() for run in runs)
+    (changed, *_) = plan_runs(
+        [ALGORITHMS], (0,), "quick", changes={"learning": {"beta": 1.0}}, tuned=read_tuned([tuned])
+    )
+    assert (changed.spec.learning.beta, changed.spec.learning.alpha) == (1.0, 0.01)  # what is asked for comes last
+    other = Figure("exp_1", "", (Panel("S", "synthetic", algorithms(("PerFedS2",)), SMALL),))
+    (untuned,) = plan_runs([other], (0,), "quick", tuned=read_tuned([tuned]))
+    assert (untuned.spec.learning.beta, untuned.spec.learning.batch) == (0.07, 8)
+
+
+def test_a_folder_takes_one_tuning_a_task_and_no_other(tuned, tmp_path):
+    out, (first, second) = (
+        tmp_path / "out",
+        (read_tuned([tuned]), {"synthetic": {"PerFedS2": {"beta": 0.5}, "FedAvgS2": {}}}),
+    )
+    open_set(out, "quick", {}, first)
+    before = (out / "reproduce.toml").read_bytes()
+    open_set(out, "quick", {}, first)
+    assert (out / "reproduce.toml").read_bytes() == before
+    assert read_tuned([out / "tuned-digits.toml"]) == first
+    open_set(out, "quick", {}, second)
+    assert set(read_toml(out / "reproduce.toml")["tuned"]) == {"digits", "synthetic"}
+    assert read_tuned([out / "tuned-synthetic.toml"])["synthetic"]["PerFedS2"] == {"beta": 0.5}
+    open_set(out, "quick", {}, first | second)
+    kept = everything_in(out)
+    for refused in ({}, None, {"digits": {"PerFedS2": {"beta": 0.9}}}, second | {"digits": {}}):
+        with pytest.raises(InputError, match="another scale or other settings"):
+            open_set(out, "quick", {}, refused)
+    assert everything_in(out) == kept
+    plain = tmp_path / "plain"
+    open_set(plain, "quick", {})
+    with pytest.raises(InputError, match="another scale or other settings"):
+        open_set(plain, "quick", {}, first)
+    assert not (plain / "tuned-digits.toml").exists()
+
+
+@pytest.mark.slow
+def test_the_command_of_a_tuned_folder_finds_its_runs(tuned, tmp_path, monkeypatch):
+    monkeypatch.setitem(FIGURES, "exp_1", ALGORITHMS)
+    monkeypatch.chdir(tmp_path)
+    begin = [
+        "exp_1",
+        "--seeds",
+        "1",
+        "--set",
+        "each.FedAvgS2.clip=2.5",
+        "--set",
+        "learning.alpha=0.02",
+        "--out",
+        "my out",
+    ]
+    status, said = perfeds2("reproduce", *begin, "--spec", tuned, "--quiet")
+    assert status == 0, said
+    specs = [resolve(read_toml(path)) for path in (tmp_path / "my out/runs").glob("*/spec.toml")]
+    found = {str(spec.algorithms[0]): spec.learning_of(str(spec.algorithms[0])) for spec in specs}
+    assert (found["PerFedS2"].alpha, found["PerFedS2"].beta, found["PerFedS2"].clip) == (0.02, 0.2, None)
+    assert (found["FedAvgS2"].alpha, found["FedAvgS2"].beta, found["FedAvgS2"].clip) == (0.02, 0.3, 2.5)
+    tuned.unlink()  # the folder has its own
+    words = shlex.split(command_of(Path("my out")))
+    assert words[:2] == ["perfeds2", "reproduce"]
+    assert words[words.index("--spec") :][:2] == ["--spec", "my out/tuned-digits.toml"]
+    before = everything_in(tmp_path / "my out/runs")
+    status, said = perfeds2(*words[1:], "--quiet")
+    assert status == 0, said
+    assert everything_in(tmp_path / "my out/runs") == before

@@ -1,5 +1,6 @@
 """Claims about what several seeds say together."""
 
+import itertools
 import subprocess
 import sys
 
@@ -8,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.runs.statistics import censored_median, holm, mean_and_interval, paired_p, statistic, time_to_target
+from perfeds2.runs.statistics import (
+    censored_median,
+    holm,
+    mean_and_interval,
+    mean_over_time,
+    paired_p,
+    statistic,
+    time_to_target,
+)
 
 
 def test_the_interval_of_three_seeds_is_students():
@@ -119,3 +128,32 @@ def test_holm_keeps_the_order_and_lowers_nothing(p: list[float]):
     assert all(raw <= new <= 1 for raw, new in zip(p, adjusted, strict=True))
     in_order = [new for _, new in sorted(zip(p, adjusted, strict=True))]
     assert in_order == sorted(in_order)
+
+
+def looks(*pairs: tuple[float, float]) -> list[dict[str, float]]:
+    return [{"time_s": time_s, "test_accuracy_personal": share, "test_accuracy": share / 2} for time_s, share in pairs]
+
+
+def test_a_model_stands_until_the_next_look():
+    """0.1 for 1 s, 0.5 for 3 s; what it has at the end has had no time to stand."""
+    rows = looks((0, 0.1), (1, 0.5), (4, 0.9))
+    assert mean_over_time(rows) == pytest.approx((0.1 + 3 * 0.5) / 4)
+    assert mean_over_time(rows, "test_accuracy") == pytest.approx((0.1 + 3 * 0.5) / 8)
+    assert mean_over_time(looks((2, 0.1), (3, 0.5), (6, 0.9))) == pytest.approx((0.1 + 3 * 0.5) / 4)
+    assert mean_over_time(looks((5, 0.25))) == 0.25
+    assert mean_over_time(looks((5, 0.25), (5, 0.5))) == 0.5
+
+
+def test_a_model_that_diverged_counts_nothing_from_then_on():
+    nan = float("nan")
+    assert mean_over_time(looks((0, 0.4), (1, nan), (4, nan))) == pytest.approx(0.1)
+    assert mean_over_time(looks((0, nan), (1, float("inf")))) == 0.0
+    assert mean_over_time(looks((0, nan))) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0, 1)), min_size=2, max_size=8))
+def test_the_mean_over_time_is_that_of_every_moment(steps: list[tuple[int, float]]):
+    times = np.cumsum([step for step, _ in steps])
+    rows = looks(*((float(time), share) for time, (_, share) in zip(times, steps, strict=True)))
+    moments = [share for (_, share), (later, _) in itertools.pairwise(steps) for _ in range(later)]
+    assert mean_over_time(rows) == pytest.approx(np.mean(moments))

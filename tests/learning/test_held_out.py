@@ -1,0 +1,135 @@
+"""Is a validation part cut from what a UE trains on, beside the rest of it, and never from its test part?"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfeds2.learning.data import Divisible, Generated, Shards, held_out_of
+from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.datasets.plays import WINDOW, Role
+from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.partition import Partition
+from perfeds2.spec.build import make_task
+from perfeds2.spec.fields import spec_from
+
+UES, MOST = 3, 200  # one size of arrays, so that little is compiled
+counts = st.lists(st.tuples(st.integers(1, MOST), st.integers(1, 60)), min_size=UES, max_size=UES)
+
+
+def shards_of(sizes):
+    """Sample i is the number i, so that everybody can tell whose it is. Those at the end are no one's."""
+    train, test = np.array(sizes).T
+    start = np.concatenate([[0], np.cumsum(train + test)[:-1]])
+    total = UES * (MOST + 60)
+    return Shards.of(np.arange(total)[:, None], np.zeros(total, int), Partition(np.arange(total), start, train, test))
+
+
+def part(found):
+    x, _, mask = found
+    return set(np.asarray(x)[np.asarray(mask)].ravel().tolist())
+
+
+@given(counts)
+@settings(max_examples=60)
+def test_training_validation_and_test_part_are_disjoint(sizes):
+    data = shards_of(sizes)
+    held = data.held_out()
+    for ue, (count, _) in enumerate(sizes):
+        at = jnp.asarray(ue)
+        before, tested = part(data.train_part(at, MOST)), part(data.test_part(at, 64))
+        train, validation = part(held.train_part(at, MOST)), part(held.test_part(at, MOST))
+        assert train | validation == before
+        assert not train & validation
+        assert not (train | validation) & tested
+        assert train
+        assert bool(validation) == (count > 1)
+        if count >= 8:
+            assert len(validation) == pytest.approx(count / 4, abs=0.5)
+        drawn = np.asarray(held.batches(jax.random.key(ue), at, (200,))[0])
+        assert set(drawn.ravel().tolist()) <= train
+
+
+def test_a_quarter_at_least_one_and_never_all_is_held_out():
+    assert held_out_of(jnp.array([0, 1, 2, 3, 4, 5, 8, 100, 1001])).tolist() == [0, 0, 1, 1, 1, 1, 2, 25, 250]
+
+
+def test_many_seeds_together_hold_out_the_same():
+    first, second = shards_of([(8, 2), (4, 1)]), shards_of([(12, 3)])
+    joined, parted = Shards.join([first, second]).held_out(), Shards.join([first.held_out(), second.held_out()])
+    for mine, other in zip(jax.tree.leaves(joined), jax.tree.leaves(parted), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+# Lines of a play
+
+
+def windows_of(lengths):
+    return Windows.of([Role(str(number), "A", "x" * length) for number, length in enumerate(lengths)])
+
+
+def characters(start, count):
+    """Where the characters of so many windows are."""
+    return set(range(int(start), int(start) + int(count) + WINDOW)) if int(count) else set()
+
+
+@given(st.lists(st.integers(2 * WINDOW + 2, 1500), min_size=1, max_size=5))
+@settings(max_examples=60)
+def test_no_character_is_trained_and_validated_where_the_gap_fits(lengths):
+    data = windows_of(lengths)
+    held = data.held_out()
+    for ue in range(len(lengths)):
+        trained, validated = (
+            characters(held.start[ue], held.train_count[ue]),
+            characters(held.test_start[ue], held.test_count[ue]),
+        )
+        before, tested = (
+            characters(data.start[ue], data.train_count[ue]),
+            characters(data.test_start[ue], data.test_count[ue]),
+        )
+        assert trained | validated <= before
+        assert not (trained | validated) & tested
+        had, held_count = int(data.train_count[ue]), int(held.test_count[ue])
+        left = had - held_count
+        assert int(held.test_start[ue]) == int(data.start[ue]) + left
+        assert int(held.train_count[ue]) >= left // 2  # nobody loses most of what is left to the gap
+        assert int(held.test_start[ue]) >= int(held.start[ue]) + int(held.train_count[ue])  # no window is in both
+        if had > 1:
+            assert held_count >= 1
+        if left >= 2 * WINDOW:
+            assert not trained & validated
+            assert int(held.train_count[ue]) == left - WINDOW  # no longer a gap than it takes
+
+
+# Samples made on the fly
+
+
+def test_validation_has_other_noise_than_training_and_test():
+    task = synthetic(3, 2, 0)
+    data = task.data
+    assert isinstance(data, Generated)
+    held = data.held_out()
+    for ue in map(jnp.asarray, range(3)):
+        trained, tested = (np.asarray(found[0]) for found in (data.train_part(ue, 64), data.test_part(ue, 64)))
+        again, validated = (np.asarray(found[0]) for found in (held.train_part(ue, 64), held.test_part(ue, 64)))
+        np.testing.assert_array_equal(again, trained)
+        for other in (trained, tested):
+            assert not np.isin(validated, other).any()
+        np.testing.assert_allclose(validated.mean(axis=0), tested.mean(axis=0), atol=1.0)  # the same UE's world
+        same, rule = data._world(ue), held._world(ue)
+        for mine, theirs in zip(same, rule, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_the_setting_holds_out_and_nothing_else_changes(name):
+    plain, held = (make_task(spec_from(task=name, ues=4, **more), 3) for more in ({}, {"held_out": True}))
+    assert isinstance(plain.data, Divisible)
+    assert (plain.model, plain.ues) == (held.model, held.ues)
+    for mine, other in zip(jax.tree.leaves(plain.data.held_out()), jax.tree.leaves(held.data), strict=True):
+        np.testing.assert_array_equal(jax.random.key_data(mine) if name == "synthetic" else mine, jax.random.key_data(other) if name == "synthetic" else other)  # fmt: skip
+    off = make_task(spec_from(task=name, ues=4, held_out=False), 3)
+    assert np.asarray(off.data.train_count).tolist() == np.asarray(plain.data.train_count).tolist()
+    assert isinstance(digits(4, 2, 0).data.held_out(), Shards)
