@@ -80,7 +80,7 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         ),
     ),
     (
-        "spec/fields.py",
+        "spec/resolve.py",
         "spec/test_each.py",
         (
             "self.learning.model_copy(update=own)",

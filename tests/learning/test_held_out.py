@@ -1,5 +1,7 @@
 """Is a validation part cut from what a UE trains on, beside the rest of it, and never from its test part?"""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from perfeds2.learning.datasets.plays import WINDOW, Role
 from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.partition import Partition
 from perfeds2.spec.build import make_task
-from perfeds2.spec.fields import spec_from
+from perfeds2.spec.resolve import spec_from
 
 UES, MOST = 3, 200  # one size of arrays, so that little is compiled
 counts = st.lists(st.tuples(st.integers(1, MOST), st.integers(1, 60)), min_size=UES, max_size=UES)
@@ -132,4 +134,5 @@ def test_the_setting_holds_out_and_nothing_else_changes(name):
         np.testing.assert_array_equal(jax.random.key_data(mine) if name == "synthetic" else mine, jax.random.key_data(other) if name == "synthetic" else other)  # fmt: skip
     off = make_task(spec_from(task=name, ues=4, held_out=False), 3)
     assert np.asarray(off.data.train_count).tolist() == np.asarray(plain.data.train_count).tolist()
-    assert isinstance(digits(4, 2, 0).data.held_out(), Shards)
+    data: Any = digits(4, 2, 0).data
+    assert isinstance(data.held_out(), Shards)

@@ -18,7 +18,7 @@ from perfeds2.paper.reproduce import command_of, load_curves, load_figures, open
 from perfeds2.runs import checkpoint
 from perfeds2.runs import execute as runs_module
 from perfeds2.spec import build
-from perfeds2.spec.fields import read_toml, resolve
+from perfeds2.spec.resolve import read_toml, resolve
 
 SMALL = merged(EQUAL, {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}})
 ALGORITHMS = Figure(

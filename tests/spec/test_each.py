@@ -17,18 +17,8 @@ from perfeds2.runs.execute import compare
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
 from perfeds2.runs.sweep import read_sweep
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
-from perfeds2.spec.fields import (
-    LearningSpec,
-    Spec,
-    name_of,
-    place_of,
-    put,
-    put_text,
-    resolve,
-    settings,
-    spec_from,
-    take,
-)
+from perfeds2.spec.fields import LearningSpec, Spec, settings
+from perfeds2.spec.resolve import name_of, place_of, put, put_text, resolve, spec_from, take
 
 OTHER: dict[str, object] = {  # none of them the default
     "alpha": 0.01,
@@ -248,7 +238,8 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
     }
     both = compare(**small, beta={"FedAvg-SYN": 0.5}).metrics
     for name, beta in (("FedAvgS2", 0.07), ("FedAvg-SYN", 0.5)):
-        alone = compare(**small | {"algorithms": [name]}, beta=beta).metrics
+        one: dict[str, Any] = small | {"algorithms": [name]}
+        alone = compare(**one, beta=beta).metrics
         mine = both[both.algorithm == name].reset_index(drop=True)
         assert mine.to_csv() == alone.to_csv()
 
