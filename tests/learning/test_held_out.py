@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning.data import Divisible, Generated, Shards, held_out_of
-from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.datasets import synthetic
 from perfeds2.learning.datasets.plays import WINDOW, Role
 from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.partition import Partition
@@ -132,4 +132,3 @@ def test_the_setting_holds_out_and_nothing_else_changes(name):
         np.testing.assert_array_equal(jax.random.key_data(mine) if name == "synthetic" else mine, jax.random.key_data(other) if name == "synthetic" else other)  # fmt: skip
     off = make_task(spec_from(task=name, ues=4, held_out=False), 3)
     assert np.asarray(off.data.train_count).tolist() == np.asarray(plain.data.train_count).tolist()
-    assert isinstance(digits(4, 2, 0).data.held_out(), Shards)
