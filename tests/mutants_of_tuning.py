@@ -56,7 +56,7 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         (
             "train_count=self.train_count - held, test_count=held",
             "train_count=self.train_count, test_count=held",
-            "test_training_validation_and_test_part_are_disjoint",
+            "test_by_hand",
         ),
         ("jnp.minimum(1, count - 1), None)", "0, None)", "test_a_quarter_at_least_one_and_never_all_is_held_out"),
         (

@@ -100,7 +100,7 @@ def test_the_better_third_goes_on_three_times_as_long(tmp_path):
     assert on_rung == {1.0: BETAS, 3.0: [0.3, 0.8, 0.9], 9.0: [0.3]}
     (best,) = tuning.best
     assert (best.settings, best.score["mean"], best.before, best.edges) == ({"beta": 0.3}, 0.7, None, ())
-    table = tuning.table
+    table: Any = tuning.table
     assert len(table) == 2 * (9 + 3 + 1)  # seeds
     last = table[table.rung == 3]
     assert (
