@@ -88,8 +88,8 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
             "test_every_learner_has_its_own_numbers_and_the_general_ones_else",
         ),
         (
-            "for key in LearningSpec.model_fields if key in given}",
-            "for key in LearningSpec.model_fields}",
+            "dict(learning).items() if key in given}",
+            "dict(learning).items()}",
             "test_only_what_was_given_is_kept_and_a_spec_without_is_what_it_was",
         ),
         (

@@ -443,15 +443,13 @@ def _best(path: Path, search: Search, algorithm: str) -> Best:
     through = {number: score for number, score in scores.items() if score is not None}
     best = max(through, key=lambda number: through[number])  # of equals, who was listed first
     settings = candidates[best][1]
-    axes, now = search.axes[algorithm], search.spec.learning_of(algorithm)
+    axes, now = search.axes[algorithm], dict(search.spec.learning_of(algorithm))
     edges = [
         key
         for key, listed in axes.items()
         if len(listed) > 2 and isinstance(listed[0], int | float) and _is_edge(settings[key], listed)
     ]
-    before = [
-        number for number in through if all(getattr(now, key) == value for key, value in candidates[number][1].items())
-    ]
+    before = [number for number in through if all(now[key] == value for key, value in candidates[number][1].items())]
     return Best(
         algorithm,
         settings,

@@ -464,7 +464,7 @@ def _own_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
         learning = validated(Spec, {"learning": dict(spec.learning) | given}).learning
     except InputError as error:
         raise InputError(f"for {algorithm}: {error}") from None
-    return {key: getattr(learning, key) for key in LearningSpec.model_fields if key in given}
+    return {key: value for key, value in dict(learning).items() if key in given}
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
