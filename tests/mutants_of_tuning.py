@@ -56,7 +56,7 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         (
             "train_count=self.train_count - held, test_count=held",
             "train_count=self.train_count, test_count=held",
-            "test_training_validation_and_test_part_are_disjoint",
+            "test_by_hand",
         ),
         ("jnp.minimum(1, count - 1), None)", "0, None)", "test_a_quarter_at_least_one_and_never_all_is_held_out"),
         (
@@ -80,16 +80,20 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         ),
     ),
     (
-        "spec/resolve.py",
+        "spec/fields.py",
         "spec/test_each.py",
         (
             "self.learning.model_copy(update=own)",
             "self.learning",
             "test_every_learner_has_its_own_numbers_and_the_general_ones_else",
         ),
+    ),
+    (
+        "spec/resolve.py",
+        "spec/test_each.py",
         (
-            "for key in LearningSpec.model_fields if key in given}",
-            "for key in LearningSpec.model_fields}",
+            "dict(learning).items() if key in given}",
+            "dict(learning).items()}",
             "test_only_what_was_given_is_kept_and_a_spec_without_is_what_it_was",
         ),
         (

@@ -64,6 +64,9 @@ def _of_figure(name: str, values: dict[str, Any]) -> dict[str, Any]:
     from perfeds2.paper.reproduce import load_figures
 
     (figure,) = load_figures([name])
+    for section, inner in values.items():
+        if not isinstance(inner, dict):
+            raise InputError(f"{section} must be a section, [{section}], got {inner!r}.")
     task = str(values.get("task", {}).get("name", figure.panels[0].task))
     panel = next((panel for panel in figure.panels if panel.task == task), None)
     if panel is None:

@@ -191,7 +191,7 @@ def make_search(
     if not 1 <= rungs <= 6:
         raise InputError(f"--rungs must be from 1 to 6, got {rungs}.")
     if seeds < 1:
-        raise InputError(f"--seeds must be at least 1, got {seeds}.")
+        raise InputError(f"--tuning-seeds must be at least 1, got {seeds}.")
     names = _tunable(spec)
     common: dict[str, tuple[Any, ...]] = {}
     own: dict[str, dict[str, tuple[Any, ...]]] = {}
@@ -258,9 +258,7 @@ def run_search(
     """Try what the folder does not have yet, rung by rung, and write what was found."""
     if isinstance(on, str):
         check_crew(on, workers)
-    if isinstance(
-        search.spec.task.name.value, Recipe
-    ):  # an own one would have to be made here, and the GPU is for the workers
+    if isinstance(search.spec.task.name.value, Recipe):  # an own one would be made here; the GPU is for the workers
         check_model(search.spec)
         last = search.rungs - 1
         refuse_days([search.spec_of(name, search.candidates(name)[0], last) for name in search.axes], yes=yes)

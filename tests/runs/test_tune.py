@@ -100,7 +100,7 @@ def test_the_better_third_goes_on_three_times_as_long(tmp_path):
     assert on_rung == {1.0: BETAS, 3.0: [0.3, 0.8, 0.9], 9.0: [0.3]}
     (best,) = tuning.best
     assert (best.settings, best.score["mean"], best.before, best.edges) == ({"beta": 0.3}, 0.7, None, ())
-    table = tuning.table
+    table: Any = tuning.table
     assert len(table) == 2 * (9 + 3 + 1)  # seeds
     last = table[table.rung == 3]
     assert (
@@ -201,7 +201,7 @@ def test_all_combinations_are_tried_and_one_algorithm_may_have_its_own():
 def test_without_a_search_it_is_around_what_each_has():
     axes = search_of(TWO | {"alpha": 0.02}, {}).axes
     assert axes["PerFedS2"] == {
-        "alpha": (0.0022, 0.0067, 0.02, 0.06, 0.18),
+        "alpha": (0.0067, 0.02, 0.06, 0.18, 0.54),
         "beta": (0.0078, 0.023, 0.07, 0.21, 0.63, 1.9),
     }
     assert axes["FedAvg-SYN"]["beta"] == (0.056, 0.17, 0.5, 1.5, 4.5, 14.0)
@@ -426,7 +426,7 @@ def test_without_numbers_there_is_no_picture(tmp_path):
         (ONE, {"beta": [1], "learning.beta": [2]}, {}, "--search learning.beta is given twice"),
         (ONE, {}, {"rungs": 0}, "--rungs must be from 1 to 6, got 0"),
         (ONE, {}, {"rungs": 7}, "--rungs must be from 1 to 6, got 7"),
-        (ONE, {}, {"seeds": 0}, "--seeds must be at least 1, got 0"),
+        (ONE, {}, {"seeds": 0}, "--tuning-seeds must be at least 1, got 0"),
         (ONE, {"beta": np.linspace(0.1, 1, 10_001)}, {}, "20,002 trainings in its first rung; at most 20,000"),
         ({"algorithms": ["PerFedS2", "PerFedS2"]}, {}, {}, "--algorithms has PerFedS2 twice"),
     ],
@@ -627,7 +627,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
         (["--search", "beta"], "--search takes NAME=VALUES"),
         (["--search", "beta=1", "--search", "beta=2"], "--search beta is given twice"),
         (["--rungs", 0], "--rungs must be from 1 to 6"),
-        (["--tuning-seeds", 0], "--seeds must be at least 1|--tuning-seeds must be at least 1"),
+        (["--tuning-seeds", 0], "--tuning-seeds must be at least 1, got 0"),
         (["--figure", "exp_9"], "'exp_9' is not a figure"),
         (["--figure", "exp_1", "--task", "digits"], "--figure exp_1 has no panel on digits; expected --task mnist"),
         (["--resume", "nowhere"], "holds no tuning"),
@@ -663,6 +663,8 @@ def test_what_is_given_goes_over_the_figures_settings():
     base = _of_figure(
         "exp_1", nested({"horizon_s": "60", "quorum": 7, "beta": {"PerFedS2": 0.2}, "algorithms": ["PerFedS2"]})
     )
+    with pytest.raises(InputError, match=r"task must be a section, \[task\], got 3"):
+        _of_figure("exp_1", {"task": 3})
     search = make_search(base, {"beta": [0.1]})
     assert (search.spec.run.horizon_s, search.spec.protocol.quorum) == (60.0, 7)
     assert search.spec.learning_of("PerFedS2").beta == 0.2

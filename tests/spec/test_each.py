@@ -238,8 +238,8 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
     }
     both = compare(**small, beta={"FedAvg-SYN": 0.5}).metrics
     for name, beta in (("FedAvgS2", 0.07), ("FedAvg-SYN", 0.5)):
-        one: dict[str, Any] = small | {"algorithms": [name]}
-        alone = compare(**one, beta=beta).metrics
+        only: dict[str, Any] = small | {"algorithms": [name]}
+        alone = compare(**only, beta=beta).metrics
         mine = both[both.algorithm == name].reset_index(drop=True)
         assert mine.to_csv() == alone.to_csv()
 
