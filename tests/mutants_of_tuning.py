@@ -10,11 +10,6 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
             "test_the_better_third_goes_on_three_times_as_long",
         ),
         ("return -(-count // KEPT)", "return max(1, count // KEPT)", "test_a_third_is_rounded_up"),
-        (
-            "horizon_s / KEPT**more for more in reversed(range(self.rungs))",
-            "horizon_s / KEPT**more for more in range(self.rungs)",
-            "test_the_better_third_goes_on_three_times_as_long",
-        ),
         ("float(np.mean([each[", "float(np.max([each[", "test_seeds_count_alike"),
         ("return value if math.isfinite(value) else 0.0", "return value", "test_what_diverged_counts_nothing"),
         (
@@ -22,17 +17,26 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
             "for number, score in scores.items() if score or number == 0",
             "test_the_best_is_one_that_came_to_the_end_even_if_all_diverge_there",
         ),
-        ("FIRST_SEED = 1_000_000", "FIRST_SEED = 1_000", "test_tuning_seeds_are_none_of_an_evaluations"),
-        (
-            'put(values, "task", "held_out", True)',
-            'put(values, "task", "held_out", None)',
-            "test_the_test_part_is_never_looked_at",
-        ),
         ("value == listed[-1] or (", "(", "test_the_edge_of_what_was_searched_is_said"),
         (
             "if all(0 <= share <= 1 for each in read for share in each.values()) else None",
             "if read else None",
             "test_a_damaged_trial_is_tried_again",
+        ),
+    ),
+    (
+        "runs/search.py",
+        "runs/test_tune.py",
+        (
+            "horizon_s / KEPT**more for more in reversed(range(self.rungs))",
+            "horizon_s / KEPT**more for more in range(self.rungs)",
+            "test_the_better_third_goes_on_three_times_as_long",
+        ),
+        ("FIRST_SEED = 1_000_000", "FIRST_SEED = 1_000", "test_tuning_seeds_are_none_of_an_evaluations"),
+        (
+            'put(values, "task", "held_out", True)',
+            'put(values, "task", "held_out", None)',
+            "test_the_test_part_is_never_looked_at",
         ),
         (
             '"algorithms": [self.named[algorithm]]',
@@ -43,7 +47,11 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
     (
         "runs/statistics.py",
         "runs/test_statistics.py",
-        ("(np.diff(times) * values[:-1])", "(np.diff(times) * values[1:])", "test_a_model_stands_until_the_next_look"),
+        (
+            "(np.diff(time_s) * values[:-1])",
+            "(np.diff(time_s) * values[1:])",
+            "test_a_model_stands_until_the_next_look",
+        ),
         (
             "row[metric] if math.isfinite(row[metric]) else 0.0 for row",
             "row[metric] for row",

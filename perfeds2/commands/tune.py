@@ -15,8 +15,8 @@ LEAVES_OUT = ("seeds", "seed", "rounds", "eval_every_s", "held_out", "stop_when_
 
 def tune(
     search: list[str] | None = flag("--search", "A learning setting and the values to try, beta=0.02,0.07,0.2, or of one algorithm, PerFedS2.alpha=0.01,0.03. Repeatable; all combinations are tried. (default: alpha and beta, from a third and a ninth to 27 times what the task has)", "NAME=VALUES", **PANEL),
-    tuning_seeds: int = flag("--tuning-seeds", "On how many seeds; they are none that an evaluation uses.", "N", 2, **PANEL),
-    rungs: int = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end.", "N", 3, **PANEL),
+    tuning_seeds: int | None = flag("--tuning-seeds", "On how many seeds; they are none that an evaluation uses. (default: 2)", "N", **PANEL),
+    rungs: int | None = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end. (default: 3)", "N", **PANEL),
     figure: str | None = flag("--figure", "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.", "NAME", **PANEL),
     on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
     workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
@@ -34,11 +34,12 @@ def tune(
         from perfeds2.report.sweep import progress
         from perfeds2.report.tuning import print_tuning, write_landscape
         from perfeds2.runs.grid import parse_grid
-        from perfeds2.runs.tune import make_search, read_search, run_search
+        from perfeds2.runs.search import make_search, read_search
+        from perfeds2.runs.tune import run_search
 
         spec_file, assignments, flags = take_settings(given)
         if resume is not None:
-            if spec_file or search or figure or assignments or flags or out:
+            if any((spec_file, search, figure, assignments, flags, out, tuning_seeds, rungs)):
                 raise InputError(
                     "--resume takes everything from the folder's tune.toml; give it without other settings."
                 )

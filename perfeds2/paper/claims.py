@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from perfeds2.paper.figures.figure import TARGET
 from perfeds2.paper.reproduce import load_curves
-from perfeds2.runs.statistics import censored_median, holm, paired_p, statistic, time_to_target
+from perfeds2.runs.statistics import censored_median, holm, over_time, paired_p, statistic, time_to_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -262,7 +261,7 @@ def mean_accuracy(curve: "pd.DataFrame", column: str = "test_accuracy_personal")
     """Per seed, the mean over simulated time of a test accuracy; that of a model that diverged is 0."""
     seeds = _by_seed(curve)
     return {
-        seed: _over_time(rows.time_s.to_numpy(float), np.nan_to_num(rows[column].to_numpy(float)))
+        seed: over_time(rows.time_s.to_numpy(float), np.nan_to_num(rows[column].to_numpy(float)))
         for seed, rows in seeds
     }
 
@@ -272,12 +271,7 @@ def mean_loss(curve: "pd.DataFrame") -> dict[int, float | None]:
     losses = {
         seed: (rows.time_s.to_numpy(float), rows.train_loss_personal.to_numpy(float)) for seed, rows in _by_seed(curve)
     }
-    return {seed: _over_time(*each) if np.isfinite(each[1]).all() else None for seed, each in losses.items()}
-
-
-def _over_time(time_s: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]) -> float:
-    """The mean; a model stands until the next evaluation."""
-    return float((np.diff(time_s) * values[:-1]).sum() / (time_s[-1] - time_s[0]))
+    return {seed: over_time(*each) if np.isfinite(each[1]).all() else None for seed, each in losses.items()}
 
 
 def median_time(curve: "pd.DataFrame", target: float) -> float | None:

@@ -193,6 +193,13 @@ def do_all(
     return [failure for _, failure, _ in sorted(failures, key=lambda each: each[0].number)]
 
 
+def crew_for(unwritten: Sequence[str], on: str | Callable[[Path], Crew], workers: int | None, log: Path) -> Crew:
+    """Who does it. What is written down nowhere cannot be told to another process, so it is done in this one."""
+    if unwritten:
+        return crew_here()
+    return open_crew(on, workers, log) if isinstance(on, str) else on(log)
+
+
 def open_crew(on: str, workers: int | None, log: Path) -> Crew:
     """``processes``, ``ray`` or ``ray://address``. What workers have to say besides results goes to the log."""
     check_crew(on, workers)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,12 @@ def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> Non
 
 def _needed_s(spec: Spec, trains: bool) -> float:
     seed, rounds, run = spec.run.seeds[0], 8, spec.run
-    needed_s = 0.0
+    stage, needed_s = Stage.of(spec, seed), 0.0
     short = spec.model_copy(update={"run": run.model_copy(update={"rounds": rounds, "horizon_s": None})})
     sample_s = 6.0 * parameters(model_of(spec)) / 2e10 if trains else 0.0  # forward and backward, at 20 Gflop/s
-    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+    for algorithm in make_algorithms(spec, stage):
         began = time.perf_counter()
-        (played,) = make_timelines(short, Stage.of(short, seed), [algorithm])
+        (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm])
         round_s = (time.perf_counter() - began) / rounds + sample_s * algorithm.learner.samples * played.quorum
         needed_s += round_s * (run.rounds or (run.horizon_s or 0.0) / max(played.end_s / rounds, 1e-12))
     return needed_s * len(run.seeds)
@@ -168,27 +168,25 @@ def execute_all(
     """
     together = jax.default_backend() != "cpu" if together is None else together
     teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs))
-    known = _Known(specs, command, folders)
+    results = _Results(specs, command, folders)
     busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
     with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
         try:
             futures = list[Future[list[tuple[Entrant, Trained]]]]()
             for company in _companies(specs, teller, together):
                 futures.append(pool.submit(_finish, company, folders, teller))
-                while futures[0].done():  # those behind the clock
-                    known.add(futures.pop(0).result())
-                    if not futures:
-                        break
+                while futures and futures[0].done():  # while the clock goes on
+                    results.add(futures.pop(0).result())
             for future in futures:
-                known.add(future.result())
+                results.add(future.result())
         except BaseException:
             teller.stop()
             pool.shutdown(cancel_futures=True)
             raise
-    return known.comparisons()
+    return results.comparisons()
 
 
-class _Known:
+class _Results:
     """What has been trained so far, by spec. Folders get what there is of them."""
 
     def __init__(self, specs: Sequence[Spec], command: str, folders: Sequence[Folder] | None) -> None:
@@ -198,22 +196,22 @@ class _Known:
     def add(self, trained: Sequence[tuple[Entrant, Trained]]) -> None:
         for entrant, one in trained:
             self._trained[entrant.number].append((entrant, one))
-        for number in {entrant.number for entrant, _ in trained} if self._folders is not None else ():
-            assert self._folders is not None
-            own, folder, spec = self._trained[number], self._folders[number], self._specs[number]
+        for number in {entrant.number for entrant, _ in trained}:
+            own, spec = self._trained[number], self._specs[number]
             own.sort(key=lambda each: each[0].place)
-            if folder.finished:
+            if self._folders is None or self._folders[number].finished:
                 continue
             if len(own) == len(spec.algorithms) * len(spec.run.seeds):
-                write_results(self._comparison(number), folder)
+                write_results(self._comparison(number), self._folders[number])
             else:
-                write_text(folder.path / "metrics.csv", csv_text([row for _, one in own for row in one.rows]))
+                rows = [row for _, one in own for row in one.rows]
+                write_text(self._folders[number].path / "metrics.csv", csv_text(rows))
 
     def comparisons(self) -> list[Comparison]:
         return [self._comparison(number) for number in range(len(self._specs))]
 
     def _comparison(self, number: int) -> Comparison:
-        spec, own = self._specs[number], sorted(self._trained[number], key=lambda each: each[0].place)
+        spec, own = self._specs[number], self._trained[number]
         timelines = {entrant.which: entrant.trial.timeline for entrant, _ in own}
         algorithms = [entrant.algorithm for entrant, _ in own if entrant.trial.seed == spec.run.seeds[-1]]
         rows = {entrant.which: one.rows for entrant, one in own}

@@ -68,8 +68,12 @@ def time_to_target(rows: Sequence[Mapping[str, Any]], target: float) -> float | 
 
 
 def mean_over_time(rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal") -> float:
-    """The mean over simulated time of an accuracy; a model stands until the next look, one that diverged counts 0."""
-    times = np.array([row["time_s"] for row in rows])
-    values = np.array([row[metric] if math.isfinite(row[metric]) else 0.0 for row in rows])
-    span = times[-1] - times[0]
-    return float((np.diff(times) * values[:-1]).sum() / span) if span > 0 else float(values[-1])
+    """The mean over simulated time of an accuracy; one that diverged counts 0 from then on."""
+    values = [row[metric] if math.isfinite(row[metric]) else 0.0 for row in rows]
+    return over_time(np.array([row["time_s"] for row in rows], float), np.array(values, float))
+
+
+def over_time(time_s: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]) -> float:
+    """The mean over simulated time; a model stands until the next look."""
+    span = time_s[-1] - time_s[0]
+    return float((np.diff(time_s) * values[:-1]).sum() / span) if span > 0 else float(values[-1])

@@ -25,9 +25,8 @@ from perfeds2.runs.crew import (
     Failure,
     StandingWatch,
     check_crew,
-    crew_here,
+    crew_for,
     do_all,
-    open_crew,
 )
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
@@ -128,7 +127,7 @@ def run_sweep(
             point.number: [s for s in grid.seeds if load_result(path, point, s) is None] for point in grid.points
         }
         log = path / "workers.log"
-        crew = _crew(grid, on, workers, log) if any(missing.values()) else None
+        crew = crew_for(grid.unwritten, on, workers, log) if any(missing.values()) else None
         try:
             jobs = [] if crew is None else make_assignments(grid, missing, crew.together)
             keep = partial(_save_results, path, grid)
@@ -139,13 +138,6 @@ def run_sweep(
             log.unlink()
         _write_failures(path, failures)
         return Sweep(path, grid, tuple(failures))
-
-
-def _crew(grid: Grid, on: str | Callable[[Path], Crew], workers: int | None, log: Path) -> Crew:
-    """Who does it. What is written down nowhere cannot be told to another process, so it is done in this one."""
-    if grid.unwritten:
-        return crew_here()
-    return open_crew(on, workers, log) if isinstance(on, str) else on(log)
 
 
 def make_assignments(grid: Grid, missing: Mapping[int, Sequence[int]], together: bool) -> list[Assignment]:

@@ -1,10 +1,10 @@
 """Which step sizes suit each algorithm?
 
 Every algorithm is tried with every combination of the settings that are searched, first for a short simulated time; the
-better third goes on three times as long, and so on up to the horizon (successive halving); what the task has by itself
-goes along for comparison. What counts is the mean over
-simulated time of the personalised accuracy on a validation part that is held out of the UEs' training data: the test
-part is never looked at. The seeds are none that an evaluation has unless it asks for them.
+better third goes on three times as long, and so on up to the horizon (successive halving). What the task has by itself
+goes along for comparison. What counts is the mean over simulated time of the personalised accuracy on a validation part
+that is held out of the UEs' training data: the test part is never looked at. The seeds are none that an evaluation has
+unless it asks for them.
 """
 
 import itertools
@@ -23,104 +23,18 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.learning.task import Recipe
-from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew_here, do_all, open_crew
+from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew_for, do_all
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
-from perfeds2.runs.grid import values_of
+from perfeds2.runs.search import KEPT, Search, Settings, as_read, copied, make_search, read_search
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.worker import Result
-from perfeds2.spec.build import alpha_of, check_model, settings_name
-from perfeds2.spec.fields import LearningSpec, Spec
-from perfeds2.spec.names import Named, refuse_while_loading
-from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
+from perfeds2.spec.build import check_model
+from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.resolve import EACH, nested, put, read_toml, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # searched, of what the task has
-FIRST_SEED = 1_000_000  # tuning seeds start here
-EVALUATIONS = 20  # of one training
-KEPT = 3  # one of so many goes on, for so many times as long
-MOST_TRIALS = 20_000
-Settings = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Search:
-    """What is tried."""
-
-    base: dict[str, Any]  # nested values of a spec, only what was given
-    spec: Spec  # … with everything filled in
-    axes: dict[str, dict[str, tuple[Any, ...]]]  # by algorithm: the settings and their values
-    seeds: tuple[int, ...]
-    rungs: int
-
-    @property
-    def horizons_s(self) -> list[float]:
-        """Of each rung; the last is the whole horizon."""
-        assert self.spec.run.horizon_s is not None
-        return [self.spec.run.horizon_s / KEPT**more for more in reversed(range(self.rungs))]
-
-    @property
-    def named(self) -> dict[str, Named]:
-        """The algorithms, by the names their settings are given under."""
-        return {settings_name(named) or named.text: named for named in self.spec.algorithms}
-
-    def candidates(self, algorithm: str) -> list[Settings]:
-        axes = self.axes[algorithm]
-        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-
-    def usual(self, algorithm: str) -> int | None:
-        """Which candidate is what the algorithm has without tuning, if that is searched."""
-        now = dict(self.spec.learning_of(algorithm))
-        same = (all(now[key] == value for key, value in each.items()) for each in self.candidates(algorithm))
-        return next((number for number, is_usual in enumerate(same) if is_usual), None)
-
-    def spec_of(self, algorithm: str, settings: Settings, rung: int) -> Spec:
-        """One training of the search."""
-        values, horizon_s = _copied(self.base), self.horizons_s[rung]
-        values[EACH] = {name: own for name, own in values.get(EACH, {}).items() if name == algorithm}
-        put(values, "task", "held_out", True)
-        run = {
-            "algorithms": [self.named[algorithm]],
-            "seeds": list(self.seeds),
-            "horizon_s": horizon_s,
-            "eval_every_s": horizon_s / EVALUATIONS,
-            "stop_when_diverged": True,
-        }
-        for key, value in run.items():
-            put(values, "run", key, value)
-        for key, value in settings.items():
-            put(values, EACH, f"{algorithm}.{key}", value)
-        return resolve(values)
-
-    def to_toml(self) -> str:
-        search = {name: {key: list(values) for key, values in axes.items()} for name, axes in self.axes.items()}
-        own = {"own": self.spec.own} if self.spec.own else {}
-        return tomli_w.dumps(
-            {
-                "seeds": list(self.seeds),
-                "rungs": self.rungs,
-                "search": search,
-                "base": _as_read(self.base, self.spec) | own,
-            }
-        )
-
-
-def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values of one's own; what stands in them (somebody's Task, say) is the same."""
-    return {name: _copied(inner) if isinstance(inner, Mapping) else inner for name, inner in values.items()}
-
-
-def _as_read(values: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
-    """What was given, as the spec has it: a flag's text becomes a number."""
-    read = spec.values()
-    kept = {
-        section: {key: read[section][key] for key in inner if key in read[section]}
-        for section, inner in values.items()
-        if section != EACH
-    }
-    return {section: inner for section, inner in (kept | {EACH: read.get(EACH, {})}).items() if inner}
 
 
 @dataclass(frozen=True)
@@ -155,8 +69,8 @@ def tune(
     search: Mapping[str, Iterable[Any]] | None = None,
     *,
     out: Path | str,
-    seeds: int = 2,
-    rungs: int = 3,
+    seeds: int | None = None,
+    rungs: int | None = None,
     on: str = "processes",
     workers: int | None = None,
     watch: StandingWatch | None = None,
@@ -165,7 +79,7 @@ def tune(
     """Find each algorithm's settings: ``tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")``.
 
     The base is a spec file, or settings as ``compare`` takes them. ``search`` names learning settings and the values to
-    try, of one algorithm as ``PerFedS2.beta``; without it α and β are searched. A folder that holds part of this search
+    try, of one algorithm as ``PerFedS2.beta``; without it α and β are searched, on two seeds and three rungs. A folder that holds part of this search
     is completed.
     """
     refuse_while_loading("tune")
@@ -178,71 +92,6 @@ def tune(
         watch=watch,
         yes=yes,
     )
-
-
-def make_search(
-    values: Mapping[str, Any], search: Mapping[str, Iterable[Any]], *, seeds: int = 2, rungs: int = 3
-) -> Search:
-    """What is to be tried, checked before anything runs."""
-    base = _copied({section: inner for section, inner in values.items() if section != "own"})
-    spec = resolve(values)
-    if spec.run.horizon_s is None:
-        raise InputError(f"--rounds {spec.run.rounds}: tune compares in simulated time; give --horizon-s instead.")
-    if not 1 <= rungs <= 6:
-        raise InputError(f"--rungs must be from 1 to 6, got {rungs}.")
-    if seeds < 1:
-        raise InputError(f"--tuning-seeds must be at least 1, got {seeds}.")
-    names = _tunable(spec)
-    common: dict[str, tuple[Any, ...]] = {}
-    own: dict[str, dict[str, tuple[Any, ...]]] = {}
-    for name, given in search.items():
-        section, key = place_of(name, "a setting that can be tuned")
-        algorithm, _, key = key.rpartition(".")
-        if section not in ("learning", EACH) or (algorithm and algorithm not in names):
-            known = ", ".join(LearningSpec.model_fields)
-            raise InputError(f"--search {name} cannot be tuned; expected one of {known}, or such as {names[0]}.beta.")
-        tried = values_of(given)
-        if not tried or any(value is None for value in tried):
-            raise InputError(f"--search {name} is empty or has an empty value; give at least one value.")
-        axes_of = own.setdefault(algorithm, {}) if algorithm else common
-        if key in axes_of:
-            raise InputError(f"--search {name} is given twice; put all its values into one.")
-        axes_of[key] = tried
-    asked = {name: common | own.get(name, {}) for name in names}
-    count = sum(math.prod(map(len, (axes or FACTORS).values())) for axes in asked.values()) * seeds
-    if count > MOST_TRIALS:
-        raise InputError(
-            f"this search has {count:,} trainings in its first rung; at most {MOST_TRIALS:,} are possible."
-        )
-    axes = {name: _values(spec, name, of_name) for name, of_name in asked.items()}
-    return Search(base, spec, axes, tuple(FIRST_SEED + number for number in range(seeds)), rungs)
-
-
-def _tunable(spec: Spec) -> list[str]:
-    """The algorithms' names; refuses one that takes no settings."""
-    names: list[str] = []
-    for named in spec.algorithms:
-        name = settings_name(named)
-        if name is None:
-            raise InputError(
-                f"--algorithms {named} brings its own settings, so nothing of it can be tuned; leave it out."
-            )
-        if name in names:
-            raise InputError(f"--algorithms has {name} twice; give each its own name.")
-        names.append(name)
-    return names
-
-
-def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """The values to try, as a spec reads them; around what the algorithm has now where nothing was asked."""
-    if not asked:
-        now = {"alpha": alpha_of(spec, algorithm).value, "beta": spec.learning_of(algorithm).beta}
-        asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
-    found: dict[str, tuple[Any, ...]] = {}
-    for key, given in asked.items():
-        tried = dict.fromkeys(resolve({"learning": {key: value}}).values()["learning"][key] for value in given)
-        found[key] = tuple(sorted(tried) if all(isinstance(each, int | float) for each in tried) else tried)
-    return found
 
 
 def run_search(
@@ -267,42 +116,22 @@ def run_search(
         for folder in (path, *(path / "trials").glob("*")):
             clear_unfinished(folder)
         log = path / "workers.log"
-        standings = {name: _standing(path, search, name) for name in search.axes}
-        if any(standing is not None for standing in standings.values()):
-            _climb(path, search, standings, _crew(search, on, workers, log), retries, watch)
+        rungs = {name: _next_rung(path, search, name) for name in search.axes}
+        if any(rung is not None for rung in rungs.values()):
+            crew = crew_for(search.spec.unwritten, on, workers, log)
+            _climb(path, search, rungs, crew, retries, watch)
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
         return _written(path, search)
 
 
-def _crew(search: Search, on: str | Callable[[Path], Crew], workers: int | None, log: Path) -> Crew:
-    """Who does it. What is written down nowhere cannot be told to another process, so it is done in this one."""
-    if search.spec.unwritten:
-        return crew_here()
-    return open_crew(on, workers, log) if isinstance(on, str) else on(log)
-
-
-def read_search(path: Path) -> Search:
-    """What a folder was started with."""
-    known = path / "tune.toml"
-    if not known.exists():
-        raise InputError(f"{path} holds no tuning (no tune.toml); give the folder of one that was started.")
-    values = read_toml(known)
-    try:
-        asked = {f"{name}.{key}": listed for name, axes in values["search"].items() for key, listed in axes.items()}
-        base, seeds, rungs = dict(values["base"]), len(values["seeds"]), int(values["rungs"])
-    except (LookupError, AttributeError, TypeError, ValueError):
-        raise InputError(f"{known} is not what tune writes; start anew in another folder.") from None
-    return make_search(base, asked, seeds=seeds, rungs=rungs)
-
-
 # ---- rung by rung
 
 Candidates = list[tuple[int, Settings]]  # numbered
-Standing = tuple[int, Candidates]  # a rung, and who is tried on it
+Rung = tuple[int, Candidates]  # its number, and who is tried on it
 
 
-def _standing(path: Path, search: Search, algorithm: str) -> Standing | None:
+def _next_rung(path: Path, search: Search, algorithm: str) -> Rung | None:
     """How far an algorithm is: the first rung on which something is missing, and all who belong there. None: through."""
     candidates = list(enumerate(search.candidates(algorithm)))
     for rung in range(search.rungs):
@@ -324,35 +153,36 @@ def _kept(count: int) -> int:
 def _climb(
     path: Path,
     search: Search,
-    standings: Mapping[str, Standing | None],
+    rungs: Mapping[str, Rung | None],
     crew: Crew,
     retries: int,
     watch: StandingWatch | None,
 ) -> None:
     """Let every algorithm climb its rungs, none waiting for the others."""
     numbers, waiting = itertools.count(), Counter[str]()
+    whose: dict[int, tuple[str, int]] = {}  # by a job's number: its algorithm and rung
 
-    def jobs_of(algorithm: str, standing: Standing | None) -> list[Assignment]:
-        jobs = [] if standing is None else _assignments(path, search, algorithm, *standing, crew, numbers)
+    def jobs_of(algorithm: str, rung: Rung | None) -> list[Assignment]:
+        jobs = [] if rung is None else _assignments(path, search, algorithm, *rung, crew, numbers)
+        whose.update({job.number: (algorithm, rung[0]) for job in jobs if rung is not None})
         waiting[algorithm] = len(jobs)
         return jobs
 
     def keep(job: Assignment, results: Sequence[Sequence[Result]]) -> list[Assignment]:
-        algorithm = job.shape
-        rung = next(rung for rung, each in enumerate(search.horizons_s) if each == job.specs[0].run.horizon_s)
-        _save(path, rung, job, results)
+        algorithm, rung = whose[job.number]
+        _save(path, rung, algorithm, job, results)
         waiting[algorithm] -= 1
-        return [] if waiting[algorithm] else jobs_of(algorithm, _standing(path, search, algorithm))
+        return [] if waiting[algorithm] else jobs_of(algorithm, _next_rung(path, search, algorithm))
 
-    first = [job for name, standing in standings.items() for job in jobs_of(name, standing)]
-    total = to_do = 0
-    for name, standing in standings.items():
+    first = [job for name, rung in rungs.items() for job in jobs_of(name, rung)]
+    total = later = 0  # runs, and those of rungs that come after the next
+    for name, rung in rungs.items():
         count = len(search.candidates(name))
-        for rung in range(search.rungs):
-            total += count * len(search.seeds)
-            to_do += count * len(search.seeds) if standing is not None and rung > standing[0] else 0
-            count = _kept(count)
-    found = total - to_do - sum(job.runs for job in first)
+        for number in range(search.rungs):
+            runs, count = count * len(search.seeds), _kept(count)
+            total += runs
+            later += runs if rung is not None and number > rung[0] else 0
+    found = total - later - sum(job.runs for job in first)
     failures = do_all(first, crew, total, retries, keep, watch, found)
     if failures:
         why = f"{failures[0].label} failed: {failures[0].error.removesuffix('.')}"
@@ -383,9 +213,9 @@ def _file(path: Path, rung: int, algorithm: str, number: int) -> Path:
     return path / "trials" / f"{rung + 1}-{algorithm.replace('/', '_')}" / f"{number:04}.json"
 
 
-def _save(path: Path, rung: int, job: Assignment, results: Sequence[Sequence[Result]]) -> None:
+def _save(path: Path, rung: int, algorithm: str, job: Assignment, results: Sequence[Sequence[Result]]) -> None:
     for number, of_seeds in zip(job.points, results, strict=True):
-        file = _file(path, rung, job.shape, number)
+        file = _file(path, rung, algorithm, number)
         file.parent.mkdir(parents=True, exist_ok=True)
         kept = {
             str(result["seed"]): {
@@ -427,14 +257,14 @@ def _written(path: Path, search: Search) -> Tuning:
     table = pd.DataFrame(_rows(path, search))
     write_text(path / "tune.csv", table.to_csv(index=False, lineterminator="\n"))
     best = tuple(_best(path, search, name) for name in search.axes)
-    values = _copied(search.base)
+    values = copied(search.base)
     put(values, "run", "algorithms", list(search.named.values()))
     for section, key in (("run", "seeds"), ("run", "eval_every_s"), ("task", "held_out")):
         values.get(section, {}).pop(key, None)  # an evaluation has its own
     for each in best:
         for key, value in each.settings.items():
             put(values, EACH, f"{each.algorithm}.{key}", value)
-    write_text(path / "tuned.toml", tomli_w.dumps(_as_read(values, resolve(values))))
+    write_text(path / "tuned.toml", tomli_w.dumps(as_read(values, resolve(values))))
     return Tuning(path, search, best)
 
 
@@ -470,8 +300,9 @@ def _best(path: Path, search: Search, algorithm: str) -> Best:
 
 
 def _is_edge(value: float, listed: Sequence[Any]) -> bool:
-    """Whether there are values beyond it: below a step size of 0, or one local step, there are none."""
-    return value == listed[-1] or (value == listed[0] and value > isinstance(value, int))
+    """Whether the best may lie beyond it. Nothing lies below a step size of 0, or below one local step."""
+    least = 1 if isinstance(value, int) else 0
+    return value == listed[-1] or (value == listed[0] and value > least)
 
 
 def _statistic(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def apply(setting: dict[str, Any]) -> None:
     import resource
 
     from perfeds2.paper.figures import FIGURES, figure
-    from perfeds2.runs import checkpoint, sweep
+    from perfeds2.runs import checkpoint, crew
 
     if "checkpoint_every_s" in setting:
         checkpoint.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
@@ -181,7 +181,7 @@ def apply(setting: dict[str, Any]) -> None:
         panels = (replace(panel, lines=panel.lines[: setting["most_lines"]]) for panel in FIGURES["exp_4"].panels)
         FIGURES["exp_4"] = replace(FIGURES["exp_4"], panels=tuple(panels))
     if "in_process" in setting:
-        sweep.open_crew = one_worker
+        crew.open_crew = one_worker
     if "xla_flags" in setting:
         os.environ["XLA_FLAGS"] = setting["xla_flags"]  # read when the first function is compiled
     if "workers" in setting:

@@ -25,7 +25,8 @@ from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures.figure import spec_of
 from perfeds2.report.tuning import edge_notes, print_tuning, write_landscape
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Started, crew_here
-from perfeds2.runs.tune import FIRST_SEED, Search, make_search, read_search, run_search, tune
+from perfeds2.runs.search import FIRST_SEED, Search, make_search, read_search
+from perfeds2.runs.tune import run_search, tune
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_task
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
 
