@@ -609,9 +609,10 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     status, shown, said = told("tune", "--resume", "mine", "--quiet")
     assert (status, shown, said) == (0, "", "")
     assert files_of(Path("mine")) == kept
-    status, _, said = told("tune", "--resume", "mine", "--search", "beta=1")
-    assert status == 2
-    assert "--resume takes everything from the folder's tune.toml" in said
+    for more in (("--search", "beta=1"), ("--rungs", "2"), ("--tuning-seeds", "3")):
+        status, _, said = told("tune", "--resume", "mine", *more)
+        assert status == 2
+        assert "--resume takes everything from the folder's tune.toml" in said
     status, shown, said = told("compare", "--spec", "mine/tuned.toml", "--seeds", 1, "--out", "run")
     assert status == 0, said
     spec = resolve(read_toml(Path("run/spec.toml")))

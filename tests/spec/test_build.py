@@ -13,7 +13,7 @@ from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines
+from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines, what_the_clock_sees
 from perfeds2.spec.resolve import spec_from
 
 
@@ -115,3 +115,17 @@ def test_who_looks_at_more_samples_has_a_timeline_of_its_own():
     averaged, held, personal = make_timelines(spec, stage, list(made.values()))
     assert averaged is held  # one batch each: the clock runs once
     assert personal.compute_s == pytest.approx(3 * averaged.compute_s)
+
+
+SEEN = [{"ues": 5}, {"cpu_hz": "1e8,1e9"}, {"quorum": 3}, {"schedule": "deficit"}, {"shares": "distance"}]
+SEEN += [{"bandwidth": "equal_finish"}, {"rounds": 4}, {"model": "mlp"}, {"payload_bits": 100.0}]
+UNSEEN = [{"alpha": 0.5}, {"beta": {"PerFedS2": 0.5}}, {"labels_per_ue": 3}, {"held_out": True}, {"batch": 3}]
+
+
+@pytest.mark.parametrize("changed", SEEN + UNSEEN, ids=str)
+def test_specs_share_a_stage_where_the_clock_sees_the_same_and_only_there(changed):
+    """Batches and local steps are seen by each algorithm's own timeline, in the stage."""
+    usual = {"ues": 4, "quorum": 2, "rounds": 3}
+    one, other = (what_the_clock_sees(spec_from(**settings)) for settings in (usual, usual | changed))
+    assert (one == other) == (changed in UNSEEN)
+    assert hash(one) == hash(what_the_clock_sees(spec_from(**usual)))
