@@ -338,7 +338,8 @@ MUTATIONS = [
     *of(
         "learning/models/lstm.py",
         "learning/test_lstm.py",
-        ("(hidden, cell), hidden if keep", "(hidden, cell), cell if keep", "test_it_agrees_with_a_step_by_step_loop"),
+        ("return steps[0] if keep", "return steps[1] if keep", "test_it_agrees_with_a_step_by_step_loop"),
+        ("came @ recurrent_dot", "hidden @ recurrent_dot", "test_its_gradient_is_that_of_the_step_by_step_loop"),
     ),
     *of(
         "spec/build.py",

@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,32 +56,69 @@ class LSTM:
         text = x.reshape(-1, x.shape[-1]).T.astype(jnp.int32)  # step by step, all windows beside each other
         # Rows picked by a matrix of ones: its gradient is a product again, where that of an index is a scattered sum.
         sequence = jax.nn.one_hot(text, self.letters, dtype=params["letters"].dtype) @ params["letters"]
-        for layer in range(self.layers - 1):
-            _, sequence = self._read(params, layer, sequence, keep=True)
-        hidden, _ = self._read(params, self.layers - 1, sequence, keep=False)
-        logits = hidden @ params["dense.weight"] + params["dense.bias"]
+        for layer in range(self.layers):
+            weight, recurrent, bias = (
+                params[named(what, layer)] for what in ("input.weight", "hidden.weight", "gates.bias")
+            )
+            entering = sequence @ weight + bias  # of the whole sequence at once
+            sequence = recur(layer < self.layers - 1, entering, recurrent)
+        logits = sequence @ params["dense.weight"] + params["dense.bias"]
         return logits.reshape(*x.shape[:-1], self.letters)
 
-    def _read(
-        self, params: Params, layer: int, sequence: Float[Array, "t b i"], *, keep: bool
-    ) -> tuple[Float[Array, "b h"], Any]:
-        """A layer's last state, and where they are to be kept all of them."""
-        weight, recurrent, bias = (
-            params[named(what, layer)] for what in ("input.weight", "hidden.weight", "gates.bias")
-        )
-        entering = sequence @ weight + bias  # of the whole sequence at once
 
-        def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], Array | None]:
-            hidden, cell = state
-            into, forget, candidate, out = jnp.split(now + hidden @ recurrent, 4, axis=-1)
-            cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(into) * jnp.tanh(candidate)
-            hidden = jax.nn.sigmoid(out) * jnp.tanh(cell)
-            return (hidden, cell), hidden if keep else None
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def recur(keep: bool, entering: Float[Array, "t b g"], recurrent: Float[Array, "h g"]) -> Array:
+    """A layer's states from step to step, or the last of them.
 
-        nothing = jnp.zeros((sequence.shape[1], self.hidden), entering.dtype)
-        unroll = 1 if jax.default_backend() == "cpu" else UNROLL_ON_GPU
-        (hidden, _), states = jax.lax.scan(step, (nothing, nothing), entering, unroll=unroll)
-        return hidden, states
+    Its derivative is written out, because a loop's own would add up the gradient of ``recurrent`` step by step: here
+    that is one product of all states with all gates' gradients, after the loop. It can be differentiated again.
+    """
+    return _forward(entering, recurrent, keep)[0]
+
+
+def _forward(entering: Array, recurrent: Array, keep: bool) -> tuple[Array, tuple[Array, ...]]:
+    """The states, and of every step: the state and cell after it, the cell before it, the four gates."""
+
+    def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+        hidden, before = state
+        into, forget, candidate, out = jnp.split(now + hidden @ recurrent, 4, axis=-1)
+        into, forget, out = (jax.nn.sigmoid(gate) for gate in (into, forget, out))
+        candidate = jnp.tanh(candidate)
+        cell = forget * before + into * candidate
+        hidden = out * jnp.tanh(cell)
+        return (hidden, cell), (hidden, cell, before, into, forget, candidate, out)
+
+    nothing = jnp.zeros((entering.shape[1], recurrent.shape[0]), entering.dtype)
+    (last, _), steps = jax.lax.scan(step, (nothing, nothing), entering, unroll=_unroll())
+    return steps[0] if keep else last, steps
+
+
+@recur.defjvp
+def _tangent(keep: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """How the states change with what enters and with the weights: a linear recurrence beside the other."""
+    (entering, recurrent), (entering_dot, recurrent_dot) = primals, tangents
+    result, (hidden, cell, before, into, forget, candidate, out) = _forward(entering, recurrent, keep)
+    came = jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])  # the state each step began with
+    driving = entering_dot + came @ recurrent_dot  # of the whole sequence at once
+    squashed = jnp.tanh(cell)
+    by_into, by_forget = candidate * into * (1 - into), before * forget * (1 - forget)
+    by_candidate, by_out = into * (1 - candidate**2), squashed * out * (1 - out)
+    by_cell = out * (1 - squashed**2)
+
+    def step(state: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array | None]:
+        (hidden_dot, cell_dot), (driving, by_into, by_forget, by_candidate, by_out, by_cell, forget) = state, now
+        into_dot, forget_dot, candidate_dot, out_dot = jnp.split(driving + hidden_dot @ recurrent, 4, axis=-1)
+        cell_dot = forget * cell_dot + by_into * into_dot + by_forget * forget_dot + by_candidate * candidate_dot
+        hidden_dot = by_out * out_dot + by_cell * cell_dot
+        return (hidden_dot, cell_dot), hidden_dot if keep else None
+
+    nothing, every_step = jnp.zeros_like(cell[0]), (driving, by_into, by_forget, by_candidate, by_out, by_cell, forget)
+    (last, _), states = jax.lax.scan(step, (nothing, nothing), every_step, unroll=_unroll())
+    return result, last if states is None else states
+
+
+def _unroll() -> int:
+    return 1 if jax.default_backend() == "cpu" else UNROLL_ON_GPU
 
 
 def named(what: str, layer: int) -> str:
