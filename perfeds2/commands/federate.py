@@ -66,7 +66,7 @@ def make_setup(given: dict[str, Any]) -> "Setup":
 
 def open_site(server: str, credentials: Path, state: Path) -> "Site":
     need_flower()
-    from perfeds2.deployment.flower.credentials import Credentials
+    from perfeds2.deployment.credentials import Credentials
     from perfeds2.deployment.flower.site import Site
 
     host, colon, port = server.rpartition(":")
@@ -133,7 +133,7 @@ def credentials(
 ) -> None:  # fmt: skip
     """Make a certificate authority, a server certificate, and a key for each device."""
     need_flower()
-    from perfeds2.deployment.flower.credentials import make_credentials
+    from perfeds2.deployment.credentials import make_credentials
 
     made = make_credentials(folder, devices, host)
     say(quiet, f"For the server: {made.authority}, {made.certificate}, {made.certificate_key}, devices/*.pub")

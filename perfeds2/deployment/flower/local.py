@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perfeds2.deployment.flower.credentials import device_name, make_credentials
+from perfeds2.deployment.credentials import credentials_beside, device_name, make_credentials
 from perfeds2.deployment.flower.site import Site, read_json
 from perfeds2.deployment.processes import Place, Processes, is_alive, marked
 from perfeds2.deployment.setup import Setup
@@ -45,7 +45,7 @@ def run_locally(
         return folder
     setup.write(path)
     hosts = list(dict.fromkeys([place.server_host, "127.0.0.1", "localhost"]))
-    credentials = make_credentials(path / "credentials", setup.ues, hosts)
+    credentials = make_credentials(credentials_beside(path), setup.ues, hosts)
     site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, path / "flower")
     site.write_connection()
     with Processes(path / "logs", site.environment()) as processes:

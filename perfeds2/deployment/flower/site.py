@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from perfeds2.deployment.flower.credentials import Credentials, device_name
+from perfeds2.deployment.credentials import Credentials, device_name
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 
