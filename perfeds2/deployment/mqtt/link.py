@@ -23,7 +23,7 @@ INFLIGHT = 100  # publications that are not yet acknowledged
 
 
 @dataclass(frozen=True)
-class Broker:
+class Login:
     """Where it is, and who we are to it."""
 
     host: str
@@ -51,21 +51,21 @@ class Listener(typing.Protocol):
 class Link:
     """A connection to a broker over TLS, both sides with certificates."""
 
-    def __init__(self, name: str, broker: Broker, say: Callable[[str], None] = print) -> None:
+    def __init__(self, name: str, login: Login, say: Callable[[str], None] = print) -> None:
         need_paho()
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
-        self._broker, self._say, self._said = broker, say, ""
+        self._login, self._say, self._said = login, say, ""
         self._listener: Listener | None = None
         self.is_up = False
         client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=True)
         try:
-            context = ssl.create_default_context(cafile=str(broker.authority))
+            context = ssl.create_default_context(cafile=str(login.authority))
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.load_cert_chain(broker.certificate, broker.key)
+            context.load_cert_chain(login.certificate, login.key)
         except OSError as error:
-            files = f"{broker.authority}, {broker.certificate} and {broker.key}"
+            files = f"{login.authority}, {login.certificate} and {login.key}"
             raise InputError(f"{files} are not a usable certificate and key: {error}.") from None
         client.tls_set_context(context)
         client.max_inflight_messages_set(INFLIGHT)
@@ -77,7 +77,7 @@ class Link:
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
-        self._client.connect_async(self._broker.host, self._broker.port, keepalive=KEEPALIVE_S)
+        self._client.connect_async(self._login.host, self._login.port, keepalive=KEEPALIVE_S)
         self._client.loop_start()
 
     def publish(self, topic: str, data: bytes, retain: bool = False) -> None:
@@ -126,7 +126,7 @@ class Link:
 
     @property
     def _where(self) -> str:
-        return f"{self._broker.host}:{self._broker.port}"
+        return f"{self._login.host}:{self._login.port}"
 
     def _tell(self, text: str) -> None:
         """Once, not at every attempt."""
