@@ -84,6 +84,7 @@ class Federation:
     record: Record = field(default_factory=Record)
     devices: list[Device] = field(init=False)
     form: Form = field(init=False)
+    here: set[int] = field(init=False, default_factory=set)  # who can be reached
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
@@ -104,8 +105,7 @@ class Federation:
         self._go_on()
 
     def _go_on(self) -> None:
-        members, before = self.transport.members(), self.round
-        self._miss(members)
+        before, members = self.round, self.look()
         while self.round < self.rounds and self._close(members):
             pass
         if self.round < self.rounds:
@@ -150,13 +150,17 @@ class Federation:
         if job.kind == "train" and self.devices[ue].wanted:
             self.devices[ue].version = IDLE
 
-    def _miss(self, members: frozenset[int]) -> None:
-        """Whoever went away with an unanswered job takes it along."""
-        for ue, device in enumerate(self.devices):
-            if device.job is not None and ue not in members:
+    def look(self) -> frozenset[int]:
+        """Who is here? Whoever went away with an unanswered job takes it along."""
+        went, came = self.transport.changes()
+        for ue in sorted(went):
+            device = self.devices[ue]
+            if device.job is not None:
                 self.log(f"lost: UE {ue} went away with ticket {device.job.ticket}")
                 self._drop(ue, device.job)
                 device.job = None
+        self.here = (self.here - went) | came
+        return frozenset(self.here)
 
     def _close(self, members: frozenset[int]) -> bool:
         """Close the open round if the arrivals suffice."""
@@ -236,7 +240,7 @@ class Federation:
 
     def ask_everybody(self, asked: set[int]) -> bool:
         """Send the last model for evaluation to whoever is there and free, each once. Is anybody still at work?"""
-        members = self.transport.members()
+        members = self.look()
         for ue in sorted(members - asked):
             if self.devices[ue].job is None and not self.devices[ue].set_aside and self._dispatch(ue, "evaluate"):
                 asked.add(ue)
@@ -249,7 +253,7 @@ class Federation:
         return self.record.timeline(self.ues, self.protocol.quorum, held, arrived_s)
 
     def status(self, phase: str) -> Status:
-        members, record, quorum = self.transport.members(), self.record, self.protocol.quorum
+        members, record, quorum = self.here, self.record, self.protocol.quorum
         closed_s, merges = [0.0, *record.closed_s], record.merges_by_ue(self.ues)
         recent = [
             ClosedRound(

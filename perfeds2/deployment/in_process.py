@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from perfeds2.deployment.transport import Arrays, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 Answer = Callable[[Request, Arrays], Reply]  # what a device does with a request; when it arrives is decided here
 
@@ -15,7 +15,7 @@ class InProcess:
 
     def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
         self.answer, self.delay_s = answer, delay_s
-        self.present = set(range(ues))
+        self.present = Presence(range(ues))
         self.time_s = 0.0
         self.sent: list[Request] = []
         self._on_the_way: list[tuple[float, int, Reply]] = []
@@ -42,8 +42,8 @@ class InProcess:
                 arrived.append(reply)
         return arrived
 
-    def members(self) -> frozenset[int]:
-        return frozenset(self.present)
+    def changes(self) -> Changes:
+        return self.present.changes()
 
     def now(self) -> float:
         return self.time_s

@@ -59,11 +59,11 @@ def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
 def _gather(federation: Federation, tell: Tell) -> None:
     """Round 0 begins with everybody, or after a while with at least a quorum."""
     transport, quorum, everybody = federation.transport, federation.protocol.quorum, federation.ues
-    here = len(transport.members())
+    here = len(federation.look())
     while here < everybody and (here < quorum or federation.time_s < federation.own.gather_s):
         tell(f"waiting for devices: {here} of {everybody} are here")
         transport.poll(STATUS_EVERY_S)
-        here = len(transport.members())
+        here = len(federation.look())
     federation.log(f"started with {here} of {everybody} devices")
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.transport import Reply, Request
+from perfeds2.deployment.transport import Presence, Reply, Request
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
@@ -26,7 +26,7 @@ class Net:
     """A transport whose replies are chosen one by one."""
 
     def __init__(self, ues):
-        self.present = set(range(ues))
+        self.present = Presence(range(ues))
         self.time_s = 0.0
         self.out: dict[int, Request] = {}  # ticket: job, at work on a device
         self.inbox: list[Reply] = []
@@ -40,8 +40,8 @@ class Net:
         came, self.inbox = self.inbox, []
         return came
 
-    def members(self):
-        return frozenset(self.present)
+    def changes(self):
+        return self.present.changes()
 
     def now(self):
         return self.time_s
@@ -191,7 +191,7 @@ class FederationMachine(RuleBasedStateMachine):
     def nobody_idles_who_could_work(self):
         if self.protocol.waits:
             return
-        for ue in self.net.present:
+        for ue in self.net.present.members():
             device = self.federation.devices[ue]
             assert device.set_aside or device.job is not None or device.reply is not None
 
@@ -252,6 +252,7 @@ class CrashingMachine(FederationMachine):
         before = self.federation
         self.federation = self.fresh()
         self.federation.save = self.save
+        self.net.present = Presence(self.net.present.members())  # a new process asks anew
         assert load_checkpoint(self.folder, self.federation) == 0.0
         assert self.federation.round == before.round
         assert self.federation.record.merges == before.record.merges
