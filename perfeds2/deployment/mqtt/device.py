@@ -134,10 +134,12 @@ class Device:
         self._forget_model()
         self._job, self._model = job, Assembly.announced(job, ready.model_bytes + wire.SLACK_BYTES)
         if self._model is None:
-            self.say(f"ticket {job.ticket} announces a model of {job.bytes} bytes, ours has {ready.model_bytes}: refused")
-            return self.send(job, Head(run=job.run, version=job.version, error="the model is not the one we have here"))
-        self.link.subscribe(wire.model_topic(job.version, "+"))
-        return None
+            self.say(
+                f"ticket {job.ticket} announces a model of {job.bytes} bytes, ours has {ready.model_bytes}: refused"
+            )
+            self.send(job, Head(run=job.run, version=job.version, error="the model is not the one we have here"))
+        else:
+            self.link.subscribe(wire.model_topic(job.version, "+"))
 
     def _take_chunk(self, version: int | None, chunk: int | None, data: bytes) -> None:
         job, model = self._job, self._model

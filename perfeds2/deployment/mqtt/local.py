@@ -72,5 +72,6 @@ def _device_commands(setup: Setup, site: Site, place: Place) -> dict[str, list[s
     if place.device_command is ALL_IN_ONE:
         return {DEVICES: site.devices(f"0-{setup.ues - 1}", *own)}
     return {
-        device_name(number): place.device_command(number, site.devices(str(number), *own)) for number in range(setup.ues)
+        device_name(number): place.device_command(number, site.devices(str(number), *own))
+        for number in range(setup.ues)
     }

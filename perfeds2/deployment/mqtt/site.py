@@ -31,7 +31,9 @@ class Site:
 
     def server_link(self) -> Link:
         files = self.credentials
-        return Link(SERVER, Login(self.host, self.port, files.authority, files.certificate, files.certificate_key), _say)
+        return Link(
+            SERVER, Login(self.host, self.port, files.authority, files.certificate, files.certificate_key), _say
+        )
 
     def device_link(self, number: int) -> Link:
         files, name = self.credentials, device_name(number)

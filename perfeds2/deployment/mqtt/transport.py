@@ -12,13 +12,13 @@ import queue
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Listener
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
-from perfeds2.deployment.transport import Arrays, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
 ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
@@ -47,14 +47,6 @@ class Outstanding:
 
 
 @dataclass
-class Known:
-    """One device that has said it is here."""
-
-    session: str
-    confirmed: bool = True
-
-
-@dataclass
 class MqttTransport:
     """The server's side."""
 
@@ -66,8 +58,9 @@ class MqttTransport:
     _outstanding: dict[int, Outstanding] = field(default_factory=dict)  # by UE
     _answered: dict[int, int] = field(default_factory=dict)  # the last ticket each UE answered
     _strays_s: dict[int, float] = field(default_factory=dict)
-    _here: dict[int, Known] = field(default_factory=dict)
-    _members: frozenset[int] = frozenset()
+    _presence: Presence = field(default_factory=Presence)
+    _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
+    _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
     _confirm_by_s: float = float("inf")
     _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
     _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
@@ -119,16 +112,17 @@ class MqttTransport:
         except queue.Empty:
             return replies
 
-    def members(self) -> frozenset[int]:
-        """Everybody who said to be here and ready for this run, and did not leave. While the broker is away, nobody leaves."""
+    def changes(self) -> Changes:
+        """Who said to be here and ready for this run, and who left. While the broker is away, nobody leaves."""
         with self._lock:
             if self.link.is_up and self.now() > self._confirm_by_s:
                 self._confirm_by_s = float("inf")
-                self._here = {ue: known for ue, known in self._here.items() if known.confirmed}
-                self._members = frozenset(self._here)
-            for ue in self._outstanding.keys() - self._members:
-                self._let_go(ue)  # the server is about to give it up as well
-            return self._members
+                for ue in self._unconfirmed:
+                    self._leave(ue)
+            changes = self._presence.changes()
+            for ue in changes.went:
+                self._let_go(ue)  # as the server does now
+            return changes
 
     def now(self) -> float:
         return time.monotonic()
@@ -160,8 +154,7 @@ class MqttTransport:
     def up(self) -> None:
         """Everybody hears which run there is and says "here"; a broker that lost its memory gets the models again."""
         with self._lock:
-            for known in self._here.values():
-                known.confirmed = False
+            self._unconfirmed = set(self._sessions)
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
             self.link.subscribe(wire.EVERYBODY_HERE)
             self.link.subscribe(wire.EVERY_REPLY)
@@ -188,12 +181,17 @@ class MqttTransport:
             self.troubles[ue] = wire.words(said.error)
         if said.here and said.error is None and said.run in (None, self.run.run):
             self.troubles.pop(ue, None)
-            self._here[ue] = Known(said.session)
+            self._sessions[ue] = said.session
+            self._unconfirmed.discard(ue)
+            self._presence.add(ue)
             if (job := self._outstanding.get(ue)) is not None and self.link.is_up:
                 self.link.publish(wire.job_topic(ue), job.text)
-        elif (known := self._here.get(ue)) is not None and (said.here or said.session == known.session):
-            del self._here[ue]  # it left, or has to get ready first; the will of a connection before this one does not count
-        self._members = self._members if self._here.keys() == self._members else frozenset(self._here)
+        elif said.here or said.session == self._sessions.get(ue):
+            self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
+
+    def _leave(self, ue: int) -> None:
+        self._sessions.pop(ue, None)
+        self._presence.discard(ue)
 
     def _take_part(self, ue: int, ticket: int, part: str, data: bytes, received_s: float) -> None:
         job = self._outstanding.get(ue)
@@ -203,9 +201,9 @@ class MqttTransport:
         wrong = self._take_head(job, data) if part == wire.HEAD else self._take_chunk(job, part, data)
         known = Reply(ue, ticket, job.request.version, received_s=received_s, on=ticket)
         if wrong is not None:
-            self._answer(Reply(ue, ticket, received_s=received_s, on=ticket, error=wrong))
+            self._answer(replace(known, error=wrong))
         elif job.head is not None and job.head.error is not None:
-            self._answer(Reply(**vars(known) | {"error": wire.words(job.head.error) or "it failed"}))
+            self._answer(replace(known, error=wire.words(job.head.error) or "it failed"))
         elif job.head is not None and (job.update is None or job.update.complete):
             self._answer(_read(known, job.head, job.update))
 
@@ -248,7 +246,8 @@ class MqttTransport:
 def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
     """An answer as it came, for the server to judge."""
     try:
-        said = {"version": head.version, "metrics": dict(head.metrics), "compute_s": head.compute_s}
-        return Reply(**vars(known) | said | {"update": None if update is None else update.arrays()})
+        arrays = None if update is None else update.arrays()
     except ValueError as error:
-        return Reply(**vars(known) | {"error": f"unreadable update: {error}"})
+        return replace(known, error=f"unreadable update: {error}")
+    metrics, compute_s = dict(head.metrics), head.compute_s
+    return replace(known, version=head.version, update=arrays, metrics=metrics, compute_s=compute_s)

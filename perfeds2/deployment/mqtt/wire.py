@@ -74,7 +74,9 @@ class Run(Text):
     """Which run the server has."""
 
     run: Name
-    settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # flat TOML, as in federation.toml, without paths
+    settings: Annotated[
+        str, StringConstraints(max_length=TEXT_BYTES)
+    ]  # flat TOML, as in federation.toml, without paths
     own_model: bool = False  # the devices' own: each has it in a file
 
 
