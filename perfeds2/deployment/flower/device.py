@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,9 @@ class Worker:
     def answer(self, message: Message) -> Message:
         try:
             return Message(self._content(message), reply_to=message)
-        except Exception as error:  # the server hears of it, and this device goes on
+        except Exception:  # the server is told that it failed, not what our data look like
             traceback.print_exc()
-            return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
+            return Message(Error(RAISED, "the job failed"), reply_to=message)
 
     def _content(self, message: Message) -> RecordDict:
         asked, run_id = message.content.config_records[JOB], message.metadata.run_id
@@ -164,7 +165,8 @@ def _send(reply: Message, took_s: float, send: Callable[..., Any], push_object: 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     keep_compiled()
-    work(Owned.from_json(sys.argv[1]))
+    with suppress(KeyboardInterrupt):
+        work(Owned.from_json(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfeds2.deployment.flower.credentials import device_name, make_credentials
+from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, device_name, make_credentials
 from perfeds2.deployment.flower.operator_calls import Operator
 from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import Place, Processes, is_alive, marked
@@ -39,9 +39,8 @@ def run_locally(
     if folder.finished:
         return folder
     setup.write(path)
-    hosts = list(dict.fromkeys([place.server_host, "127.0.0.1", "localhost"]))
-    credentials = make_credentials(path / "credentials", setup.ues, hosts)
-    site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, path / "flower")
+    credentials = make_credentials(credentials_beside(path), setup.ues, [place.server_host, *LOOPBACK])
+    site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, credentials.folder / "flower")
     site.make_private()
     with Processes(path / "logs", site.environment()) as processes:
         folder.log(f"processes are marked {processes.mark}")
@@ -107,7 +106,7 @@ class _Parts:
             raise InputError(f"the server failed {SUBMISSIONS} times in round {round_}; see {said}.")
         self.run_id = self.operator.start(self.setup)
         self.asked_s = time.monotonic()
-        write_text(self.folder.path / "flower" / "run.json", json.dumps({"run-id": self.run_id}))
+        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id}))
         self.folder.log(f"submitted run {self.run_id}")
 
     def keep_up(self) -> None:

@@ -29,7 +29,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
-from perfeds2.deployment.flower.credentials import device_name
+from perfeds2.deployment.credentials import device_name
 from perfeds2.deployment.flower.site import OPERATOR_HEADER, Site, app_folder
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfeds2.deployment.flower.credentials import Credentials
+from perfeds2.deployment.credentials import Credentials
 from perfeds2.errors import InputError
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
