@@ -1,7 +1,7 @@
 """perfeds2 federate …: the same protocol on real devices.
 
-``local`` runs a whole federation on this machine. ``credentials``, ``server``, ``register`` and ``device`` make machines a
-federation; ``submit``, ``resume``, ``watch`` and ``stop`` say what runs on it.
+``local`` runs a whole federation on this machine. ``credentials``, ``server``, ``proxy``, ``register``, ``unregister`` and
+``device`` make machines a federation; ``submit``, ``resume``, ``watch`` and ``stop`` say what runs on it.
 """
 
 import functools
@@ -24,6 +24,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 
 if TYPE_CHECKING:
+    from perfeds2.deployment.flower.operator_calls import Operator
     from perfeds2.deployment.flower.site import Site
     from perfeds2.deployment.setup import Setup
 
@@ -75,6 +76,12 @@ def open_site(server: str, credentials: Path, state: Path) -> "Site":
     if not (credentials / "ca.crt").exists():
         raise InputError(f"--credentials {credentials} holds no ca.crt; see perfeds2 federate credentials.")
     return Site(server, Credentials(credentials.resolve()), state.resolve())
+
+
+def open_operator(site: "Site") -> "Operator":
+    from perfeds2.deployment.flower.operator_calls import Operator
+
+    return Operator(site)
 
 
 def need_flower() -> None:
@@ -133,45 +140,72 @@ def credentials(
 ) -> None:  # fmt: skip
     """Make a certificate authority, a server certificate, and a key for each device."""
     need_flower()
-    from perfeds2.deployment.credentials import make_credentials
+    from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 
-    made = make_credentials(folder, devices, host)
+    made = make_credentials(folder, devices, [*host, *LOOPBACK])
     say(quiet, f"For the server: {made.authority}, {made.certificate}, {made.certificate_key}, devices/*.pub")
     say(quiet, f"For device N: {made.authority} and devices/device-N.key, and nothing else")
     say(quiet, f"Off line: {made.authority_key}")
 
 
 def server(
-    address: Annotated[str, typer.Option("--listen", help="Where to listen.", metavar="HOST:PORT")] = "0.0.0.0:9092",
+    address: Annotated[str, typer.Option("--listen", help="Where to listen: on this machine only, see proxy.", metavar="HOST:PORT")] = "127.0.0.1:9092",
+    insecure_operator_port: Annotated[bool, typer.Option("--insecure-operator-port", help="Listen where others reach Flower's operator calls too (docs/deploy.md).")] = False,
     **here: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Start the server, in the foreground: for systemd, or a terminal of its own."""
     site = open_site(address, **here)
-    _become(site, site.server())
+    command = site.server(insecure_operator_port)
+    site.make_private()
+    _become(site, command)
+
+
+def proxy(
+    listen: Annotated[str, typer.Option("--listen", help="Where devices call.", metavar="HOST:PORT")] = "0.0.0.0:9443",
+    show: Annotated[bool, typer.Option("--print", help="Print the configuration of nginx instead of starting it.")] = False,
+    **where: Any,
+) -> None:  # fmt: skip
+    """Start a reverse proxy (nginx), in the foreground: devices reach the server through it, and only with a device's calls."""
+    site = open_site(**where)
+    from perfeds2.deployment.flower.proxy import proxy_command, proxy_config
+
+    config = proxy_config(site, listen)
+    if show:
+        typer.echo(config, nl=False)
+        return
+    command = proxy_command(site.home / "proxy.conf")
+    site.home.mkdir(parents=True, exist_ok=True)
+    write_text(site.home / "proxy.conf", config)
+    _become(site, command)
 
 
 def register(quiet: Quiet = False, **where: Any) -> None:
     """Tell the server which keys may take part: every devices/device-N.pub, as device N."""
     site = open_site(**where)
-    site.write_connection()
     numbers = site.credentials.devices()
     if not numbers:
         folder = site.credentials.folder / "devices"
         raise InputError(f"{folder} holds no device-N.pub; see perfeds2 federate credentials.")
+    operator = open_operator(site)
     for number in numbers:
-        try:
-            site.call(site.register([number]))
-            say(quiet, f"device {number} is registered")
-        except InputError as error:
-            if "already" not in str(error):
-                raise
-            say(quiet, f"device {number} was registered before")
+        is_new = operator.register(number)
+        say(quiet, f"device {number} {'is' if is_new else 'was'} registered{'' if is_new else ' before'}")
+
+
+def unregister(
+    number: Annotated[int, typer.Option("--number", help="Which device.", metavar="N", min=0)],
+    quiet: Quiet = False,
+    **where: Any,
+) -> None:
+    """Tell the server that a device may no longer take part."""
+    open_operator(open_site(**where)).unregister(number)
+    say(quiet, f"device {number} may no longer take part")
 
 
 def device(
     number: Annotated[int, typer.Option("--number", help="Which device this is.", metavar="N", min=0)],
     data: Annotated[Path | None, typer.Option("--data", help="This device's own data; handed to load_data, never sent.", metavar="DIR")] = None,
-    port: Annotated[int, typer.Option("--port", help="A port of loopback for Flower's own use.", metavar="PORT")] = 9094,
+    app_module: Annotated[Path | None, typer.Option("--app-module", help="This device's own file with model and load_data (docs/deploy.md).", metavar="FILE")] = None,
     **where: Any,
 ) -> None:  # fmt: skip
     """Start a device, in the foreground, and take part whenever the server asks."""
@@ -179,12 +213,12 @@ def device(
     key = site.credentials.device_key(number)
     if not key.exists():
         raise InputError(f"{key} does not exist; copy it from where perfeds2 federate credentials was run.")
-    _become(site, site.device(number, port, data))
+    site.home.mkdir(parents=True, exist_ok=True)
+    _become(site, site.device(number, data, app_module))
 
 
 def _become(site: "Site", command: list[str]) -> None:
-    """This process becomes Flower's."""
-    site.home.mkdir(parents=True, exist_ok=True)
+    """This process becomes another."""
     os.environ.update(site.environment())
     os.execv(command[0], command)  # noqa: S606 (our own commands)
 
@@ -212,8 +246,7 @@ def resume(folder: RunDir, quiet: Quiet = False, **where: Any) -> None:
 
 
 def _submit(setup: "Setup", folder: Path, site: "Site", quiet: bool) -> None:
-    site.write_connection()
-    run_id = str(site.call(site.submit(setup))["run-id"])
+    run_id = open_operator(site).start(setup)
     write_text(folder / "run.json", json.dumps({"run-id": run_id}))
     say(quiet, f"Submitted run {run_id}. Watch it with: perfeds2 federate watch {folder}")
 
@@ -237,11 +270,10 @@ def watch(folder: RunDir) -> None:
 def stop(folder: RunDir, quiet: Quiet = False, **where: Any) -> None:
     """Stop a federation. What was merged is kept: resume goes on from there."""
     site = open_site(**where)
-    site.write_connection()
     file = folder / "run.json"
     if not file.exists():
         raise InputError(f"{folder} was not submitted (no run.json).")
-    site.call(site.stop(json.loads(file.read_text(encoding="utf-8"))["run-id"]))
+    open_operator(site).stop(json.loads(file.read_text(encoding="utf-8"))["run-id"])
     say(quiet, f"Stopped. Go on with: perfeds2 federate resume {folder} --server {site.address}")
 
 
@@ -262,7 +294,7 @@ federate_app = typer.Typer(
 federate_app.command(cls=FederationCommand)(with_flags(local, SETTINGS))
 SUBMITTED = {name: each for name, each in SETTINGS.items() if name not in CELL}
 TAKES = {credentials: {}, server: HERE, submit: SITE | SUBMITTED, watch: {}}
-for command in (credentials, server, register, device, submit, resume, watch, stop):
+for command in (credentials, server, proxy, register, unregister, device, submit, resume, watch, stop):
     flags = TAKES.get(command, SITE)
     kind = FederationCommand if command is submit else None
     federate_app.command(cls=kind)(in_one_sentence(with_flags(command, flags)))
