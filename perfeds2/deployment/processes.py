@@ -50,7 +50,7 @@ class Processes:
         self.end_all()
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        with (self._logs / f"{name}.log").open("ab") as log, warnings.catch_warnings():
+        with self.log(name).open("ab") as log, warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX: but another program follows at once
             self._running[name] = subprocess.Popen(  # noqa: S603 (our own commands)
                 command,
@@ -61,6 +61,10 @@ class Processes:
                 start_new_session=True,  # Ctrl-C is ours to pass on
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
+
+    def log(self, name: str) -> Path:
+        """Where its output goes."""
+        return self._logs / f"{name}.log"
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
