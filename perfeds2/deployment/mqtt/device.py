@@ -12,6 +12,7 @@ import queue
 import traceback
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -194,6 +195,7 @@ class Worker:
     """Computes for one device, or for many in turn."""
 
     owner: Callable[[int], Owner]  # by the device's number
+    turn: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # in which a device gets ready
     work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
 
@@ -208,7 +210,9 @@ class Worker:
             return
         if isinstance(what, Run):
             try:
-                device.ready(what, self._prepare(device.number, what))
+                with self.turn(device.number):
+                    ready = self._prepare(device.number, what)
+                device.ready(what, ready)
             except InputError as error:
                 device.refuse(what, str(error))
             except Exception as error:  # of the owner's module, say; the details stay here
