@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Listener
+from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Request
@@ -26,16 +26,6 @@ from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
-
-
-class Connection(Protocol):
-    """What is needed of a ``Link``."""
-
-    def start(self, listener: Listener) -> None: ...
-    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
-    def subscribe(self, topic: str) -> None: ...
-    def unsubscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -13,26 +13,14 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Listener
+from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
 ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
-
-
-class Connection(Protocol):
-    """What is needed of a ``Link``."""
-
-    @property
-    def is_up(self) -> bool: ...
-    def start(self, listener: Listener) -> None: ...
-    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
-    def subscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
 
 
 @dataclass
