@@ -168,7 +168,7 @@ class Device:
     def send(self, job: Job, head: Head, update: Arrays | None = None) -> None:
         parcel = None if update is None else Parcel.of(update)
         if parcel is not None:
-            head = head.model_copy(update=parcel.announced())
+            head = head.model_copy(update=parcel.announced)
         answer = job, head, [] if parcel is None else parcel.chunks
         if self._job is job:  # else they do not want it any more
             self._answer = answer

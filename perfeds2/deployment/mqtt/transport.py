@@ -82,7 +82,7 @@ class MqttTransport:
                 ticket=request.ticket,
                 version=request.version,
                 kind=request.kind,
-                **parcel.announced(),  # type: ignore[arg-type]  # checked as it is made
+                **parcel.announced,  # type: ignore[arg-type]  # checked as it is made
             )
             job_text = job.to_bytes()
             self._outstanding[request.ue] = Outstanding(request, job_text, len(parcel.data) + wire.SLACK_BYTES)
