@@ -67,7 +67,7 @@ DEFAULTS = DeploymentSpec()
 
 RENAMED = {  # what a federation calls by another name than a simulation, or has another default for
     ("cell", "ues"): {"name": "devices", "default": "6", "description": "How many devices there are, n."},
-    ("run", "rounds"): {"default": "10", "description": "So many rounds."},
+    ("run", "rounds"): {"default": "300", "description": "So many rounds."},
     ("run", "algorithms"): {"name": "algorithm", "default": "PerFedS2", "description": "One of {names}.", "look": "NAME"},
     ("run", "seeds"): {"name": "seed", "default": "0", "description": "Of the first weights, the data's division and the batches.", "look": "SEED"},
 }  # fmt: skip

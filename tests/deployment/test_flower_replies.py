@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    from perfeds2.deployment.flower.apps import FlowerTransport, read_reply
+    from perfeds2.deployment.flower.transport import FlowerTransport, read_reply
 
 from perfeds2.deployment.transport import Request
 
