@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
+from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.transport import Presence, Reply, Request
@@ -67,8 +67,10 @@ class FederationMachine(RuleBasedStateMachine):
         self.rounds = 0
         self.step()
 
+    readmit_s = 0
+
     def fresh(self):
-        own = DeploymentSpec(norm_bound=100.0, set_aside_after=3)
+        own = DeploymentSpec(norm_bound=100.0, norm_factor=0, set_aside_after=3, wait_s=0, readmit_s=self.readmit_s)
         return Federation(self.protocol, LEARNER, {"w": np.zeros(1, np.float32)}, self.net, self.ues, 10**9, own)
 
     def save(self, federation):
@@ -231,7 +233,7 @@ class CrashingMachine(FederationMachine):
 
     def save(self, federation):
         super().save(federation)
-        save_checkpoint(self.folder, federation, 0.0)
+        self.checkpoints.save(federation, 0.0)
 
     @initialize()
     def a_folder(self):
@@ -241,6 +243,7 @@ class CrashingMachine(FederationMachine):
         self.place = tempfile.TemporaryDirectory()
         self.folder = Folder(Path(self.place.name))
         self.folder.parts.mkdir()
+        self.checkpoints = Checkpoints(self.folder)
 
     def teardown(self):
         if hasattr(self, "place"):
@@ -253,7 +256,8 @@ class CrashingMachine(FederationMachine):
         self.federation = self.fresh()
         self.federation.save = self.save
         self.net.present = Presence(self.net.present.members())  # a new process asks anew
-        assert load_checkpoint(self.folder, self.federation) == 0.0
+        self.checkpoints = Checkpoints(self.folder)
+        assert self.checkpoints.load(self.federation) == 0.0
         assert self.federation.round == before.round
         assert self.federation.record.merges == before.record.merges
         assert [d.merged_in for d in self.federation.devices] == [d.merged_in for d in before.devices]
