@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,9 +43,9 @@ def run_locally(
     credentials = make_credentials(credentials_beside(path), setup.ues, [place.server_host, *LOOPBACK])
     site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, credentials.folder / "flower")
     site.make_private()
-    with Processes(path / "logs", site.environment()) as processes:
+    with closing(Operator(site)) as operator, Processes(path / "logs", site.environment()) as processes:
         folder.log(f"processes are marked {processes.mark}")
-        parts = _Parts(setup, site, processes, folder, place, Operator(site))
+        parts = _Parts(setup, site, processes, folder, place, operator)
         parts.begin()
         finished = False
         while not finished:
