@@ -107,7 +107,7 @@ class _Parts:
             raise InputError(f"the server failed {SUBMISSIONS} times in round {round_}; see {said}.")
         self.run_id = self.operator.start(self.setup)
         self.asked_s = time.monotonic()
-        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id}))
+        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id, "server": self.site.address}))
         self.folder.log(f"submitted run {self.run_id}")
 
     def keep_up(self) -> None:
