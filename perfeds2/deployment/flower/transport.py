@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from perfeds2.deployment.transport import Arrays, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 GONE = {3: "the reply never came", 4: "the reply is lost", 5: "the device went away"}  # Flower's error codes
 FAILED = {
@@ -32,7 +32,7 @@ class FlowerTransport:
     def __init__(self, grid: Grid, ues: int) -> None:
         self._grid, self._ues = grid, ues
         self._node: dict[int, int] = {}  # UE to node
-        self._members: frozenset[int] = frozenset()
+        self._present = Presence()
         self._looked_s = float("-inf")
         self._replies: queue.Queue[Reply] = queue.Queue()
         self._closed = threading.Event()
@@ -64,13 +64,13 @@ class FlowerTransport:
         except queue.Empty:
             return replies
 
-    def members(self) -> frozenset[int]:
+    def changes(self) -> Changes:
         if time.monotonic() - self._looked_s > LOOK_EVERY_S:
             online = {node.node_id: node.name for node in self._grid.get_nodes() if node.status in ("", "online")}
             self._number(online)
-            self._members = frozenset(ue for ue, node in self._node.items() if node in online)
+            self._present.become(ue for ue, node in self._node.items() if node in online)
             self._looked_s = time.monotonic()
-        return self._members
+        return self._present.changes()
 
     def now(self) -> float:
         return time.monotonic()
