@@ -1,4 +1,4 @@
-"""What happens to a real federation when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
+"""What happens to a real federation on Flower when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
 
 Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/deploy.md
 come from here. Names: kill-devices, kill-server-app, kill-superlink, liars, overhead,
@@ -34,7 +34,8 @@ class Drill:
     def __init__(self, folder, *flags, command=None):
         self.folder = folder
         self.process = subprocess.Popen(
-            command or [PERFEDS2, "federate", "local", "--out", str(folder), "--quiet", *flags], start_new_session=True
+            command or [PERFEDS2, "federate", "local", "--engine", "flower", "--out", str(folder), "--quiet", *flags],
+            start_new_session=True,
         )
 
     def __enter__(self):
@@ -112,7 +113,7 @@ def replayed(folder):
 
 def kill_devices(folder):
     """kill -9 two of six devices in the middle of their jobs."""
-    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "14") as drill:
+    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "60") as drill:
         drill.wait_for_round(2)
         keys = ("device-4.key", "device-5.key")
         began = drill.status()

@@ -33,6 +33,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -46,7 +47,7 @@ from perfeds2.deployment.processes import Processes
 from perfeds2.errors import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]  # Flower's
-PROTOBUF = {"content-type": "application/x-protobuf"}
+PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
 EVIL = "from pathlib import Path\nPath({marker!r}).write_text('mine')\nfrom flwr.{kind}app import {Kind}App\napp = {Kind}App()\n"
 
 
@@ -154,15 +155,8 @@ def test_the_server_listens_on_this_machine_only(deployed):
 
 def test_an_open_port_must_be_asked_for_by_name(tmp_path):
     make_credentials(tmp_path / "credentials", 0, LOOPBACK)
-    command = [
-        PERFEDS2,
-        "federate",
-        "server",
-        "--listen",
-        "0.0.0.0:9092",
-        "--credentials",
-        str(tmp_path / "credentials"),
-    ]
+    words = ("--engine", "flower", "--listen", "0.0.0.0:9092", "--credentials", str(tmp_path / "credentials"))
+    command = [PERFEDS2, "federate", "server", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "--insecure-operator-port" in done.stderr
@@ -279,6 +273,18 @@ def test_a_body_of_400_mb_is_refused_before_it_takes_memory(deployed, door, path
         status = done.status_code
     assert status in (None, 401, 403, 413)
     assert deployed.memory_mb() < before_mb + 30
+
+
+def test_what_is_called_is_not_taken_from_what_the_caller_calls_the_server(deployed, door):
+    """Flower decides by an address that is put together from the Host header whether a device must sign."""
+    host, _, port = door.rpartition(":")
+    for claimed, path in (
+        ("x/v1/fleet/", "/v1/control/list-runs"),
+        ("x/v1/runtime/pull-object?", "/v1/fleet/pull-object"),
+        ("x/v1/fleet/pull-messages?", "/v1/control/list-runs"),
+    ):
+        head = f"POST {path} HTTP/1.1\r\nHost: {claimed}\r\nContent-Type: {PROTOBUF_MEDIA_TYPE}\r\nContent-Length: 0"
+        assert re.match(r"HTTP/1.1 40[013] ", raw(deployed, host, int(port), f"{head}\r\n\r\n")), claimed
 
 
 def test_somebody_elses_public_key_opens_nothing(deployed, door):

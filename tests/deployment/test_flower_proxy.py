@@ -36,24 +36,35 @@ def test_devices_train_through_the_proxy_with_their_keys(tmp_path):
         shutil.copy(tmp_path / "credentials" / "ca.crt", own)
         shutil.copy(tmp_path / "credentials" / "devices" / f"device-{number}.key", own / "devices")
     with Processes(tmp_path / "logs", {}) as processes:
-        processes.start("server", [PERFEDS2, "federate", "server", "--listen", inside, *home])
+        processes.start("server", [PERFEDS2, "federate", "server", "--engine", "flower", "--listen", inside, *home])
         processes.start("proxy", [PERFEDS2, "federate", "proxy", "--listen", outside, "--server", inside, *home])
         time.sleep(8)
         assert "device 1 is registered" in perfeds2(tmp_path, "register", "--server", inside, *home)
         assert "device 1 was registered before" in perfeds2(tmp_path, "register", "--server", inside, *home)
         for number in (0, 1):
             own = ("--credentials", str(tmp_path / f"device-{number}"), "--state", str(tmp_path / f"state-{number}"))
-            command = [PERFEDS2, "federate", "device", "--number", str(number), "--server", outside, *own]
+            command = [
+                PERFEDS2,
+                "federate",
+                "device",
+                "--engine",
+                "flower",
+                "--number",
+                str(number),
+                "--server",
+                outside,
+                *own,
+            ]
             processes.start(f"device-{number}", command)
         settings = ("--devices", "2", "--quorum", "2", "--rounds", "2", "--evaluate-s", "20")
-        perfeds2(tmp_path, "submit", "run", "--server", inside, *home, *settings)
+        perfeds2(tmp_path, "submit", "run", "--engine", "flower", "--server", inside, *home, *settings)
         ends = time.monotonic() + 150
         while not (tmp_path / "run" / "report.html").exists():
             assert time.monotonic() < ends, (tmp_path / "logs" / "server.log").read_text()
             assert processes.ended() == []
             time.sleep(0.3)
         refused = subprocess.run(
-            [PERFEDS2, "federate", "unregister", "--number", "1", "--server", outside, *home],
+            [PERFEDS2, "federate", "unregister", "--engine", "flower", "--number", "1", "--server", outside, *home],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert refused.returncode == 2

@@ -57,6 +57,9 @@ class Guard:
         if scope["type"] != "http":
             return
         request = Request(scope)
+        if request.url.path != scope["path"]:  # Flower goes by the one, its routes by the other
+            await _refuse(400, "a malformed Host header")(scope, receive, send)
+            return
         if not self._may_call(request):
             await _refuse(401, "operators need the server's operator.key")(scope, receive, send)
             return
@@ -79,7 +82,9 @@ class Guard:
 def _announced_bytes(request: Request) -> float:
     """What a request says of its body; one that does not say is not read."""
     length = request.headers.get("content-length", "")
-    return int(length) if length.isdecimal() else float("inf") if "transfer-encoding" in request.headers else 0
+    if length.isdecimal() and len(length) < 20:
+        return int(length)
+    return float("inf") if length or "transfer-encoding" in request.headers else 0
 
 
 def _is_known(request: Request) -> bool:
