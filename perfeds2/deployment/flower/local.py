@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,9 +48,9 @@ def _run(setup: Setup, path: Path, folder: Folder, place: Place, show: ShowStatu
     credentials = make_credentials(credentials_beside(path), setup.ues, [place.server_host, *LOOPBACK])
     site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, credentials.folder / "flower")
     site.make_private()
-    with Processes(path / "logs", site.environment()) as processes:
+    with closing(Operator(site)) as operator, Processes(path / "logs", site.environment()) as processes:
         folder.log(f"processes are marked {processes.mark}")
-        parts = _Parts(setup, site, processes, folder, place, Operator(site))
+        parts = _Parts(setup, site, processes, folder, place, operator)
         parts.begin()
         finished = False
         while not finished:
@@ -111,7 +112,7 @@ class _Parts:
             raise InputError(f"the server failed {SUBMISSIONS} times in round {round_}; see {said}.")
         self.run_id = self.operator.start(self.setup)
         self.asked_s = time.monotonic()
-        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id}))
+        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id, "server": self.site.address}))
         self.folder.log(f"submitted run {self.run_id}")
 
     def keep_up(self) -> None:
