@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
@@ -29,6 +29,9 @@ def _write_slow(slow: Mapping[int, float]) -> str:
 Slow = Annotated[dict[int, Seconds], BeforeValidator(_read_slow), PlainSerializer(_write_slow)]
 
 
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
 class DeploymentSpec(Section, title="Federation"):
     """What only a federation on real machines needs."""
 
@@ -39,6 +42,8 @@ class DeploymentSpec(Section, title="Federation"):
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Wait so long for the last evaluation.")
     norm_bound: Positive | None = setting(None, "NORM", "Refuse updates whose norm is larger.")
     set_aside_after: Count = setting(3, "N", "Leave out a device after so many failures in a row.")
+    metrics_port: Port = setting(0, "PORT", "Answer Prometheus (/metrics) and health checks (/healthz) on this port of loopback; 0: do not.")  # fmt: skip
+    log: Literal["text", "json"] = setting("text", "FORM", "json: write every event also to events.jsonl, one object a line.")  # fmt: skip
 
 
 class OwnSections(Section):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
@@ -33,11 +34,19 @@ def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
 
 def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
-    federation = Federation(
-        algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own, folder.log
-    )
+    federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
+    federation.log = lambda event: folder.log(event, round=federation.round)
     federation.origin_s = transport.now()
-    tell = _teller(federation, folder)
+    metrics = Metrics(algorithm.protocol.quorum, sum(values.nbytes for values in first.values()))
+    tell = _teller(federation, folder, metrics)
+    if setup.own.log == "json":
+        folder.log_json()
+    with exposed(metrics, setup.own.metrics_port):
+        _run(setup, federation, folder, tell)
+
+
+def _run(setup: Setup, federation: Federation, folder: Folder, tell: Tell) -> None:
+    transport = federation.transport
     started_unix = load_checkpoint(folder, federation)
     if started_unix is None:
         _gather(federation, tell)
@@ -91,14 +100,16 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 
-def _teller(federation: Federation, folder: Folder) -> Tell:
-    """Writes what the live table shows, not too often."""
+def _teller(federation: Federation, folder: Folder, metrics: Metrics) -> Tell:
+    """Writes what the live table shows and monitors see, not too often."""
     told_s = float("-inf")
 
     def tell(phase: str) -> None:
         nonlocal told_s
         if time.monotonic() - told_s >= STATUS_EVERY_S:
             told_s = time.monotonic()
-            federation.status(phase).write(folder.path)
+            status = federation.status(phase)
+            status.write(folder.path)
+            metrics.tell(status, federation.record, federation.next_ticket)
 
     return tell
