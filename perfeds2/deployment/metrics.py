@@ -7,24 +7,20 @@ is looked at. A scrape reads what was told last and never touches the federation
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from statistics import fmean
-from typing import get_args
 
 from perfeds2 import __version__
 from perfeds2.deployment.record import Record
-from perfeds2.deployment.status import DeviceState, Status
+from perfeds2.deployment.status import STATES, DeviceState, Status
 from perfeds2.errors import InputError
-from perfeds2.learning.metrics import METRICS
 
 LOOPBACK = "127.0.0.1"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-UNUSABLE = {"away", "set aside"}  # states in which a device can be handed nothing
+UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside")  # states in which a device can be handed nothing
 SILENT_S = 60.0  # a server that says nothing for so long is not well
 PATIENCE_S = 10.0  # with a client that connects and asks nothing
 
@@ -36,6 +32,10 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))  # the last is for what takes longer
     total_s: float = 0.0
 
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
     def add(self, took_s: float) -> None:
         self.counts[bisect_left(BUCKETS_S, took_s)] += 1
         self.total_s += took_s
@@ -46,36 +46,30 @@ class Histogram:
             below += count
             yield f'{name}_bucket{{le="{edge}"}} {below}'
         yield f"{name}_sum {_number(self.total_s)}"
-        yield f"{name}_count {below}"
+        yield f"{name}_count {self.count}"
 
 
 class Metrics:
     """What is known of a federation for monitors. One thread tells, others read."""
 
-    def __init__(self, quorum: int, model_bytes: int) -> None:
-        self.quorum, self.model_bytes = quorum, model_bytes
+    def __init__(self, model_bytes: int) -> None:
+        self.model_bytes = model_bytes
         self._lock = threading.Lock()
         self._status: Status | None = None
         self._told_s = time.monotonic()
-        self._rounds, self._jobs = Histogram(), Histogram()
-        self._merges = self._losses = self._evaluations = 0  # so many of the record have been looked at
-        self._first_ticket: int | None = None
-        self._tickets = 0
-        self._said: dict[int, list[float]] = {}  # by device, what it said of the newest model it saw
+        self._rounds, self._laps = Histogram(), Histogram()
+        self._merges = self._losses = 0
 
-    def tell(self, status: Status, record: Record, next_ticket: int) -> None:
+    def tell(self, status: Status, record: Record) -> None:
         """Where the federation stands now. Costs as much as has happened since the last time."""
         with self._lock:
             self._status, self._told_s = status, time.monotonic()
-            for k in range(sum(self._rounds.counts), len(record.closed_s)):
-                self._rounds.add(record.closed_s[k] - (record.closed_s[k - 1] if k else 0.0))
-            for lap in record.laps[sum(self._jobs.counts) :]:
-                self._jobs.add(lap.took_s)
-            for seen in record.evaluations[self._evaluations :]:
-                self._said[seen.ue] = seen.values
-            self._merges, self._losses, self._evaluations = map(len, (record.merges, record.losses, record.evaluations))
-            self._first_ticket = next_ticket if self._first_ticket is None else self._first_ticket
-            self._tickets = next_ticket - self._first_ticket
+            closed_s = record.closed_s
+            for k in range(self._rounds.count, len(closed_s)):
+                self._rounds.add(closed_s[k] - (closed_s[k - 1] if k else 0.0))
+            for number in range(self._laps.count, len(record.laps)):
+                self._laps.add(record.laps[number].took_s)
+            self._merges, self._losses = len(record.merges), len(record.losses)
 
     def health(self) -> tuple[bool, str]:
         """Whether rounds can close, and why not; else how long ago the last one did."""
@@ -85,14 +79,9 @@ class Metrics:
             return False, f"the server has said nothing for {silent_s:.0f} s"
         if status is None:
             return False, "starting"
-        if status.phase == "finished":
-            return True, f"ok: finished after {status.round} rounds"
-        usable = sum(line.state not in UNUSABLE for line in status.devices)
-        if usable < self.quorum:
-            return (
-                False,
-                f"below the quorum: {usable} of {len(status.devices)} devices can be used, {self.quorum} are needed",
-            )
+        usable = status.ues - sum(status.states[state] for state in UNUSABLE)
+        if usable < status.quorum:
+            return False, f"below the quorum: {usable} of {status.ues} devices can be used, {status.quorum} are needed"
         if not status.recent:
             return True, f"ok: {status.phase}, no round has closed yet"
         age_s = status.time_s - status.recent[-1].time_s + silent_s
@@ -108,11 +97,9 @@ class Metrics:
         yield from _metric("build_info", "gauge", "The version of perfeds2.", {f'{{version="{__version__}"}}': 1})
         if status is None:
             return
-        states = Counter(line.state for line in status.devices)
-        by_state = {f'{{state="{state}"}}': states[state] for state in get_args(DeviceState)}
-        refused = sum(line.refused for line in status.devices)
+        by_state = {f'{{state="{state}"}}': status.states[state] for state in STATES}
         yield from _metric("devices", "gauge", "Devices by what they do.", by_state)
-        yield from _metric("quorum", "gauge", "Updates that close a round.", self.quorum)
+        yield from _metric("quorum", "gauge", "Updates that close a round.", status.quorum)
         yield from _metric("rounds_total", "counter", "Rounds that have closed.", status.round)
         yield from _metric("rounds_wanted", "gauge", "Rounds the run will have.", status.rounds)
         yield from _metric("run_seconds", "gauge", "Since round 0 opened.", status.time_s)
@@ -120,21 +107,17 @@ class Metrics:
             age_s = status.time_s - status.recent[-1].time_s + time.monotonic() - self._told_s
             yield from _metric("last_round_age_seconds", "gauge", "Since the last round closed.", max(age_s, 0.0))
         yield from _histogram("round_seconds", "What rounds took.", self._rounds)
-        yield from _histogram("job_seconds", "From handing out a model to having the update.", self._jobs)
-        yield from _metric("jobs_total", "counter", "Jobs handed out since the server started.", self._tickets)
+        yield from _histogram("job_seconds", "From handing out a model to having the update.", self._laps)
+        yield from _metric("jobs_total", "counter", "Jobs handed out since the server started.", status.jobs)
         yield from _metric("updates_merged_total", "counter", "Updates that went into the model.", self._merges)
         yield from _metric("updates_lost_total", "counter", "Jobs that ended without a merge.", self._losses)
-        yield from _metric("updates_refused_total", "counter", "Replies that were not believed.", refused)
-        sent, received = self._tickets * self.model_bytes, sum(self._jobs.counts) * self.model_bytes
-        about = "of arrays, without what the network adds"
-        yield from _metric("sent_bytes_total", "counter", f"Models handed out since the server started, {about}.", sent)
-        yield from _metric("received_bytes_total", "counter", f"Updates that came, {about}.", received)
-        if self._said:
-            means = dict(zip(METRICS, map(fmean, zip(*self._said.values(), strict=True)), strict=True))
-            where = "mean over devices of the newest model each has seen."
-            accuracies = ("accuracy", "test_accuracy"), ("personal_accuracy", "test_accuracy_personal")
-            for name, metric in (*accuracies, ("personal_train_loss", "train_loss_personal")):
-                yield from _metric(name, "gauge", f"On devices' own data, {where}", means[metric])
+        yield from _metric("updates_refused_total", "counter", "Replies that were not believed.", status.refused)
+        sent, received, of = status.jobs * self.model_bytes, self._laps.count * self.model_bytes, "of arrays, without what the network adds"  # fmt: skip
+        yield from _metric("sent_bytes_total", "counter", f"Models handed out since the server started, {of}.", sent)
+        yield from _metric("received_bytes_total", "counter", f"Updates that came, {of}.", received)
+        if status.accuracy is not None:
+            words = "Test accuracy after the personal step, mean over devices of what each said last."
+            yield from _metric("personal_accuracy", "gauge", words, status.accuracy)
 
 
 def _metric(name: str, kind: str, words: str, values: float | Mapping[str, float]) -> Iterator[str]:

@@ -118,8 +118,21 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process."""
+def claimed(path: Path, spec: Spec, within_s: float = 0.0) -> Iterator[Folder]:
+    """A run's folder, made or found again, and nobody else's meanwhile. Where it is somebody's, nothing in it is touched."""
+    with _refusing(path):
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+    with alone(path, within_s):
+        yield open_folder(path, spec)
+
+
+@contextmanager
+def alone(path: Path, within_s: float = 0.0) -> Iterator[None]:
+    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process.
+
+    Somebody who does is waited for so long.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -127,14 +140,20 @@ def alone(path: Path) -> Iterator[None]:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another process is writing into {path}; wait until it has ended, or choose another folder."
-            ) from None
-        except OSError:  # a file system that has no locks
-            pass
+        ends_s = time.monotonic() + within_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= ends_s:
+                    raise InputError(
+                        f"another process is writing into {path}; wait until it has ended, or choose another folder."
+                    ) from None
+                time.sleep(0.1)
+                continue
+            except OSError:  # a file system that has no locks
+                pass
+            break
         yield
     finally:
         os.close(descriptor)

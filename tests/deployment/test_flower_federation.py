@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from drills import PERFEDS2, Drill, check_log, replayed
 
-from perfeds2.deployment.flower.credentials import Credentials, make_credentials, make_device_key
+from perfeds2.deployment.credentials import Credentials, credentials_beside, make_credentials, make_device_key
 from perfeds2.deployment.flower.local import free_port
 from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import MARK, Processes, is_alive, marked
@@ -37,7 +37,7 @@ def test_four_devices_train_over_tls_strangers_are_refused_and_nothing_is_left_r
         drill.wait_for(lambda: "submitted run" in drill.log())
         mark = drill.mark
         config = tomllib.loads((out / "flower" / "config.toml").read_text())
-        theirs = Credentials(out / "credentials")
+        theirs = Credentials(credentials_beside(out))
 
         # One stranger knows the authority and has a key nobody registered; the other trusts another authority.
         stranger = Credentials(tmp_path / "stranger")

@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    from perfeds2.deployment.flower.apps import FlowerTransport, read_reply
+    from perfeds2.deployment.flower.transport import FlowerTransport, read_reply
 
 from perfeds2.deployment.transport import Request
 
@@ -120,14 +120,14 @@ def test_what_cannot_be_read_is_an_error_of_that_device(content):
 def test_devices_have_the_numbers_they_were_registered_with_and_others_the_rest():
     nodes = [Node(11, "device-2"), Node(5, "device-0"), Node(3), Node(8, "device-9"), Node(4, "device-1", "offline")]
     transport = FlowerTransport(FewNodes(nodes), 4)
-    assert transport.members() == frozenset({0, 1, 2})
+    assert transport.changes() == (set(), {0, 1, 2})
     assert transport._node == {2: 11, 0: 5, 1: 3}
 
 
 def test_a_job_goes_out_and_its_reply_comes_back():
     grid = FewNodes([Node(11, "device-0")])
     with FlowerTransport(grid, 1) as transport:
-        assert transport.members() == frozenset({0})
+        assert transport.changes() == (set(), {0})
         assert transport.dispatch(Request(7, 0, 4), {"w": np.ones(2, np.float32)})
         sent = grid.pushed[0]
         assert sent.metadata.dst_node_id == 11

@@ -6,6 +6,7 @@ import math
 import re
 import socket
 import threading
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ import pytest
 from perfeds2.deployment import metrics as module
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.metrics import Metrics, exposed
-from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
+from perfeds2.deployment.record import Lap, Loss, Merge, Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.status import ClosedRound, DeviceStatus, Status
+from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
@@ -59,44 +60,61 @@ def parse(text):
     return found
 
 
-def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, refused=1):
+def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, quorum=2):
     rows = [
-        {"ue": ue, "state": state, "version": 0, "staleness": 0, "seen_s": 1.0, "merges": 1, "refused": refused}
+        {"ue": ue, "state": state, "version": 0, "staleness": 0, "seen_s": 1.0, "merges": 1, "refused": 1}
         for ue, state in enumerate(states)
     ]
     recent = [ClosedRound(round=k, time_s=at, took_s=1.0, ues=[0, 1]) for k, at in enumerate(closed)]
-    devices = [DeviceStatus.model_validate(row) for row in rows]
-    return Status(process=1, phase=phase, round=len(closed), rounds=9, time_s=time_s, devices=devices, recent=recent)
+    return Status(
+        process=1,
+        phase=phase,
+        round=len(closed),
+        rounds=9,
+        time_s=time_s,
+        quorum=quorum,
+        ues=len(states),
+        states={state: states.count(state) for state in get_args(DeviceState)},
+        devices=[DeviceStatus.model_validate(row) for row in rows],
+        recent=recent,
+        jobs=4,
+        refused=6,
+        accuracy=0.4,
+    )
 
 
 def record():
     return Record(
         merges=[Merge(0, 0, 0, 0, 1.0), Merge(0, 1, 0, 1, 1.0)],
         losses=[Loss(3, 0, 0, math.inf)],
-        evaluations=[Evaluation(0, 0, [2.0, 1.0, 0.1, 0.2]), Evaluation(1, 0, [2.0, 1.0, 0.3, 0.6])],
         laps=[Lap(0, 0.05, 0.01), Lap(1, 700.0, 0.01)],
         closed_s=[1.0, 4.0],
     )
 
 
-def told(quorum=2, **more):
-    metrics, known = Metrics(quorum, model_bytes=100), record()
-    metrics.tell(status(**more), known, 5)
+def told(**more):
+    metrics, known = Metrics(model_bytes=100), record()
+    metrics.tell(status(**more), known)
     return metrics, known
 
 
 def test_every_number_is_what_was_told():
     metrics, known = told()
-    metrics.tell(status(), known, 9)  # four jobs later, nothing else happened
+    metrics.tell(status(), known)  # nothing else happened
     seen = parse(metrics.text())
     assert seen["perfeds2_devices"] == {
-        "working": 2, "arrived": 1, "finishing": 0, "idle": 1, "away": 1, "set aside": 1
+        "working": 2,
+        "arrived": 1,
+        "finishing": 0,
+        "idle": 1,
+        "away": 1,
+        "set aside": 1,
     }
     alone = {name: values[None] for name, values in seen.items() if None in values}
     expected = {
         "rounds_total": 2, "rounds_wanted": 9, "quorum": 2, "run_seconds": 6.0, "updates_merged_total": 2,
         "updates_lost_total": 1, "updates_refused_total": 6, "jobs_total": 4, "sent_bytes_total": 400,
-        "received_bytes_total": 200, "accuracy": 0.2, "personal_accuracy": 0.4, "personal_train_loss": 1.0,
+        "received_bytes_total": 200, "personal_accuracy": 0.4,
         "round_seconds_sum": 4.0, "round_seconds_count": 2, "job_seconds_sum": 700.05, "job_seconds_count": 2,
     }  # fmt: skip
     assert {name: alone[f"perfeds2_{name}"] for name in expected} == pytest.approx(expected)
@@ -105,20 +123,16 @@ def test_every_number_is_what_was_told():
     assert (buckets["0.05"], buckets["300.0"], buckets["+Inf"]) == (1, 1, 2)  # a bucket holds its own edge
 
 
-def test_only_what_is_new_is_counted_and_a_device_counts_with_what_it_said_last():
+def test_only_what_is_new_is_counted():
     metrics, known = told()
     known.closed_s.append(4.5)
     known.laps.append(Lap(0, 1.0, 0.5))
-    known.evaluations.append(Evaluation(0, 1, [math.nan, math.nan, math.nan, math.nan]))
-    metrics.tell(status(closed=(1.0, 4.0, 4.5)), known, 6)
+    metrics.tell(status(closed=(1.0, 4.0, 4.5)), known)
     seen = parse(metrics.text())
     assert seen["perfeds2_round_seconds_count"][None] == 3
     assert seen["perfeds2_round_seconds_sum"][None] == 4.5
     assert seen["perfeds2_job_seconds_count"][None] == 3
-    assert math.isnan(seen["perfeds2_personal_accuracy"][None])  # it diverged
-    known.evaluations.append(Evaluation(0, 2, np.array([1.0, 1.0, 0.5, 0.8]).tolist()))
-    metrics.tell(status(), known, 6)
-    assert parse(metrics.text())["perfeds2_personal_accuracy"][None] == pytest.approx(0.7)
+    assert seen["perfeds2_round_seconds_bucket"]["0.5"] == 1
 
 
 def test_prometheus_own_client_reads_it_too():
@@ -138,7 +152,6 @@ def test_prometheus_own_client_reads_it_too():
         ({"quorum": 4}, True, "ok"),
         ({"quorum": 5}, False, "below the quorum: 4 of 6 devices can be used, 5 are needed"),
         ({"states": ["away"] * 6}, False, "below the quorum: 0 of 6"),
-        ({"states": ["away"] * 6, "phase": "finished"}, True, "ok: finished after 2 rounds"),
         ({"closed": ()}, True, "ok: training, no round has closed yet"),
     ],
 )
@@ -148,7 +161,7 @@ def test_health_is_whether_a_round_can_close(more, is_well, words):
 
 
 def test_a_server_that_does_not_say_anything_any_more_is_not_well(monkeypatch):
-    assert Metrics(2, 1).health() == (False, "starting")
+    assert Metrics(1).health() == (False, "starting")
     metrics, _ = told()
     monkeypatch.setattr(module, "SILENT_S", -1.0)
     assert metrics.health()[0] is False
@@ -227,13 +240,14 @@ def test_a_federation_tells_its_monitors_and_its_log(tmp_path, monkeypatch):
             seen.append((ask(f"http://127.0.0.1:{port}", "/healthz"), ask(f"http://127.0.0.1:{port}", "/metrics")[2]))
             return super().poll(wait_s)
 
-    monkeypatch.setattr("perfeds2.deployment.serve.STATUS_EVERY_S", 0.0)
-    serve(setup, Watched(answer, lambda job: 1.0 + job.ue, 3), tmp_path / "run")
+    monkeypatch.setattr("perfeds2.deployment.serve.STATUS_EVERY_S", 0.01)
+    serve(setup, Watched(answer, lambda job: 1.0 + job.ue if job.kind == "train" else 0.05, 3), tmp_path / "run")
     last = parse(seen[-1][1])
     assert last["perfeds2_rounds_total"][None] == 3
     assert last["perfeds2_devices"]["set aside"] == 1
     assert last["perfeds2_updates_refused_total"][None] == 1
     assert last["perfeds2_received_bytes_total"][None] == 6 * 4 * 2410
+    assert last["perfeds2_personal_accuracy"][None] == 0.5
     assert seen[-1][0][0] == 200
     lines = (tmp_path / "run" / "events.log").read_text().splitlines()
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -241,7 +255,10 @@ def test_a_federation_tells_its_monitors_and_its_log(tmp_path, monkeypatch):
     assert sum("finished" in line and "UE 1" not in line for line in lines) == 1
     assert "\x1b" not in "".join(lines)
     refused = next(event for event in events if event["kind"] == "refused")
-    assert (refused["ue"], refused["round"], refused["ticket"]) == (2, refused["round"], 2)
+    assert (refused["ue"], refused["ticket"]) == (2, 2)
+    closed = [event for event in events if event["kind"] == "closed"]
+    assert [event["round"] for event in closed] == [0, 1, 2]
+    assert closed[0]["ues"] == [0, 1]
     assert [event["kind"] for event in events][-1] == "finished"
     assert all(set(event) >= {"time", "kind", "event"} for event in events)
 
@@ -254,10 +271,14 @@ def test_the_parts_of_an_event_have_names(tmp_path):
     folder.log("failed: UE 12 ticket 345: UE 9 ticket 1 said so", round=7)
     folder.log("started with 3 of 4 devices")
     folder.log("device-2 died: starting it again")
+    folder.log("round 3 closed at 1.5 s: merged UE 1 (version 3, ticket 5), UE 2 (version 2, ticket 7)", round=3)
+    folder.log("set aside: UE 4 after 3 failures in a row")
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [{k: v for k, v in event.items() if k not in ("time", "event")} for event in events] == [
         {"kind": "failed", "ue": 12, "ticket": 345, "round": 7},
         {"kind": "started"},
-        {"kind": "device-2 died", "ue": 2},
+        {"kind": "died", "ue": 2},
+        {"kind": "closed", "ues": [1, 2], "tickets": [5, 7], "round": 3},
+        {"kind": "set aside", "ue": 4},
     ]
-    assert len((tmp_path / "events.log").read_text().splitlines()) == 4
+    assert len((tmp_path / "events.log").read_text().splitlines()) == 6
