@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.clocks import both_clocks
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
@@ -118,6 +119,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     summary = summarise(setup.spec, "federate", [algorithm], timelines, {which: rows})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary["overhead"] = record.overhead()
+    summary["clocks"] = both_clocks(setup, record)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Listener
@@ -27,6 +27,7 @@ from perfeds2.learning.task import Task
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
 
 
+@runtime_checkable
 class Connection(Protocol):
     """What is needed of a ``Link``."""
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Listener
@@ -24,6 +24,7 @@ CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed t
 ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
 
 
+@runtime_checkable
 class Connection(Protocol):
     """What is needed of a ``Link``."""
 
