@@ -143,16 +143,18 @@ def compare_with_prediction(
 
 
 def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
-    """The rounds of devices whose jobs always take so long. The weights do not matter for that, so there is one."""
+    """The rounds of devices whose jobs always take so long; who has no number is away. The weights do not matter, so there is one."""
     algorithm, nothing = setup.algorithm, {"w": np.zeros(1, np.float32)}
 
     def answer(request: Request, params: Arrays) -> Reply:
         return Reply(request.ue, request.ticket, request.version, params)
 
     clock = InProcess(answer, lambda request: float(job_s[request.ue]), job_s.size)
+    for ue in np.flatnonzero(np.isnan(job_s)).tolist():
+        clock.present.discard(ue)
     federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, job_s.size, rounds)
     while federation.round < rounds:
-        federation.step(wait_s=float(job_s.max()))
+        federation.step(wait_s=float(np.nanmax(job_s)))
     return federation.timeline()
 
 
