@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_broker import FakeBroker
 
-from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
+from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt import transport as mqtt_transport
 from perfeds2.deployment.mqtt.device import Device, Owner, Worker, travelling
@@ -38,8 +38,9 @@ class World:
         self.federation = Federation(
             algorithm.protocol, algorithm.learner, first, self.transport, setup.ues, setup.rounds, setup.own, self.log.append
         )  # fmt: skip
-        load_checkpoint(self.folder, self.federation)
-        self.federation.save = lambda state: save_checkpoint(self.folder, state, 0.0)
+        checkpoints = Checkpoints(self.folder)
+        checkpoints.load(self.federation)
+        self.federation.save = lambda state: checkpoints.save(state, 0.0)
 
     def start_device(self, number):
         self.devices[number] = Device(number, self.broker.link(), self.worker.work, say=lambda _: None)

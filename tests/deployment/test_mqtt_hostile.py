@@ -221,6 +221,21 @@ def test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed()
     assert side.transport.troubles == {0: "no data here"}
 
 
+def test_a_device_that_comes_and_goes_all_the_time_costs_one_coming_a_second():
+    side, clock = Side(), [0.0]
+    side.transport.now = lambda: clock[0]
+    side.transport._came_s.clear()
+    comings = 0
+    for step in range(500):
+        clock[0] = step * 0.01
+        side.say(wire.here_topic(0), Here(here=step % 2 == 0, session="s", run="r").to_bytes())
+        comings += len(side.transport.changes().came)
+    assert 3 <= comings <= 6
+    clock[0] += 1.0
+    side.say(wire.here_topic(0), Here(here=True, session="s", run="r").to_bytes())
+    assert 0 in side.transport._presence
+
+
 def test_what_was_retained_before_is_not_believed():
     broker = FakeBroker()
     stranger = Listening(broker)
