@@ -164,8 +164,8 @@ def _send(reply: Message, took_s: float, send: Callable[..., Any], push_object: 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    for module in (heartbeat, fleet_http_connection):  # Flower has no switch for it
-        module.HEARTBEAT_DEFAULT_INTERVAL = BEAT_S  # pyright: ignore[reportPrivateImportUsage]
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = BEAT_S  # pyright: ignore[reportPrivateImportUsage]  # Flower has no
+    fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = BEAT_S  # pyright: ignore[reportPrivateImportUsage]  # switch for it
     keep_compiled()
     try:
         work(Owned.from_json(sys.argv[1]))
