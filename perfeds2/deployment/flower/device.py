@@ -29,7 +29,7 @@ from flwr.supernode import fleet_http_connection
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from perfeds2.deployment.device import answer
-from perfeds2.deployment.flower.transport import ANSWER, JOB, METRICS, MODEL, UPDATE, to_arrays, to_record
+from perfeds2.deployment.flower.transport import ANSWER, JOB, METRICS, MODEL, UPDATE, to_arrays, to_records
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Kind, Request
 from perfeds2.errors import InputError
@@ -88,12 +88,12 @@ class Worker:
         setup = self.setups[run_id]
         if (run_id, ue) not in self.tasks:
             self.tasks[run_id, ue] = setup.task(ue, self.owned.data)
-        reply = answer(setup, self.tasks[run_id, ue], request, to_arrays(message.content.array_records[MODEL]))
+        model = to_arrays(MODEL, message.content)
+        assert model is not None
+        reply = answer(setup, self.tasks[run_id, ue], request, model)
         said = ConfigRecord({"ticket": reply.ticket, "version": reply.version, "compute_s": reply.compute_s})
-        content = RecordDict({ANSWER: said, METRICS: MetricRecord(dict(reply.metrics))})
-        if reply.update is not None:
-            content[UPDATE] = to_record(reply.update)
-        return content
+        update = {} if reply.update is None else to_records(UPDATE, reply.update)
+        return RecordDict({ANSWER: said, METRICS: MetricRecord(dict(reply.metrics)), **update})
 
 
 def own_setup(settings: str, owned: Owned) -> Setup:
