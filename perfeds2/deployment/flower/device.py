@@ -58,9 +58,6 @@ class Owned:
         paths = {name: Path(value) for name, value in said.items() if name != "server" and value is not None}
         return cls(said["server"], **paths)
 
-    def to_json(self) -> str:
-        return json.dumps({name: None if value is None else str(value) for name, value in vars(self).items()})
-
 
 @dataclass
 class Worker:
