@@ -113,7 +113,7 @@ def replayed(folder):
 
 def kill_devices(folder):
     """kill -9 two of six devices in the middle of their jobs."""
-    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "60") as drill:
+    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "30") as drill:
         drill.wait_for_round(2)
         keys = ("device-4.key", "device-5.key")
         began = drill.status()

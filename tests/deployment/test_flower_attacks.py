@@ -100,7 +100,7 @@ class Deployed:
 
     def memory_mb(self):
         status = Path(f"/proc/{self.processes.pid('superlink')}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+        return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
 
 
 def reaches(address):

@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("flwr")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Flower's dependencies have their own
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+    from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    from perfeds2.deployment.flower.transport import FlowerTransport, read_reply
+    from perfeds2.deployment.flower.transport import FlowerTransport, read_reply, to_arrays, to_records
 
 from perfeds2.deployment.transport import Request
 
@@ -75,10 +75,10 @@ def answer(update, ticket=7, version=4, **more):
     return message(
         RecordDict(
             {
-                "update": ArrayRecord({name: Array(values) for name, values in update.items()}),
                 "answer": ConfigRecord({"ticket": ticket, "version": version, "compute_s": 0.5} | more),
                 "metrics": MetricRecord({"train_loss": 1.5}),
             }
+            | to_records("update", update)
         )
     )
 
@@ -105,16 +105,30 @@ def test_a_device_that_went_away_is_told_from_one_that_failed(code, gone):
         RecordDict(),
         RecordDict({"answer": ConfigRecord({"ticket": "seven"})}),
         RecordDict({"answer": ConfigRecord({"ticket": 7, "version": 4, "compute_s": 0.0}),
-                    "update": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"no array")})}),
+                    "update/000000": ConfigRecord({"bytes": b"no arrays"})}),
         RecordDict({"answer": ConfigRecord({"ticket": 7, "version": 4, "compute_s": 0.0}),
-                    "update": ArrayRecord({"w": Array("float32", (2,), "cupy.ndarray", b"")})}),
+                    "update/000000": ConfigRecord({"bytes": [1, 2]})}),
     ],
-    ids=["nothing", "words", "garbage", "another kind"],
+    ids=["nothing", "words", "garbage", "no bytes"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_an_error_of_that_device(content):
     reply = read_reply(message(content), JOB, 9.0)
     assert "unreadable" in (reply.error or "")
     assert not reply.gone
+
+
+def test_arrays_of_any_size_arrive_as_they_were(monkeypatch):
+    monkeypatch.setattr("perfeds2.deployment.flower.transport.PIECE_BYTES", 100)
+    arrays = {"w": np.arange(400, dtype=np.float32).reshape(20, 20), "b": np.float32(3.0), "none": np.zeros((0, 2))}
+    records = to_records("update", arrays)
+    assert len(records) > 12
+    came = to_arrays("update", RecordDict(dict(reversed(records.items()))))
+    assert came is not None
+    assert came.keys() == arrays.keys()
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(came[name], values)
+        assert came[name].dtype == np.asarray(values).dtype
+    assert to_arrays("model", RecordDict(dict(records))) is None
 
 
 def test_devices_have_the_numbers_they_were_registered_with_and_others_get_no_jobs():
