@@ -361,12 +361,13 @@ def _become(site: "Site", command: list[str]) -> None:
 
 def submit(out: RunDir, quiet: Quiet = False, **given: Any) -> None:
     """Start a federation on a server that runs. DIR is made on the server; run this there, as its user."""
-    from perfeds2.runs.folder import open_folder
+    from perfeds2.deployment.claim import already_runs
+    from perfeds2.runs.folder import claimed
 
     where = {name: given.pop(name) for name in OPERATE}
     setup = make_setup(given).with_own(out=out.resolve())
-    open_folder(out, setup.spec)
-    setup.write(out)
+    with claimed(out, setup.spec, otherwise=already_runs(out)):
+        setup.write(out)
     _start(setup, out, quiet, **where)
 
 
@@ -378,13 +379,17 @@ def resume(folder: RunDir, quiet: Quiet = False, **where: Any) -> None:
 
 
 def _start(setup: "Setup", folder: Path, quiet: bool, engine: Engine, **where: Any) -> None:
+    from perfeds2.deployment.claim import already_runs
+    from perfeds2.runs.folder import Folder, alone
+
     if engine == "flower":
-        run_id = open_operator(open_site(**where)).start(setup)
-        write_text(folder / "run.json", json.dumps({"run-id": run_id}))
+        operator = open_operator(open_site(**where))
+        with alone(folder, otherwise=already_runs(folder)):  # the server waits until this one lets go
+            run_id = operator.start(setup)
+            write_text(folder / "run.json", json.dumps({"run-id": run_id}))
         say(quiet, f"Submitted run {run_id}. Watch it with: perfeds2 federate watch {folder}")
         return
     from perfeds2.deployment.credentials import keep_apart
-    from perfeds2.runs.folder import Folder
 
     keep_apart(where["credentials"], folder)
     if Folder(folder).finished:

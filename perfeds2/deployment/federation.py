@@ -185,13 +185,13 @@ class Federation:
             device.version = IDLE
 
     def _accept(self, reply: Reply, job: Request, time_s: float) -> None:
-        device = self.crew[reply.ue]
+        device, wanted = self.crew[reply.ue], self.crew[reply.ue].wanted
         device.job, device.failures = None, 0
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             seen = Evaluation(reply.ue, reply.version, [float(reply.metrics[name]) for name in METRICS])
             self.record.evaluations.append(seen)
             self._hear(seen)
-        if job.kind == "train" and device.wanted:
+        if wanted and job.kind == "train":
             self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
             device.reply, device.held_arrived_s = reply, time_s
             if self._is_fresh(reply.ue):

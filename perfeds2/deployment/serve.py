@@ -10,6 +10,7 @@ from perfeds2.deployment.clocks import both_clocks
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.status import STOPPED
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -18,7 +19,6 @@ from perfeds2.runs.folder import Folder, claimed
 from perfeds2.runs.summary import summarise
 
 STATUS_EVERY_S = 0.5
-STOPPED = "stopped"  # the phase of one that gave up; the warning says why
 CLAIM_WITHIN_S = 15.0  # whoever asked for this run may still hold its folder
 
 Tell = Callable[[str], None]  # which phase it is in; the rest of the status is looked up

@@ -15,6 +15,7 @@ from perfeds2.report.terminal import live
 
 DeviceState = Literal["working", "arrived", "finishing", "idle", "away", "set aside"]
 STATES: tuple[DeviceState, ...] = ("set aside", "away", "finishing", "arrived", "working", "idle")
+STOPPED = "stopped"  # the phase of a federation that gave up; its warning says why
 SHOWN = 24  # devices; of more, some of each state
 NAMED = 12  # devices of one round
 COLOURS: dict[str, str] = {

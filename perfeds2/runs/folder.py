@@ -28,6 +28,7 @@ from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
 FILES = {"run": "spec.toml", "sweep": "sweep.toml", "tuning": "tune.toml"}  # what says whose folder it is
+WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts that are no longer needed
 
 
@@ -118,20 +119,20 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
 
 
 @contextmanager
-def claimed(path: Path, spec: Spec, within_s: float = 0.0) -> Iterator[Folder]:
+def claimed(path: Path, spec: Spec, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[Folder]:
     """A run's folder, made or found again, and nobody else's meanwhile. Where it is somebody's, nothing in it is touched."""
     with _refusing(path):
         if not path.exists():
             path.mkdir(parents=True, exist_ok=True)
-    with alone(path, within_s):
+    with alone(path, within_s, otherwise):
         yield open_folder(path, spec)
 
 
 @contextmanager
-def alone(path: Path, within_s: float = 0.0) -> Iterator[None]:
+def alone(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[None]:
     """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process.
 
-    Somebody who does is waited for so long.
+    Somebody who does is waited for so long; ``otherwise`` is what the user is told to do then.
     """
     try:
         import fcntl
@@ -146,9 +147,7 @@ def alone(path: Path, within_s: float = 0.0) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= ends_s:
-                    raise InputError(
-                        f"another process is writing into {path}; wait until it has ended, or choose another folder."
-                    ) from None
+                    raise InputError(f"another process is writing into {path}; {otherwise}.") from None
                 time.sleep(0.1)
                 continue
             except OSError:  # a file system that has no locks

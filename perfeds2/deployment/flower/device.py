@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -130,8 +129,6 @@ def work(owned: Owned, max_retries: int | None = None) -> None:
             except RunNotRunningException:
                 print("the run ended meanwhile", flush=True)
             except httpx.HTTPStatusError as error:
-                if error.response.status_code == httpx.codes.UNAUTHORIZED:
-                    sys.exit("Refused: the server no longer knows this device's key; it was unregistered.")
                 print(f"the server refused: {error}", flush=True)
                 time.sleep(wait_s)
 
@@ -165,8 +162,17 @@ def _send(reply: Message, took_s: float, send: Callable[..., Any], push_object: 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     keep_compiled()
-    with suppress(KeyboardInterrupt):
+    try:
         work(Owned.from_json(sys.argv[1]))
+    except KeyboardInterrupt as interrupt:
+        if _was_refused(interrupt):
+            sys.exit("Refused: the server no longer knows this device's key; it was unregistered.")
+
+
+def _was_refused(interrupt: BaseException) -> bool:
+    """Flower interrupts its own process when the server answers 401; a person does it with Ctrl-C."""
+    behind = interrupt.__context__
+    return isinstance(behind, httpx.HTTPStatusError) or (behind is not None and _was_refused(behind))
 
 
 if __name__ == "__main__":

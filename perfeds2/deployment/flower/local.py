@@ -5,18 +5,20 @@ import os
 import signal
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from perfeds2.deployment.claim import starting
 from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, device_name, make_credentials
 from perfeds2.deployment.flower.operator_calls import Operator
 from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import Place, Processes, is_alive, marked
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.status import ShowStatus, read_status
+from perfeds2.deployment.status import STOPPED, ShowStatus, read_status
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.runs.folder import Folder, open_folder
+from perfeds2.runs.folder import Folder
 
 SERVER = "superlink"
 STARTS_WITHIN_S = 60.0
@@ -35,16 +37,20 @@ def run_locally(
     path = path.resolve()
     setup = replace(setup, own=setup.own.model_copy(update={"out": path}))
     setup.model()  # a mistake in a user's module is better found before anything is started
-    folder = open_folder(path, setup.spec)
+    with starting(path, setup) as folder:
+        return _run(setup, path, folder, place, show)
+
+
+def _run(setup: Setup, path: Path, folder: Folder, place: Place, show: ShowStatus | None) -> Folder:
     if folder.finished:
         return folder
     setup.write(path)
     credentials = make_credentials(credentials_beside(path), setup.ues, [place.server_host, *LOOPBACK])
     site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, credentials.folder / "flower")
     site.make_private()
-    with Processes(path / "logs", site.environment()) as processes:
+    with closing(Operator(site)) as operator, Processes(path / "logs", site.environment()) as processes:
         folder.log(f"processes are marked {processes.mark}")
-        parts = _Parts(setup, site, processes, folder, place, Operator(site))
+        parts = _Parts(setup, site, processes, folder, place, operator)
         parts.begin()
         finished = False
         while not finished:
@@ -106,7 +112,7 @@ class _Parts:
             raise InputError(f"the server failed {SUBMISSIONS} times in round {round_}; see {said}.")
         self.run_id = self.operator.start(self.setup)
         self.asked_s = time.monotonic()
-        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id}))
+        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id, "server": self.site.address}))
         self.folder.log(f"submitted run {self.run_id}")
 
     def keep_up(self) -> None:
@@ -145,6 +151,8 @@ class _Parts:
         process = self._server_app()
         if process is not None and process != self.dead and not is_alive(process):
             self.dead = process
+            if (status := read_status(self.folder.path)) is not None and status.phase == STOPPED:
+                raise InputError(status.warning or "the federation stopped; see events.log.")
             self.folder.log(f"the ServerApp died: submitting run {self.run_id} again")
             self._submit()
         elif time.monotonic() - self.asked_s > ASK_EVERY_S and process in (None, self.dead):

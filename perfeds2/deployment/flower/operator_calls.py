@@ -55,6 +55,9 @@ class Operator:
         authority = site.credentials.authority.read_bytes()
         self._client = ControlHttpClient.from_server_address(site.address, False, authority, interceptors)
 
+    def close(self) -> None:
+        self._client.close()
+
     def register(self, device: int) -> bool:
         """Let a device take part under its name. False if it may already."""
         key = self._public_key(device)

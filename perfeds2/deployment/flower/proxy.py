@@ -2,6 +2,7 @@
 
 A reverse proxy, nginx, stands on the public address; the server behind it listens on loopback only. TLS ends at the proxy, and
 is begun again to the server, whose certificate is checked. Devices sign what they send, and the proxy passes that on as it is.
+Nothing is written to disk.
 """
 
 import shutil
@@ -23,11 +24,11 @@ events {{ worker_connections 4096; }}
 http {{
     access_log off;
     server_tokens off;
-    client_body_temp_path {home}/proxy-bodies;
-    proxy_temp_path {home}/proxy-answers;
-    fastcgi_temp_path {home}/proxy-none;
-    uwsgi_temp_path {home}/proxy-none;
-    scgi_temp_path {home}/proxy-none;
+    client_body_temp_path {home}/proxy;
+    proxy_temp_path {home}/proxy;
+    fastcgi_temp_path {home}/proxy;
+    uwsgi_temp_path {home}/proxy;
+    scgi_temp_path {home}/proxy;
     upstream superlink {{ server {server} max_conns=128; keepalive 32; }}
     server {{
         listen {listen} ssl;
@@ -37,6 +38,8 @@ http {{
         client_header_timeout 20s;
         client_body_timeout 20s;
         client_max_body_size 64k;
+        client_body_buffer_size 64k;
+        proxy_max_temp_file_size 0;
         proxy_http_version 1.1;
         proxy_set_header Connection "";
         proxy_ssl_verify on;
@@ -50,6 +53,7 @@ http {{
         location = /v1/fleet/push-object {{
             limit_except POST {{ deny all; }}
             client_max_body_size 8m;
+            proxy_request_buffering off;  # the server looks at the head, and reads on only if it knows the device
             proxy_pass https://superlink/v1/fleet/push-object;
         }}
     }}

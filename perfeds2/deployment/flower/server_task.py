@@ -68,7 +68,7 @@ def execute(run: Run, grid: HttpGrid) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"run folder: {path.resolve()}", flush=True)
     with FlowerTransport(grid, setup.ues) as transport:
-        serve(setup, transport, path)
+        serve(setup, transport, path, str(run.run_id))
 
 
 def _end_with_parent() -> None:

@@ -38,6 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perfeds2.deployment.flower.site import OPERATOR_HEADER
 
+OBJECTS = "/push-object"  # the calls that bring much
 LITTLE_BYTES = 64 * 1024  # is read from anybody
 MUCH_BYTES = 8 * 1024**2  # is read from a known device or a running server; Flower sends arrays in pieces of 5 MiB
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -56,13 +57,16 @@ class Guard:
         if scope["type"] != "http":
             return
         request = Request(scope)
+        if request.url.path != scope["path"]:  # Flower goes by the one, its routes by the other
+            await _refuse(400, "a malformed Host header")(scope, receive, send)
+            return
         if not self._may_call(request):
             await _refuse(401, "operators need the server's operator.key")(scope, receive, send)
             return
         limit = LITTLE_BYTES
-        if _announced_bytes(request) > LITTLE_BYTES and await run_in_threadpool(_is_known, request):
-            limit = MUCH_BYTES
-        body = await _read(receive, limit)
+        if request.url.path.endswith(OBJECTS) or _announced_bytes(request) > LITTLE_BYTES:
+            limit = MUCH_BYTES if await run_in_threadpool(_is_known, request) else 0
+        body = await _read(receive, limit) if _announced_bytes(request) <= limit else None
         if body is None:
             await _refuse(413, f"more than {limit} bytes")(scope, receive, send)
             return
@@ -76,8 +80,11 @@ class Guard:
 
 
 def _announced_bytes(request: Request) -> float:
+    """What a request says of its body; one that does not say is not read."""
     length = request.headers.get("content-length", "")
-    return int(length) if length.isdecimal() else float("inf")
+    if length.isdecimal() and len(length) < 20:
+        return int(length)
+    return float("inf") if length or "transfer-encoding" in request.headers else 0
 
 
 def _is_known(request: Request) -> bool:

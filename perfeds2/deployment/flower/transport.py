@@ -27,7 +27,7 @@ MODEL, JOB, UPDATE, ANSWER, METRICS = "model", "job", "update", "answer", "metri
 
 
 class FlowerTransport:
-    """Devices are the nodes registered as device-0, device-1, …; nodes with other names get the numbers left over."""
+    """Devices are the nodes registered as device-0, device-1, …; others get no jobs."""
 
     def __init__(self, grid: Grid, ues: int) -> None:
         self._grid, self._ues = grid, ues
@@ -81,11 +81,6 @@ class FlowerTransport:
             kind, _, number = name.rpartition("-")
             if kind == "device" and number.isdecimal() and int(number) < self._ues:
                 self._node[int(number)] = node
-        known = set(self._node.values())
-        spare = iter(sorted(set(range(self._ues)) - self._node.keys()))
-        for node, name in sorted(online.items()):
-            if node not in known and not name.startswith("device-") and (ue := next(spare, None)) is not None:
-                self._node[ue] = node
 
     def _wait_for(self, message_id: str, request: Request) -> None:
         while not self._closed.is_set():

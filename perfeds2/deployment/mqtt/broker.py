@@ -102,12 +102,18 @@ class Broker:
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
 
     def _answers(self) -> bool:
-        context = ssl.create_default_context(cafile=str(self._credentials.authority))
-        context.check_hostname = False  # it is the port that is asked for, and whether it is ours
-        with suppress(OSError), socket.create_connection((self.host, self.port), timeout=1.0) as connection:
-            with context.wrap_socket(connection):
+        files = self._credentials
+        context = ssl.create_default_context(cafile=str(files.authority))
+        context.load_cert_chain(files.certificate, files.certificate_key)
+        context.check_hostname = False  # it is asked whether it is ours
+        try:
+            with (
+                socket.create_connection((self.host, self.port), timeout=1.0) as connection,
+                context.wrap_socket(connection),
+            ):
                 return True
-        return False
+        except OSError:
+            return False
 
     def _last_words(self) -> str:
         lines = self._processes.log(NAME).read_text(errors="replace").split("\n")

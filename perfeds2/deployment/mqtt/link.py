@@ -48,6 +48,19 @@ class Listener(typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Connection(typing.Protocol):
+    """What a server and a device need: a ``Link``, or in tests something in memory."""
+
+    is_up: bool
+
+    def start(self, listener: Listener) -> None: ...
+    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
+    def subscribe(self, topic: str) -> None: ...
+    def unsubscribe(self, topic: str) -> None: ...
+    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
+
+
 class Link:
     """A connection to a broker over TLS, both sides with certificates."""
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from perfeds2.deployment.claim import starting
 from perfeds2.deployment.credentials import credentials_beside, device_name, make_credentials
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import need_paho
@@ -13,7 +14,7 @@ from perfeds2.deployment.processes import Place, Processes
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import Folder, open_folder
+from perfeds2.runs.folder import Folder
 
 LOOK_EVERY_S = 0.2
 ALL_IN_ONE = Place().device_command
@@ -32,7 +33,19 @@ def run_locally(
     path = path.resolve()
     if setup.own.app_module is not None:
         setup.model()  # a mistake in a user's module is better found before anything is started
-    folder = open_folder(path, setup.spec)
+    with starting(path, setup) as folder:
+        return _run(setup, path, folder, place, show, broker, say)
+
+
+def _run(
+    setup: Setup,
+    path: Path,
+    folder: Folder,
+    place: Place,
+    show: ShowStatus | None,
+    broker: Kind | None,
+    say: Callable[[str], None],
+) -> Folder:
     if folder.finished:
         return folder
     setup.write(path)

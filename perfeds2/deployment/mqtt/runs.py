@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfeds2.deployment.claim import already_runs
 from perfeds2.deployment.mqtt.site import KeptRun, Site
 from perfeds2.deployment.processes import Processes, is_alive
 from perfeds2.errors import InputError
@@ -55,7 +56,7 @@ class Queue:
             raise InputError(
                 f"{run} is in the queue of {self.state} already; follow it with perfeds2 federate watch {run}."
             )
-        with alone(run):  # nor does another server write there
+        with alone(run, otherwise=already_runs(run)):  # nor does another server write there
             write_text(self.folder / f"{time.time_ns()}.json", json.dumps({"folder": str(run)}))
         return len(before)
 

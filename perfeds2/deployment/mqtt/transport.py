@@ -13,27 +13,14 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Listener
+from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
 ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
-
-
-@runtime_checkable
-class Connection(Protocol):
-    """What is needed of a ``Link``."""
-
-    @property
-    def is_up(self) -> bool: ...
-    def start(self, listener: Listener) -> None: ...
-    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
-    def subscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
 
 
 @dataclass
@@ -95,7 +82,7 @@ class MqttTransport:
                 ticket=request.ticket,
                 version=request.version,
                 kind=request.kind,
-                **parcel.announced(),  # type: ignore[arg-type]  # checked as it is made
+                **parcel.announced,  # type: ignore[arg-type]  # checked as it is made
             )
             job_text = job.to_bytes()
             self._outstanding[request.ue] = Outstanding(request, job_text, len(parcel.data) + wire.SLACK_BYTES)
