@@ -160,3 +160,10 @@ class Client:
             if not self.listen(ends_s - time.monotonic()):
                 return True
         return False
+
+
+def wait_for(what, timeout_s=15.0) -> None:
+    ends_s = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < ends_s, "never came true"
+        time.sleep(0.05)

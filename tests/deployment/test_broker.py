@@ -9,20 +9,17 @@ import ssl
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cryptography")
 
-import hypothesis.strategies as st
-from hypothesis import HealthCheck, example, given, settings
-from raw_mqtt import Client, connect_packet, files_of, text, tls_to
+from raw_mqtt import Client, connect_packet, files_of, tls_to, wait_for
 
 from perfeds2.deployment.credentials import Credentials, make_credentials, revoke, rotate
 from perfeds2.deployment.mqtt import broker as brokers
-from perfeds2.deployment.mqtt.broker import Limits, find_mosquitto, free_port, running_broker
-from perfeds2.deployment.mqtt.packets import Message, Type, packet
+from perfeds2.deployment.mqtt.broker import find_mosquitto, free_port, running_broker
+from perfeds2.deployment.mqtt.packets import Message
 from perfeds2.deployment.mqtt.refusal import why_refused
 from perfeds2.deployment.processes import is_alive
 from perfeds2.errors import InputError
@@ -30,58 +27,6 @@ from perfeds2.errors import InputError
 pytestmark = pytest.mark.slow
 KINDS = ["mosquitto", "embedded"]
 HUGE = 400 * 2**20
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Credentials:
-    return make_credentials(tmp_path_factory.mktemp("keys") / "credentials", 4)
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    if request.param == "mosquitto" and find_mosquitto() is None:
-        pytest.skip("Mosquitto is not installed")
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def running(made, tmp_path_factory):
-    """A broker of each kind, for all tests that do it no lasting harm."""
-    started = {}
-
-    def get(kind):
-        if kind not in started:
-            context = running_broker(made, ("127.0.0.1", 0), tmp_path_factory.mktemp("broker") / kind, kind)
-            started[kind] = context, context.__enter__()
-        return started[kind][1]
-
-    yield get
-    for context, _ in started.values():
-        context.__exit__(None, None, None)
-
-
-@pytest.fixture
-def broker(running, kind):
-    return running(kind)
-
-
-@pytest.fixture
-def own(made, kind, tmp_path):
-    """The same credentials behind a broker of one's own, with limits."""
-
-    def start(**limits):
-        return running_broker(made, ("127.0.0.1", 0), tmp_path / kind, kind, Limits(**limits))
-
-    return start
-
-
-def memory_mb(process: int) -> float:
-    line = next(line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
-def log_of(tmp_path, kind) -> str:
-    return (tmp_path / kind / "broker.log").read_text()
 
 
 # ---- the access list, every line both ways
@@ -368,172 +313,7 @@ def test_quality_of_service_0_goes_out_once_without_an_answer(broker, made):
         assert device.hears("perfeds2/job/device-0").qos == 0
 
 
-# ---- what one can cost
-
-
-def flood(connection, data: bytes, count: int) -> int:
-    """Send until it breaks. How many bytes were sent."""
-    sent = 0
-    try:
-        while sent < count:
-            connection.sendall(data)
-            sent += len(data)
-    except OSError:
-        pass
-    return sent
-
-
-def test_400_mb_are_refused_before_memory_is_taken(broker, made):
-    """From a device, before and after it introduced itself; from one without a certificate; and without TLS."""
-    address, data = (broker.host, broker.port), bytes(2**18)
-    length = packet(Type.PINGREQ, bytes(HUGE))[1:5]
-    before = most = memory_mb(broker.process_id)
-
-    def attack(connection, greeting: bytes, limit=HUGE) -> None:
-        nonlocal most
-        with connection:
-            connection.settimeout(5)
-            flood(connection, greeting, len(greeting))
-            sent = flood(connection, data, limit)
-            most = max(most, memory_mb(broker.process_id))
-        assert sent < 32 * 2**20  # it hung up long before
-
-    for topic in ("perfeds2/reply/device-0/1/0", "perfeds2/run"):
-        head = bytes([Type.PUBLISH << 4]) + length + text(topic)
-        device = Client(broker, made, 0)
-        attack(device.socket, head)
-    attack(tls_to(address, made, 0), bytes([Type.CONNECT << 4]) + length)
-    attack(tls_to(address, made, 0), bytes([Type.PUBLISH << 4]) + length)
-    attack(tls_to(address, made, None), bytes([Type.CONNECT << 4]) + length)
-    attack(socket.create_connection(address, timeout=5), bytes([Type.CONNECT << 4]) + length)
-    attack(socket.create_connection(address, timeout=5), b"\x16\x03\x01\xff\xff")
-    assert most - before < 16
-    with Client(broker, made, 0) as witness:
-        witness.ping()
-
-
-def test_a_chunk_fits_and_a_little_more_does_not(broker, made):
-    with Client(broker, made, "server") as server, Client(broker, made, 0) as device:
-        server.subscribe("perfeds2/reply/#")
-        device.publish("perfeds2/reply/device-0/1/0", bytes(brokers.CHUNK_BYTES))
-        assert len(server.hears("perfeds2/reply/device-0/1/0").payload) == brokers.CHUNK_BYTES
-        with pytest.raises((ConnectionError, ssl.SSLError, TimeoutError)):
-            device.publish("perfeds2/reply/device-0/1/1", bytes(brokers.CHUNK_BYTES + 4096))
-        server.ping()
-
-
-def test_who_does_not_listen_costs_a_bounded_amount_and_delays_nobody(own, made):
-    with (
-        own(queued_bytes=4 * 2**20) as broker,
-        Client(broker, made, "server") as server,
-        Client(broker, made, 0) as slow,
-        Client(broker, made, 1) as quick,
-    ):
-        slow.subscribe("perfeds2/job/device-0")
-        quick.subscribe("perfeds2/job/device-1")
-        server.ping()
-        before = memory_mb(broker.process_id)
-        slowest_s = 0.0
-        for _ in range(400):  # 80 MB to somebody who takes nothing
-            server.publish("perfeds2/job/device-0", bytes(200_000))
-            began_s = time.monotonic()
-            server.publish("perfeds2/job/device-1", b"hello")
-            quick.hears("perfeds2/job/device-1")
-            quick.heard.clear()
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
-        assert memory_mb(broker.process_id) - before < 40
-        assert slowest_s < 2
-        while slow.listen(0.5) and len(slow.heard) < 20:  # what was kept for it is intact
-            pass
-        assert len(slow.heard) >= 20
-
-
-def test_who_asks_and_never_listens_is_no_longer_listened_to(own, made):
-    with own() as broker, Client(broker, made, 0) as deaf, Client(broker, made, 1) as witness:
-        before = memory_mb(broker.process_id)
-        deaf.socket.settimeout(2)
-        flood(deaf.socket, packet(Type.PINGREQ) * 30_000, 60 * 2**20)
-        witness.ping()
-        assert memory_mb(broker.process_id) - before < 150
-
-
-def test_only_so_many_connections(own, made):
-    with own(connections=5) as broker:
-        held, address = [], (broker.host, broker.port)
-        for _ in range(20):
-            held.append(socket.create_connection(address, timeout=5))
-        time.sleep(0.3)
-        with pytest.raises(OSError), Client(broker, made, 0):
-            pass
-        for each in held:
-            each.close()
-
-        def let_in() -> bool:
-            try:
-                with Client(broker, made, 0):
-                    return True
-            except OSError:
-                return False
-
-        wait_for(let_in)
-
-
-# ---- what is no MQTT
-
-KINDS_OF_PACKETS = st.builds(
-    lambda first, body, length: bytes([first]) + length + body,
-    st.integers(0, 255),
-    st.binary(max_size=60),
-    st.one_of(st.integers(0, 127).map(lambda n: bytes([n])), st.binary(min_size=1, max_size=5)),
-)
-SUBSCRIBE_EMPTY = packet(Type.SUBSCRIBE, b"\0\1", 2)
-
-
-@given(
-    st.lists(st.one_of(st.binary(max_size=200), KINDS_OF_PACKETS), max_size=6),
-    st.sampled_from(["greeted", "tls", "plain"]),
-)
-@example([SUBSCRIBE_EMPTY], "greeted")
-@example([packet(Type.SUBSCRIBE, b"\0\1" + text("a/#/b") + b"\1", 2)], "greeted")
-@example([packet(Type.SUBSCRIBE, b"\0\1" + text("/" * 60_000) + b"\1", 2)], "greeted")
-@example([packet(Type.PUBLISH, text("perfeds2/here/+"))], "greeted")
-@example([packet(Type.PUBLISH, text(b"\xff\xfe"))], "greeted")
-@example([packet(Type.PUBLISH, text("perfeds2/here/device-0") + b"\0\0", 2)], "greeted")
-@example([packet(Type.PUBLISH, text("perfeds2/here/device-0") + b"\0\1", 4)], "greeted")
-@example([connect_packet()], "greeted")
-@example([packet(Type.CONNECT, text("MQTT") + b"\5\2\0\0\0" + text("v5"))], "tls")
-@example([packet(Type.CONNECT, text("MQIsdp") + b"\3\2\0\0" + text("v3"))], "tls")
-@example([packet(Type.CONNECT, text("MQTT") + b"\x84\2\0\0" + text("bridge"))], "tls")
-@example([b"\xff" * 300], "plain")
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nonsense_ends_at_most_its_own_connection(broker, made, watcher, sent, after):
-    process = broker.process_id
-    address = (broker.host, broker.port)
-    connection = socket.create_connection(address, timeout=5) if after == "plain" else tls_to(address, made, 0)
-    with connection:
-        if after == "greeted":
-            connection.sendall(connect_packet())
-            connection.recv(4)
-        flood(connection, b"".join(sent) or b"\0", 1)
-    watcher.ping()
-    assert broker.process_id == process
-    assert is_alive(process)
-
-
-@pytest.fixture
-def watcher(broker, made):
-    with Client(broker, made, 3) as client:
-        yield client
-
-
 # ---- the process
-
-
-def wait_for(what, timeout_s=15.0) -> None:
-    ends_s = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < ends_s, "never came true"
-        time.sleep(0.05)
 
 
 def test_a_broker_that_dies_is_started_again_and_ends_with_us(own, made, tmp_path, kind):

@@ -11,8 +11,9 @@ import asyncio
 import ssl
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ from perfeds2.deployment.mqtt.packets import (
 
 GREETS_WITHIN_S = 10.0  # from the first byte to an accepted CONNECT
 CLOSES_WITHIN_S = 2.0
+SERVER = "server"  # the name in its certificate
 MOST_FILTERS = 100  # a session
+IGNORED_BYTES = 2**20
+RETAINED_PACKETS = 4  # of full size, of one device; the server's share is the rest
 UNSENT_BYTES = 8 * 2**20  # to one connection; beyond, we no longer listen to it until it listens to us
 
 
@@ -104,13 +108,13 @@ class Broker:
         self.most_inflight = int(settings["max_inflight_messages"])
         self.most_waiting = int(settings["max_queued_messages"]), int(settings["max_queued_bytes"])
         self.most_connections = int(settings["max_connections"])
-        self.most_retained_bytes = int(settings["memory_limit"])
+        self.most_bytes = int(settings["memory_limit"])
         self.context = make_context(settings)
         self.sessions: dict[str, Session] = {}
         self.listeners: dict[str, set[Session]] = {}  # by filter
         self.wild: set[str] = set()  # those filters that have wildcards
-        self.retained: dict[str, Message] = {}
-        self.retained_bytes = 0
+        self.retained: dict[str, tuple[str, Message]] = {}  # by topic, with who wrote it
+        self.retained_bytes: Counter[str] = Counter()  # of each
         self.connections: set[Connection] = set()
 
     def begin(self, name: str, connect: Connect, connection: "Connection") -> tuple[Session, bool]:
@@ -151,10 +155,10 @@ class Broker:
             self.wild.discard(filter_)
 
     def send_retained(self, session: Session, filter_: str) -> None:
-        kept = self.retained.values() if filter_ in self.wild else [self.retained.get(filter_)]
-        for message in kept:
-            if message is not None and matches(filter_, message.topic):
-                self.deliver(session, message, session.filters[filter_], retained=True)
+        topics = [topic for topic in self.retained if matches(filter_, topic)] if filter_ in self.wild else [filter_]
+        for topic in topics:
+            if topic in self.retained:
+                self.deliver(session, self.retained[topic][1], session.filters[filter_], retained=True)
 
     def publish(self, name: str, message: Message) -> None:
         """Pass on what somebody says, if they may."""
@@ -174,15 +178,16 @@ class Broker:
             self.deliver(session, message, each, retained=False)
 
     def retain(self, name: str, message: Message) -> None:
-        old = self.retained.pop(message.topic, None)
-        self.retained_bytes -= 0 if old is None else cost(old)
+        writer, old = self.retained.pop(message.topic, (name, None))
+        self.retained_bytes[writer] -= 0 if old is None else cost(old)
         if not message.payload:
             return
-        if self.retained_bytes + cost(message) > self.most_retained_bytes:
+        most_bytes = self.most_bytes if name == SERVER else RETAINED_PACKETS * self.packet_bytes
+        if self.retained_bytes[name] + cost(message) > most_bytes:
             say(f"no room to retain what {name} wrote to {message.topic!r}")
             return
-        self.retained[message.topic] = message
-        self.retained_bytes += cost(message)
+        self.retained[message.topic] = name, message
+        self.retained_bytes[name] += cost(message)
 
     def deliver(self, session: Session, message: Message, qos: int, retained: bool) -> None:
         """To one who asked for it, if they may hear it; later, where they are slow; not at all, where they are too slow."""
@@ -221,6 +226,7 @@ class Connection(asyncio.Protocol):
         self.broker = broker
         self.listens = True  # or is too slow for what it is sent
         self.ended = False
+        self.ignored_bytes = 0  # since then
         self.name: str | None = None  # from its certificate
         self.session: Session | None = None  # since it introduced itself
         self.will: Message | None = None
@@ -228,6 +234,7 @@ class Connection(asyncio.Protocol):
         self.quiet_until_s = time.monotonic() + GREETS_WITHIN_S
         self.packets = Packets(broker.packet_bytes)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.unsent: list[bytes] = []
         self.tls = broker.context.wrap_bio(self.incoming, self.outgoing, server_side=True)
 
     # ---- what the socket tells us
@@ -242,7 +249,10 @@ class Connection(asyncio.Protocol):
             self.end("there are too many connections")
 
     def data_received(self, data: bytes) -> None:
-        if self.ended:
+        if self.ended:  # we only wait for it to hear why
+            self.ignored_bytes += len(data)
+            if self.ignored_bytes > IGNORED_BYTES:
+                self.transport.abort()
             return
         self.incoming.write(data)
         try:
@@ -349,11 +359,17 @@ class Connection(asyncio.Protocol):
     # ---- what we say
 
     def send(self, data: bytes) -> None:
+        """Soon, together with what else there is to be said by then."""
         if not self.ended:
-            self.tls.write(data)
-            self.flush()
+            if not self.unsent:
+                asyncio.get_running_loop().call_soon(self.flush)
+            self.unsent.append(data)
 
     def flush(self) -> None:
+        if self.unsent:
+            with suppress(ssl.SSLError):  # it ended TLS already; that will be noticed
+                self.tls.write(b"".join(self.unsent))
+            self.unsent.clear()
         if self.outgoing.pending and not self.transport.is_closing():
             self.transport.write(self.outgoing.read())
 
