@@ -1,35 +1,34 @@
 """How long would the simulator's clock have taken for what a federation did?"""
 
+import itertools
 from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
-from perfeds2.deployment.record import Lap, Record
+from perfeds2.deployment.record import Record
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.shape import predict
+from perfeds2.deployment.shape import play
 
 DIGITS = 6  # of a time
 
 
 def both_clocks(setup: Setup, record: Record) -> dict[str, Any]:
-    """When each round closed, really and on the simulator's clock. There a device's jobs all take the median of its own.
+    """When each round closed, really and on the simulator's clock; there a device's jobs take, one after the other, what they took.
 
-    Also how long a job was computed and how long it took besides, in the median over devices.
+    Should the simulator hand a device more jobs than it answered, they begin anew. Also how long a job was computed and
+    how long it took besides, in the median.
     """
-    laps: dict[int, list[Lap]] = defaultdict(list)
+    laps: dict[int, list[float]] = defaultdict(list)
     for lap in record.laps:
-        laps[lap.ue].append(lap)
-    took_s, compute_s = (np.full(setup.ues, np.nan) for _ in range(2))  # of a device that never answered: unknown
-    for ue, own in laps.items():
-        took_s[ue] = max(float(np.median([lap.took_s for lap in own])), 1e-9)
-        compute_s[ue] = np.median([lap.compute_s for lap in own])
-    simulated = predict(setup, took_s, len(record.closed_s))
+        laps[lap.ue].append(max(lap.took_s, 1e-9))
+    own_s = {ue: itertools.cycle(took_s) for ue, took_s in laps.items()}
+    simulated = play(setup, lambda request: next(own_s[request.ue]), laps, len(record.closed_s))
     return {
         "real_s": _rounded(record.closed_s),
         "simulated_s": _rounded(simulated.time_s),
-        "compute_s": float(np.nanmedian(compute_s)),
-        "beyond_s": float(np.nanmedian(took_s - compute_s)),
+        "compute_s": float(np.median([lap.compute_s for lap in record.laps])),
+        "beyond_s": float(np.median([lap.took_s - lap.compute_s for lap in record.laps])),
     }
 
 

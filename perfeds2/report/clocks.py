@@ -16,10 +16,9 @@ def clocks_hint(run: Run) -> str:
     clocks = run.clocks
     assert clocks is not None
     return (
-        f"Real is what was measured. Simulated is the same protocol on the simulator's clock: every job of a device takes the "
-        f"median of what its jobs took here (of devices' medians the middle one: {seconds(clocks.compute_s)} of computing, "
-        f"{seconds(clocks.beyond_s)} of everything else), the server takes no time, and every device that ever answered is "
-        f"there from the beginning to the end."
+        f"Real is what was measured. Simulated is the same protocol on the simulator's clock: a device's jobs take, one after the "
+        f"other, what they took here (in the median {seconds(clocks.compute_s)} of computing and {seconds(clocks.beyond_s)} of "
+        f"everything else), the server takes no time, and every device that ever answered is there from beginning to end."
     )
 
 

@@ -59,7 +59,7 @@ class Clocks:
 
     real_s: tuple[float, ...]
     simulated_s: tuple[float, ...]
-    compute_s: float  # of a job, in the median over devices
+    compute_s: float  # of a job, in the median
     beyond_s: float  # and what it took besides
 
 

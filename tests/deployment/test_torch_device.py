@@ -105,7 +105,7 @@ def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
     from sklearn.datasets import load_digits
 
     images = load_digits()
-    texts = {"devices": 3, "quorum": 2, "rounds": 30, "beta": 0.5, "algorithm": algorithm, "norm-factor": "off"}
+    texts = {"devices": 3, "quorum": 2, "rounds": 60, "beta": 0.5, "algorithm": algorithm, "norm-factor": "off"}
     setup, run = Setup.from_texts(texts), tmp_path / "run"
     open_folder(run, setup.spec)
     setup.write(run)
@@ -114,7 +114,7 @@ def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
     with running_broker(credentials, ("127.0.0.1", 0), tmp_path / "broker") as broker:
         try:
             for number in range(3):
-                mine = np.isin(images.target, (3 * number, 3 * number + 1))
+                mine = np.arange(len(images.target)) % 3 == number
                 data = tmp_path / f"{number}.npz"
                 np.savez(data, x=images.data[mine].astype(np.float32) / 16, y=images.target[mine])
                 where = ("--server", f"127.0.0.1:{broker.port}", "--credentials", credentials.folder, "--data", data)
@@ -126,5 +126,5 @@ def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
                 process.wait()
     summary = json.loads((run / "summary.json").read_text())
     assert [device["refused"] for device in summary["devices"]] == [0, 0, 0]
-    assert summary["algorithms"][0]["rounds"]["mean"] == 30
-    assert summary["algorithms"][0]["test_accuracy_personal"]["mean"] > 0.9
+    assert summary["algorithms"][0]["rounds"]["mean"] == 60
+    assert summary["algorithms"][0]["test_accuracy_personal"]["mean"] > 0.7  # chance is 0.1
