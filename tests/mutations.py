@@ -315,7 +315,7 @@ MUTATIONS = [
         "deployment/federation.py",
         "deployment/test_federation_by_hand.py",
         (
-            'if job.kind == "train" and device.wanted:',
+            'if wanted and job.kind == "train":',
             'if job.kind == "train":',
             "test_a_late_answer_to_a_job_that_was_given_up_is_dropped_and_its_device_is_handed_the_newest_model",
         ),
@@ -362,7 +362,7 @@ MUTATIONS = [
     *of(
         "deployment/validate.py",
         "deployment/test_federation_by_hand.py",
-        ("norm > norm_bound:", "norm > 10 * norm_bound:", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
+        ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
     *(mutation for each in TUNING for mutation in of(*each)),
 ]

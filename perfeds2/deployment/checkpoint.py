@@ -1,16 +1,23 @@
 """How does a federation survive the death of its server?
 
-When a round has closed, and before the new model goes out, everything that was merged is written in one atomic file. A
-server that starts again takes it up there: the jobs that were out are given up, everybody is handed the newest model, and
+When a round has closed, and before the new model goes out, everything that was merged is put on disk. What has happened
+only grows, so it goes into a file that only grows: a line for each time, with what is new since the last. The model and the
+few numbers that stand where others stood are one small file, written atomically and after the line; it says how long the
+other file was then, and its checksum. What stands beyond is of a save that was cut off, and is cut off too.
+
+A server that starts again takes it up there: the jobs that were out are given up, everybody is handed the newest model, and
 nothing is merged twice, because no ticket is used twice.
 """
 
+import hashlib
+import json
+import os
 from typing import Any
 
 import numpy as np
 
-from perfeds2.deployment.federation import Device, Federation
-from perfeds2.deployment.record import Record
+from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.norms import Norms
 from perfeds2.deployment.transport import Arrays
 from perfeds2.deployment.validate import form_of
 from perfeds2.errors import InputError
@@ -20,49 +27,102 @@ NAME = "federation"
 TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them
 
 
-def save_checkpoint(folder: Folder, federation: Federation, started_unix: float) -> None:
-    import jax
+class Checkpoints:
+    """The two files of a federation. A save costs as much as the model and what is new, however long the run has been."""
 
-    arrays = {f"params/{name}": values for name, values in federation.params.items()}
-    leaves = jax.tree.leaves(federation.optimiser)
-    arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
-    facts = {
-        "round": federation.round,
-        "opened_s": federation.opened_s,
-        "next_ticket": federation.next_ticket,
-        "devices": [(device.merged_in, device.held, device.refused) for device in federation.devices],
-        "record": vars(federation.record),
-        "started_unix": started_unix,
-    }
-    folder.save_part(NAME, arrays, facts)
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.journal = folder.parts / f"{NAME}.jsonl"
+        self._bytes = 0  # of the journal that count
+        self._digest = hashlib.sha256()  # of these
+        self._lengths: dict[str, int] = {}  # of the record's lists when it was last saved
 
+    def save(self, federation: Federation, started_unix: float) -> None:
+        import jax
 
-def load_checkpoint(folder: Folder, federation: Federation) -> float | None:
-    """Bring a fresh federation to where the folder's was. Returns when that had started; None if there was none."""
-    part = folder.load_part(NAME)
-    if part is None:
-        return None
-    arrays, facts = part
-    import jax
+        self._append(federation)
+        arrays = {f"params/{name}": values for name, values in federation.params.items()}
+        leaves = jax.tree.leaves(federation.optimiser)
+        arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+        facts = {
+            "round": federation.round,
+            "opened_s": federation.opened_s,
+            "next_ticket": federation.next_ticket,
+            "ues": federation.ues,
+            "norms": list(federation.norms.votes.items()),
+            "started_unix": started_unix,
+            "journal": {"bytes": self._bytes, "sha256": self._digest.hexdigest()},
+        }
+        self.folder.save_part(NAME, arrays, facts)
 
-    params = _under("params/", arrays)
-    leaves, structure = jax.tree.flatten(federation.optimiser)
-    saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-    devices = facts.get("devices", [])
-    if form_of(params) != federation.form or len(saved) != len(leaves) or len(devices) != federation.ues:
-        raise InputError(f"checkpoint {folder.parts / NAME}.safetensors does not fit this federation; delete it.")
-    federation.params = params
-    federation.optimiser = structure.unflatten(saved)
-    federation.record = Record.read(facts["record"])
-    federation.round, federation.opened_s = facts["round"], facts["opened_s"]
-    federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
-    federation.devices = [Device(merged_in=m, held=held, refused=refused) for m, held, refused in devices]
-    for seen in federation.record.evaluations:
-        device = federation.devices[seen.ue]
-        device.evaluated = max(device.evaluated, seen.version)
-    started_unix = float(facts["started_unix"])
-    save_checkpoint(folder, federation, started_unix)  # should we die before the next round, the tickets are gone too
-    return started_unix
+    def _append(self, federation: Federation) -> None:
+        """One line: what is new in the record, and how the devices stand that changed."""
+        crew, record = federation.crew, federation.record
+        devices = [
+            (ue, crew[ue].merged_in, crew[ue].held, crew[ue].refused, crew[ue].set_aside_s)
+            for ue in sorted(crew.changed)
+        ]
+        line = (json.dumps({"record": record.since(self._lengths), "devices": devices}) + "\n").encode()
+        with self.journal.open("r+b" if self._bytes else "wb") as file:
+            file.seek(self._bytes)
+            file.truncate()
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._bytes += len(line)
+        self._digest.update(line)
+        self._lengths = record.lengths()
+        crew.changed.clear()
+
+    def load(self, federation: Federation) -> float | None:
+        """Bring a fresh federation to where the folder's was. Returns when that had started; None if there was none."""
+        part = self.folder.load_part(NAME)
+        if part is None:
+            return None
+        arrays, facts = part
+        import jax
+
+        params = _under("params/", arrays)
+        leaves, structure = jax.tree.flatten(federation.optimiser)
+        saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
+        fits = form_of(params) == federation.form and len(saved) == len(leaves) and facts.get("ues") == federation.ues
+        if not fits or "journal" not in facts:
+            raise InputError(
+                f"checkpoint {self.folder.parts / NAME}.safetensors does not fit this federation, or is of an earlier version; "
+                f"delete {self.folder.parts} to begin anew, or go on with the version that wrote it."
+            )
+        federation.take_up(params, structure.unflatten(saved), facts["round"], facts["opened_s"])
+        federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
+        federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
+        for line in self._lines(**facts["journal"]):
+            federation.record.extend(line["record"])
+            for ue, merged_in, held, refused, set_aside_s in line["devices"]:
+                device = federation.crew[ue]
+                device.merged_in, device.held, device.refused, device.set_aside_s = (
+                    merged_in,
+                    held,
+                    refused,
+                    set_aside_s,
+                )
+        self._lengths = federation.record.lengths()
+        federation.recall()
+        started_unix = float(facts["started_unix"])
+        self.save(federation, started_unix)  # should we die before the next round, the tickets are gone too
+        return started_unix
+
+    def _lines(self, bytes: int, sha256: str) -> list[dict[str, Any]]:  # noqa: A002 (as the file has it)
+        try:
+            with self.journal.open("rb") as file:
+                text = file.read(bytes)
+        except FileNotFoundError:
+            text = b""
+        digest = hashlib.sha256(text)
+        if len(text) != bytes or digest.hexdigest() != sha256:
+            raise InputError(
+                f"{self.journal} is corrupt (its checksum is another); delete {self.folder.parts} to begin the run anew."
+            )
+        self._bytes, self._digest = bytes, digest
+        return [json.loads(line) for line in text.splitlines()]
 
 
 def _under(prefix: str, arrays: Arrays) -> dict[str, Any]:

@@ -4,63 +4,37 @@ The rounds themselves are ``timeline/rounds.py``, driven here by real arrivals. 
 devices that cannot take a job now, and replies that must not be believed. The rule that joins the two: the protocol sees
 the devices that hold a job, no others. A device that is away, set aside or still busy with a job nobody wants any more
 holds none; when it is free again it is handed the newest model.
+
+A step costs as much as has happened, not as there are devices: of everybody only those are looked at who arrived, became
+free, came, went, or are about to become too stale (``crew.py``).
 """
 
+import math
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
+from perfeds2.deployment.norms import Norms, norm_of
 from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
-from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
+from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
 from perfeds2.deployment.transport import Arrays, Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, form_of, refusal
+from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
+from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner
 from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
 from perfeds2.timeline.timeline import Timeline
 
 RECENT = 12  # rounds in the live table
-
-
-@dataclass
-class Device:
-    """What the server knows of one device."""
-
-    version: int = IDLE  # the model it works from, as the protocol sees it
-    merged_in: int = -1  # the last round it was merged in
-    job: Request | None = None  # sent, and not yet answered
-    sent_s: float = 0.0
-    wanted: bool = True  # False: the answer will be dropped, the device has been promised a newer model
-    reply: Reply | None = None  # its update has arrived, and waits for its round to close
-    held: int = IDLE  # the model of its last job, until that is merged
-    held_arrived_s: float = np.inf  # when the update of that job came
-    failures: int = 0  # in a row
-    refused: int = 0
-    set_aside: bool = False
-    seen_s: float | None = None
-    evaluated: int = -1  # the newest model it has evaluated
-
-    @property
-    def free(self) -> bool:
-        return self.job is None and self.reply is None and not self.set_aside
-
-    @property
-    def arrived_s(self) -> float:
-        """When the update that waits arrived; infinite if none does."""
-        return np.inf if self.reply is None else self.held_arrived_s
-
-    def state(self, is_here: bool) -> DeviceState:
-        if self.set_aside:
-            return "set aside"
-        if self.reply is not None:
-            return "arrived"
-        if not is_here:
-            return "away"
-        return "idle" if self.job is None else "working" if self.wanted else "finishing"
+LOGGED = 20  # refusals of one device that are written down each; then ever fewer of them
+PERSONAL = METRICS.index("test_accuracy_personal")
 
 
 @dataclass
@@ -82,15 +56,31 @@ class Federation:
     opened_s: float = 0.0
     next_ticket: int = 0
     record: Record = field(default_factory=Record)
-    devices: list[Device] = field(init=False)
+    warning: str | None = None  # what an operator should look at now
+    jobs: int = 0  # handed out since this server started
+    refused: int = 0  # replies that were not believed
+    crew: Crew = field(init=False)
+    norms: Norms = field(init=False)
     form: Form = field(init=False)
+    length: float = field(init=False)  # ‖w_k‖
+    recent: deque[ClosedRound] = field(init=False, default_factory=lambda: deque(maxlen=RECENT))
+    _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
+    _handed: dict[int, list[int]] = field(
+        init=False, default_factory=dict
+    )  # version: whom it went to; while that matters
+    _accuracy: tuple[float, int] = (0.0, 0)  # the sum of what devices said last, and of how many
+    _short_since_s: float = math.inf  # since when there are fewer devices than a round needs
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
-        self.form = form_of(self.params)
-        self.devices = [Device() for _ in range(self.ues)]
+        self.form, self.length = form_of(self.params), norm_of(self.params)
+        self.crew, self.norms = Crew(self.ues), Norms(self.ues)
         if self.optimiser is None and self.learner.optimiser is not None:
             self.optimiser = self.learner.optimiser.init(self.params)
+
+    @property
+    def devices(self) -> list[Device]:
+        return self.crew.devices
 
     @property
     def time_s(self) -> float:
@@ -104,143 +94,274 @@ class Federation:
         self._go_on()
 
     def _go_on(self) -> None:
-        members, before = self.transport.members(), self.round
-        self._miss(members)
-        while self.round < self.rounds and self._close(members):
+        before = self.round
+        self.look()
+        while self.round < self.rounds and self._close():
             pass
         if self.round < self.rounds:
-            self._hand_to_the_free(members)
+            self._readmit()
+            self._hand_to_the_free()
+            self._count_hands()
             if self.round > before:
                 self.record.turns_s.append(self.time_s - self.opened_s)
 
+    def look(self) -> None:
+        """Who came and went? Whoever went away with an unanswered job takes it along."""
+        went, came = self.transport.changes()
+        for ue in sorted(went):
+            if (job := self.crew[ue].job) is not None:
+                self.log(f"lost: UE {ue} went away with ticket {job.ticket}")
+                self._drop(ue, job)
+        self.crew.leave(went)
+        self.crew.come(came)
+
+    # ---- replies
+
     def take(self, reply: Reply) -> None:
         """Believe a reply, or do not."""
-        device, who, time_s = self.devices[reply.ue], f"UE {reply.ue}", reply.received_s - self.origin_s
+        if not 0 <= reply.ue < self.ues:
+            return
+        device, time_s = self.crew[reply.ue], reply.received_s - self.origin_s
         device.seen_s = time_s
         job = device.job
         if job is None or (reply.ticket if reply.on is None else reply.on) != job.ticket:
             if reply.error is None:  # else of a job that was given up already
-                device.refused += 1
-                self.log(f"refused: {who} answers ticket {reply.ticket}, which is not outstanding")
+                self._refuse(reply.ue, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
             return
-        device.job, what = None, f"{who} ticket {job.ticket}"
-        why = refusal(reply, job, self.form, self.own.norm_bound) if reply.error is None else None
-        if reply.error is not None or why is not None:
-            self._drop(reply.ue, job)
-            device.refused += why is not None
-            self.log(f"refused: {what} {why}" if why else f"failed: {what}: {reply.error}")
-            device.failures += not reply.gone
-            if device.failures >= self.own.set_aside_after and not device.set_aside:
-                device.set_aside = True
-                self.log(f"set aside: {who} after {device.failures} failures in a row")
-            return
-        device.failures = 0
-        if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
-            device.evaluated = reply.version
-            values = [reply.metrics[name] for name in METRICS]
-            self.record.evaluations.append(Evaluation(reply.ue, reply.version, values))
-        if job.kind == "train" and device.wanted:
-            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
-            device.reply, device.held_arrived_s = reply, time_s
-        elif job.kind == "train":
-            self.log(f"late: {what} on version {job.version}, which has been given up")
+        what = f"ticket {job.ticket}"
+        if reply.error is not None:
+            self.log(f"failed: UE {reply.ue} {what}: {in_words(reply.error)}")
+            self._fail(reply, job)
+        elif (why := self._judge(reply, job, time_s - device.sent_s)) is not None:
+            self._refuse(reply.ue, f"{what} {why}")
+            self._fail(reply, job)
+        else:
+            self._accept(reply, job, time_s)
+        self.crew.file(reply.ue)
+
+    def _judge(self, reply: Reply, job: Request, elapsed_s: float) -> str | None:
+        """Why it is refused. What is wanted and accepted has a say in how long an update may be."""
+        why = refusal(reply, job, self.form, elapsed_s)
+        if why is not None or job.kind != "train":
+            return why
+        assert reply.update is not None
+        norm = norm_of(reply.update)
+        why = wrong_norm(norm, self.norm_bound)
+        if why is None and self.crew[reply.ue].wanted:
+            self.norms.add(reply.ue, norm)
+        return why
+
+    @property
+    def norm_bound(self) -> float:
+        """The largest norm an update may have now."""
+        bound = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
+        return bound if self.own.norm_bound is None else min(self.own.norm_bound, bound)
+
+    def _refuse(self, ue: int, why: str) -> None:
+        device = self.crew[ue]
+        device.refused += 1
+        self.refused += 1
+        self.crew.changed.add(ue)
+        if device.refused <= LOGGED or device.refused.bit_count() == 1:  # else a flood of replies floods the log
+            more = f" ({device.refused} so far)" if device.refused > LOGGED else ""
+            self.log(f"refused: UE {ue} {why}{more}")
+
+    def _fail(self, reply: Reply, job: Request) -> None:
+        """A job came to nothing. Too many of them, and the device is left out."""
+        device = self.crew[reply.ue]
+        self._drop(reply.ue, job)
+        device.failures += not reply.gone
+        if device.failures >= self.own.set_aside_after and not device.set_aside:
+            device.set_aside_s = reply.received_s - self.origin_s
+            self.log(f"set aside: UE {reply.ue} after {device.failures} failures in a row")
+            self.crew.file(reply.ue)
+            self.save(self)  # or it would be forgotten if we died before a round closes
 
     def _drop(self, ue: int, job: Request) -> None:
-        """A job came to nothing: its device holds none, and is handed another when it can be."""
-        if job.kind == "train" and self.devices[ue].wanted:
-            self.devices[ue].version = IDLE
+        """Its device holds no job, and is handed another when it can be."""
+        device = self.crew[ue]
+        device.job = None
+        if job.kind == "train" and device.wanted:
+            device.version = IDLE
 
-    def _miss(self, members: frozenset[int]) -> None:
-        """Whoever went away with an unanswered job takes it along."""
-        for ue, device in enumerate(self.devices):
-            if device.job is not None and ue not in members:
-                self.log(f"lost: UE {ue} went away with ticket {device.job.ticket}")
-                self._drop(ue, device.job)
-                device.job = None
+    def _accept(self, reply: Reply, job: Request, time_s: float) -> None:
+        device, wanted = self.crew[reply.ue], self.crew[reply.ue].wanted
+        device.job, device.failures = None, 0
+        if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
+            seen = Evaluation(reply.ue, reply.version, [float(reply.metrics[name]) for name in METRICS])
+            self.record.evaluations.append(seen)
+            self._hear(seen)
+        if wanted and job.kind == "train":
+            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
+            device.reply, device.held_arrived_s = reply, time_s
+            if self._is_fresh(reply.ue):
+                self._ready.add(reply.ue)
+        elif job.kind == "train":
+            self.log(f"late: UE {reply.ue} ticket {job.ticket} on version {job.version}, which has been given up")
 
-    def _close(self, members: frozenset[int]) -> bool:
+    def _hear(self, seen: Evaluation) -> None:
+        """What a device said last stands for it in the mean."""
+        device, (total, count) = self.crew[seen.ue], self._accuracy
+        for accuracy, sign in ((device.accuracy, -1), (seen.values[PERSONAL], 1)):
+            if math.isfinite(accuracy):
+                total, count = total + sign * accuracy, count + sign
+        device.evaluated, device.accuracy = seen.version, seen.values[PERSONAL]
+        self._accuracy = total, count
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean over devices of the personal accuracy each said last."""
+        total, count = self._accuracy
+        return total / count if count else None
+
+    # ---- rounds
+
+    def _is_fresh(self, ue: int) -> bool:
+        bound = self.protocol.max_staleness
+        return bound is None or self.round - self.crew[ue].version <= bound
+
+    def _close(self) -> bool:
         """Close the open round if the arrivals suffice."""
-        here = self._here(members)
-        if len(here) < self.protocol.quorum:
+        if len(self._ready) < self.protocol.quorum:
             return False
-        devices = [self.devices[ue] for ue in here]
+        ues = sorted(self._concerned())
+        devices = [self.crew[ue] for ue in ues]
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
         ours = Server(self.round, versions, merged_in, self.opened_s)
         closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
         if not np.isfinite(closing.time_s):
             return False
-        self._merge([here[place] for place in closing.merged], closing.time_s)
         theirs, handed = hand_out(ours, closing, self.protocol)
-        for place, device in enumerate(devices):
-            device.version, device.merged_in = int(theirs.versions[place]), int(theirs.merged_in[place])
-        for place in handed.handed:
-            devices[place].version = IDLE  # until the model is really on its way
-        for place in np.union1d(closing.merged, handed.lost):
-            devices[place].reply = None
-            devices[place].wanted = devices[place].job is None  # a running job cannot be called back
+        merged = [ues[place] for place in closing.merged]
+        self._merge(merged, closing.time_s)
+        for place in np.union1d(closing.merged, handed.lost).tolist():
+            device = devices[place]
+            device.version, device.reply = IDLE, None  # until a model is really on its way
+            device.wanted = device.job is None  # a running job cannot be called back
+            self.crew.file(ues[place])
+        self._handed.pop(self._given_up_next, None)
         self.round, self.opened_s = theirs.round, theirs.opened_s
+        self._ready = {ue for ue in self._ready.difference(merged) if self._is_fresh(ue)}
         self.save(self)
         return True
 
-    def _here(self, members: frozenset[int]) -> list[int]:
-        """Who takes part in the open round: everybody with a job, and where turns are taken also those who could have one."""
-        waits = self.protocol.waits
-        return [ue for ue, d in enumerate(self.devices) if d.version != IDLE or (waits and d.free and ue in members)]
+    def _concerned(self) -> Iterable[int]:
+        """Whose version or arrival can make a difference to how the open round closes; all others stay as they are."""
+        arrived = self.crew.states["arrived"].keys()
+        if self.protocol.waits:
+            return arrived | self.crew.states["working"].keys()  # nobody may become too stale; they are A·(S+1) at most
+        oldest = self._given_up_next
+        return arrived | {ue for ue in self._handed.get(oldest, ()) if self.crew[ue].version == oldest}
+
+    @property
+    def _given_up_next(self) -> int:
+        """The version of the jobs that are too stale once the open round has closed; those before it are given up already."""
+        bound = self.protocol.max_staleness
+        return IDLE if bound is None else self.round - bound
 
     def _merge(self, ues: list[int], time_s: float) -> None:
         """w_{k+1} = w_k − β·mean of the updates, in the order the simulator adds them up."""
         updates, merges = [], []
         for ue in ues:
-            device = self.devices[ue]
+            device = self.crew[ue]
             assert device.reply is not None
             assert device.reply.update is not None
             updates.append(device.reply.update)
             merges.append(Merge(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
+            device.merged_in, device.merges = self.round, device.merges + 1
         self.params, self.optimiser = merged(self.params, updates, self.learner, self.optimiser)
+        self.length = norm_of(self.params)
         self.record.merges += merges
         self.record.closed_s.append(time_s)
+        self._remember(self.round, self.accuracy)
         who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
         self.log(f"round {self.round} closed at {time_s:.3f} s: merged {who}")
 
-    def _hand_to_the_free(self, members: frozenset[int]) -> None:
+    def _remember(self, closed: int, accuracy: float | None) -> None:
+        quorum, closed_s = self.protocol.quorum, self.record.closed_s
+        time_s, before_s = closed_s[closed], closed_s[closed - 1] if closed else 0.0
+        ues = [merge.ue for merge in self.record.merges[closed * quorum : (closed + 1) * quorum]]
+        told = ClosedRound(round=closed, time_s=time_s, took_s=time_s - before_s, ues=ues, accuracy=accuracy)
+        self.recent.append(told)
+
+    # ---- jobs
+
+    def _readmit(self) -> None:
+        """Who was set aside long enough ago is given another chance: one failure, and it is set aside again."""
+        aside, after_s = self.crew.states["set aside"], self.own.readmit_s
+        while after_s and aside:
+            ue = next(iter(aside))
+            device = self.crew[ue]
+            assert device.set_aside_s is not None
+            if self.time_s - device.set_aside_s < after_s:
+                return
+            device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
+            self.crew.file(ue)
+            self.log(f"readmitted: UE {ue} after {after_s:g} s")
+
+    def _hand_to_the_free(self) -> None:
         """The newest model goes to everybody who is there and has nothing to do; where turns are taken, longest out first."""
-        devices = self.devices
-        idle = [ue for ue in sorted(members) if devices[ue].free and devices[ue].version == IDLE]
         if self.protocol.waits:
             assert self.protocol.max_staleness is not None
             most = self.protocol.quorum * (self.protocol.max_staleness + 1)
-            free = most - sum(device.version != IDLE for device in devices)
-            idle = sorted(sorted(idle, key=lambda ue: devices[ue].merged_in)[: max(free, 0)])
+            idle = self.crew.longest_out(most - self.crew.count("working", "arrived"))
+        else:
+            idle = sorted(self.crew.states["idle"])
         for ue in idle:
-            device, time_s = devices[ue], self.time_s
+            device = self.crew[ue]
             if self._dispatch(ue, "train"):
                 if device.held not in (IDLE, self.round):
                     self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
                 device.version = device.held = self.round
-                device.held_arrived_s, device.sent_s, device.wanted = np.inf, time_s, True
+                device.held_arrived_s, device.wanted = np.inf, True
+                if self.protocol.stale == "restart" and self.protocol.max_staleness is not None:
+                    self._handed.setdefault(self.round, []).append(ue)
+            self.crew.file(ue)
 
     def _dispatch(self, ue: int, kind: Kind) -> bool:
-        request = Request(self.next_ticket, ue, self.round, kind)
+        request, time_s = Request(self.next_ticket, ue, self.round, kind), self.time_s
         self.next_ticket += 1
         if not self.transport.dispatch(request, self.params):
             self.log(f"not sent: UE {ue} ticket {request.ticket}")
             return False
-        self.devices[ue].job = request
+        self.crew[ue].job, self.crew[ue].sent_s = request, time_s
+        self.jobs += 1
         return True
+
+    def _count_hands(self) -> None:
+        """Fewer devices than a round needs: say so at once, and do not wait for ever."""
+        crew, quorum = self.crew, self.protocol.quorum
+        if crew.usable >= quorum:
+            if self.warning is not None:
+                self.log(f"enough devices again: {crew.usable} of {self.ues}")
+            self.warning, self._short_since_s = None, math.inf
+            return
+        said = f"{crew.usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.count('away')} away, {crew.count('set aside')} set aside"  # fmt: skip
+        if self.warning is None:
+            self._short_since_s = self.time_s
+            self.log(f"warning: {said}")
+        self.warning = said
+        if self.own.wait_s and self.time_s - self._short_since_s > self.own.wait_s:
+            raise InputError(f"after {self.own.wait_s:g} s (--wait-s) still only {said}; see events.log, and resume when they are back.")  # fmt: skip
+
+    # ---- after the last round
 
     def want_no_more(self) -> None:
         """The rounds are over: what is still under way comes too late."""
-        for device in self.devices:
-            device.wanted = False
+        self.warning = None
+        for ue, device in enumerate(self.devices):
+            device.version, device.reply, device.wanted = IDLE, None, False
+            self.crew.file(ue)
 
     def ask_everybody(self, asked: set[int]) -> bool:
         """Send the last model for evaluation to whoever is there and free, each once. Is anybody still at work?"""
-        members = self.transport.members()
-        for ue in sorted(members - asked):
-            if self.devices[ue].job is None and not self.devices[ue].set_aside and self._dispatch(ue, "evaluate"):
+        self.look()
+        for ue in sorted(self.crew.states["idle"].keys() - asked):
+            if self._dispatch(ue, "evaluate"):
                 asked.add(ue)
-        return any(self.devices[ue].job is not None for ue in members)
+                self.crew.file(ue)
+        return any(self.crew.states[state] for state in ("working", "finishing"))
 
     def timeline(self) -> Timeline:
         """The rounds so far."""
@@ -248,32 +369,61 @@ class Federation:
         arrived_s = np.array([device.held_arrived_s for device in self.devices])
         return self.record.timeline(self.ues, self.protocol.quorum, held, arrived_s)
 
+    # ---- from a checkpoint, and for those who look on
+
+    def take_up(self, params: dict[str, np.ndarray], optimiser: Any, round_: int, opened_s: float) -> None:
+        """Stand where another stood."""
+        self.params, self.optimiser, self.round, self.opened_s = params, optimiser, round_, opened_s
+        self.length = norm_of(params)
+
+    def recall(self) -> None:
+        """What follows from the record, and from what is known of the devices."""
+        self.refused = sum(device.refused for device in self.devices)
+        for merge in self.record.merges:
+            self.crew[merge.ue].merges += 1
+        for seen in self.record.evaluations:
+            self._hear(seen)
+        aside = [(device.set_aside_s, ue) for ue, device in enumerate(self.devices) if device.set_aside_s is not None]
+        for _, ue in sorted(aside):
+            self.crew.file(ue)
+        for closed in range(max(self.round - RECENT, 0), self.round):
+            self._remember(closed, None)
+
     def status(self, phase: str) -> Status:
-        members, record, quorum = self.transport.members(), self.record, self.protocol.quorum
-        closed_s, merges = [0.0, *record.closed_s], record.merges_by_ue(self.ues)
-        recent = [
-            ClosedRound(
-                round=k,
-                time_s=closed_s[k + 1],
-                took_s=closed_s[k + 1] - closed_s[k],
-                ues=[merge.ue for merge in record.merges[k * quorum : (k + 1) * quorum]],
-            )
-            for k in range(max(self.round - RECENT, 0), self.round)
-        ]
-        devices = [
-            DeviceStatus(
-                ue=ue,
-                state=device.state(ue in members),
-                version=None if device.version == IDLE else device.version,
-                staleness=None if device.version == IDLE else self.round - device.version,
-                seen_s=device.seen_s,
-                merges=merges[ue],
-                refused=device.refused,
-            )
-            for ue, device in enumerate(self.devices)
-        ]
-        where = {"round": self.round, "rounds": self.rounds, "time_s": self.time_s}
-        return Status(process=os.getpid(), phase=phase, devices=devices, recent=recent, **where)
+        """Of many devices those are shown that have been longest in their state, a few of each."""
+        crew = self.crew
+        shown = range(self.ues) if self.ues <= SHOWN else sorted(
+            ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES))
+        )  # fmt: skip
+        return Status(
+            process=os.getpid(),
+            phase=phase,
+            round=self.round,
+            rounds=self.rounds,
+            time_s=self.time_s,
+            quorum=self.protocol.quorum,
+            ues=self.ues,
+            states={state: len(crew.states[state]) for state in STATES},
+            devices=[self._device_status(ue) for ue in shown],
+            recent=list(self.recent),
+            jobs=self.jobs,
+            refused=self.refused,
+            accuracy=self.accuracy,
+            warning=self.warning,
+        )
+
+    def _device_status(self, ue: int) -> DeviceStatus:
+        device = self.crew[ue]
+        return DeviceStatus(
+            ue=ue,
+            state=device.state(ue in self.crew.here),
+            version=None if device.version == IDLE else device.version,
+            staleness=None if device.version == IDLE else self.round - device.version,
+            seen_s=device.seen_s,
+            merges=device.merges,
+            refused=device.refused,
+            accuracy=device.accuracy if math.isfinite(device.accuracy) else None,
+        )
 
 
 def merged(

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from perfeds2.spec.fields import SECTIONS, Section, sections_of, setting, settings_of
-from perfeds2.spec.values import Count, Positive, Seconds
+from perfeds2.spec.values import Count, NotNegative, Positive, Seconds
 
 
 def _read_slow(given: Any) -> Any:
@@ -26,7 +26,19 @@ def _write_slow(slow: Mapping[int, float]) -> str:
     return ",".join(f"{device}={seconds}" for device, seconds in slow.items())
 
 
+def _read_factor(given: Any) -> Any:
+    return 0.0 if given == "off" else given
+
+
+def _check_factor(factor: float) -> float:
+    if 0 < factor < 1:
+        raise ValueError("would refuse what is usual; expected at least 1, or off")
+    return factor
+
+
+Factor = Annotated[NotNegative, BeforeValidator(_read_factor), AfterValidator(_check_factor)]
 Slow = Annotated[dict[int, Seconds], BeforeValidator(_read_slow), PlainSerializer(_write_slow)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class DeploymentSpec(Section, title="Federation"):
@@ -38,7 +50,14 @@ class DeploymentSpec(Section, title="Federation"):
     gather_s: Seconds = setting(60.0, "SECONDS", "Wait so long for all devices before the first round; then begin with those that are there.")  # fmt: skip
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Wait so long for the last evaluation.")
     norm_bound: Positive | None = setting(None, "NORM", "Refuse updates whose norm is larger.")
+    norm_factor: Factor = setting(10.0, "N", "Refuse updates whose norm is so many times the usual one, the devices' median; off: take any.")  # fmt: skip
     set_aside_after: Count = setting(3, "N", "Leave out a device after so many failures in a row.")
+    readmit_s: Seconds = setting(
+        300.0, "SECONDS", "Give a device that was left out another chance after so long; 0: never."
+    )
+    wait_s: Seconds = setting(600.0, "SECONDS", "Stop when fewer devices than a round needs can be used for so long; 0: wait for ever.")  # fmt: skip
+    metrics_port: Port = setting(0, "PORT", "Answer Prometheus (/metrics) and health checks (/healthz) on this port of loopback; 0: do not.")  # fmt: skip
+    log: Literal["text", "json"] = setting("text", "FORM", "json: write every event also to events.jsonl, one object a line.")  # fmt: skip
 
 
 class OwnSections(Section):
@@ -51,7 +70,7 @@ DEFAULTS = DeploymentSpec()
 
 RENAMED = {  # what a federation calls by another name than a simulation, or has another default for
     ("cell", "ues"): {"name": "devices", "default": "6", "description": "How many devices there are, n."},
-    ("run", "rounds"): {"default": "10", "description": "So many rounds."},
+    ("run", "rounds"): {"default": "300", "description": "So many rounds."},
     ("run", "algorithms"): {"name": "algorithm", "default": "PerFedS2", "description": "One of {names}.", "look": "NAME"},
     ("run", "seeds"): {"name": "seed", "default": "0", "description": "Of the first weights, the data's division and the batches.", "look": "SEED"},
 }  # fmt: skip

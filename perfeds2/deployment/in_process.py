@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from perfeds2.deployment.transport import Arrays, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 Answer = Callable[[Request, Arrays], Reply]  # what a device does with a request; when it arrives is decided here
 
@@ -15,7 +15,7 @@ class InProcess:
 
     def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
         self.answer, self.delay_s = answer, delay_s
-        self.present = set(range(ues))
+        self.present = Presence(range(ues))
         self.time_s = 0.0
         self.sent: list[Request] = []
         self._on_the_way: list[tuple[float, int, Reply]] = []
@@ -23,7 +23,8 @@ class InProcess:
 
     def dispatch(self, request: Request, params: Arrays) -> bool:
         self.sent.append(request)
-        self.deliver(self.answer(request, params), self.delay_s(request))
+        reply, delay_s = self.answer(request, params), self.delay_s(request)
+        self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # it computed on another clock
         return True
 
     def deliver(self, reply: Reply, delay_s: float) -> None:
@@ -42,8 +43,8 @@ class InProcess:
                 arrived.append(reply)
         return arrived
 
-    def members(self) -> frozenset[int]:
-        return frozenset(self.present)
+    def changes(self) -> Changes:
+        return self.present.changes()
 
     def now(self) -> float:
         return self.time_s

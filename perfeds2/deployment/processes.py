@@ -50,7 +50,7 @@ class Processes:
         self.end_all()
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        with (self._logs / f"{name}.log").open("ab") as log, warnings.catch_warnings():
+        with self.log(name).open("ab") as log, warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX: but another program follows at once
             self._running[name] = subprocess.Popen(  # noqa: S603 (our own commands)
                 command,
@@ -59,11 +59,22 @@ class Processes:
                 stderr=log,
                 env=self.environment,
                 start_new_session=True,  # Ctrl-C is ours to pass on
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
+
+    def log(self, name: str) -> Path:
+        """Where its output goes."""
+        return self._logs / f"{name}.log"
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
+
+    def running(self, name: str) -> bool:
+        return name in self._running and self.status(name) is None
+
+    def status(self, name: str) -> int | None:
+        """With which exit status it ended; None while it runs."""
+        return self._running[name].poll()
 
     def ended(self) -> list[str]:
         """Which of those started are no longer running."""
@@ -97,7 +108,8 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Should whoever started this process be killed, the kernel ends it too. (Linux)"""
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""What happened so far? Everything a run folder is made of, and nothing else; it goes into every checkpoint."""
+"""What happened so far? Everything a run folder is made of, and nothing else. It only grows, and so does its file."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,6 +47,9 @@ class Lap(NamedTuple):
     compute_s: float
 
 
+KINDS = {"merges": Merge, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
+
+
 @dataclass
 class Record:
     """Grows while a federation runs."""
@@ -58,27 +61,36 @@ class Record:
     closed_s: list[float] = field(default_factory=list)  # when each round closed
     turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
 
-    @classmethod
-    def read(cls, saved: dict[str, list[Any]]) -> "Record":
-        """From ``vars`` of another, after JSON."""
-        kinds = {"merges": Merge, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
-        rows = {name: [kind(*row) for row in saved[name]] for name, kind in kinds.items()}
-        return cls(**saved | rows)
+    def lengths(self) -> dict[str, int]:
+        return {name: len(rows) for name, rows in vars(self).items()}
+
+    def since(self, lengths: Mapping[str, int]) -> dict[str, list[Any]]:
+        """What was added since there was so much of everything."""
+        return {name: rows[lengths.get(name, 0) :] for name, rows in vars(self).items()}
+
+    def extend(self, added: Mapping[str, list[Any]]) -> None:
+        """With what ``since`` gave, after JSON."""
+        for name, rows in vars(self).items():
+            kind = KINDS.get(name)
+            rows += added[name] if kind is None else [kind(*row) for row in added[name]]
 
     def timeline(self, ues: int, quorum: int, open_version: np.ndarray, open_arrival_s: np.ndarray) -> Timeline:
         """The rounds as the simulator would have left them, with the jobs that were still open."""
         merged, lost = _columns(self.merges, 5).reshape(5, -1, quorum), _columns(self.losses, 4)
         rounds, merged_ues, versions = merged[:3].astype(np.int64)
         lost_ues, lost_versions, lost_rounds = lost[:3].astype(np.int64)
-        compute_s, closed_s = np.array([self._compute_s(ue) for ue in range(ues)]), np.array(self.closed_s, float)
+        compute_s, closed_s = self._compute_s(ues), np.array(self.closed_s, float)
         ended = (lost_ues, lost_versions, lost_rounds, lost[-1])
         return Timeline(
             *(merged_ues, rounds - versions, merged[-1], closed_s, compute_s), *ended, open_version, open_arrival_s
         )
 
-    def _compute_s(self, ue: int) -> float:
-        own = [lap.compute_s for lap in self.laps if lap.ue == ue]
-        return float(np.median(own)) if own else 0.0
+    def _compute_s(self, ues: int) -> np.ndarray:
+        """How long each device computes, in the middle; 0 for one that never has."""
+        own: dict[int, list[float]] = defaultdict(list)
+        for lap in self.laps:
+            own[lap.ue].append(lap.compute_s)
+        return np.array([float(np.median(own[ue])) if ue in own else 0.0 for ue in range(ues)])
 
     def merges_by_ue(self, ues: int) -> list[int]:
         return np.bincount([merge.ue for merge in self.merges], minlength=ues).tolist()

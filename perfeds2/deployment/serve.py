@@ -1,27 +1,38 @@
 """How does a federation run from its first round to its run folder?"""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
+from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.clocks import both_clocks
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.status import STOPPED
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
+from perfeds2.files import write_text
 from perfeds2.runs.comparison import Comparison, write_results
-from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.runs.folder import Folder, claimed
 from perfeds2.runs.summary import summarise
 
 STATUS_EVERY_S = 0.5
+CLAIM_WITHIN_S = 15.0  # whoever asked for this run may still hold its folder
 
 Tell = Callable[[str], None]  # which phase it is in; the rest of the status is looked up
 
 
-def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
-    """Run a federation, or go on with one that was killed, until its rounds are done and its folder is complete."""
-    folder = open_folder(path, setup.spec)
-    with alone(path):
+def serve(setup: Setup, transport: Transport, path: Path, run_id: str | None = None) -> Folder:
+    """Run a federation, or go on with one that was killed, until its rounds are done and its folder is complete.
+
+    The folder is this process's from the first moment: another that serves it is not disturbed. ``run_id`` is what the
+    engine calls this run; whoever stops it finds that in run.json.
+    """
+    with claimed(path, setup.spec, CLAIM_WITHIN_S) as folder:
+        if run_id is not None:
+            write_text(path / "run.json", json.dumps({"run-id": run_id}))
         if not folder.finished:
             _serve(setup, transport, folder)
         if not (folder.path / "report.html").exists():
@@ -33,38 +44,58 @@ def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
 
 def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
-    federation = Federation(
-        algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own, folder.log
-    )
+    federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
+    federation.log = lambda event: folder.log(event, round=federation.round)
     federation.origin_s = transport.now()
-    tell = _teller(federation, folder)
-    started_unix = load_checkpoint(folder, federation)
+    metrics = Metrics(sum(values.nbytes for values in first.values()))
+    tell, checkpoints = _teller(federation, folder, metrics), Checkpoints(folder)
+    if setup.own.log == "json":
+        folder.log_json()
+    try:
+        with exposed(metrics, setup.own.metrics_port):
+            _play(federation, checkpoints, tell)
+            _evaluate(federation, tell)
+    except InputError as error:  # too few devices: what was merged is on disk
+        federation.log(f"stopped: {error}")
+        federation.warning = str(error)
+        federation.status(STOPPED).write(folder.path)
+        raise
+    _finish(setup, federation, folder)
+    federation.status("finished").write(folder.path)
+
+
+def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
+    """All rounds, or those that are left."""
+    transport = federation.transport
+    started_unix = checkpoints.load(federation)
     if started_unix is None:
         _gather(federation, tell)
         started_unix, elapsed_s = time.time(), 0.0
     else:
         # The clock went on while the server was away; should the machine's have been set back, ours is not.
         elapsed_s = max(time.time() - started_unix, federation.opened_s)
-        folder.log(f"resumed: rounds 0 to {federation.round - 1} are in the checkpoint")
-    federation.save = lambda state: save_checkpoint(folder, state, started_unix)
+        federation.log(f"resumed: rounds 0 to {federation.round - 1} are in the checkpoint")
+    federation.save = lambda state: checkpoints.save(state, started_unix)
     federation.origin_s = transport.now() - elapsed_s
-    while federation.round < setup.rounds:
+    while federation.round < federation.rounds:
         federation.step()
         tell("training")
-    _evaluate(federation, tell)
-    _finish(setup, federation, folder)
-    federation.status("finished").write(folder.path)
 
 
 def _gather(federation: Federation, tell: Tell) -> None:
     """Round 0 begins with everybody, or after a while with at least a quorum."""
-    transport, quorum, everybody = federation.transport, federation.protocol.quorum, federation.ues
-    here = len(transport.members())
-    while here < everybody and (here < quorum or federation.time_s < federation.own.gather_s):
-        tell(f"waiting for devices: {here} of {everybody} are here")
-        transport.poll(STATUS_EVERY_S)
-        here = len(transport.members())
-    federation.log(f"started with {here} of {everybody} devices")
+    own, crew, quorum, everybody = federation.own, federation.crew, federation.protocol.quorum, federation.ues
+    federation.look()
+    while len(crew.here) < everybody and (len(crew.here) < quorum or federation.time_s < own.gather_s):
+        if own.wait_s and federation.time_s > max(own.wait_s, own.gather_s):
+            raise InputError(
+                f"{len(crew.here)} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and a round needs "
+                f"{quorum}; see that devices run, and resume."
+            )
+        tell(f"waiting for devices: {len(crew.here)} of {everybody} are here")
+        federation.transport.poll(STATUS_EVERY_S)
+        federation.look()
+    federation.log(f"started with {len(crew.here)} of {everybody} devices")
 
 
 def _evaluate(federation: Federation, tell: Tell) -> None:
@@ -88,17 +119,20 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     summary = summarise(setup.spec, "federate", [algorithm], timelines, {which: rows})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary["overhead"] = record.overhead()
+    summary["clocks"] = both_clocks(setup, record)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 
-def _teller(federation: Federation, folder: Folder) -> Tell:
-    """Writes what the live table shows, not too often."""
+def _teller(federation: Federation, folder: Folder, metrics: Metrics) -> Tell:
+    """Writes what the live table shows and monitors see, not too often."""
     told_s = float("-inf")
 
     def tell(phase: str) -> None:
         nonlocal told_s
         if time.monotonic() - told_s >= STATUS_EVERY_S:
             told_s = time.monotonic()
-            federation.status(phase).write(folder.path)
+            status = federation.status(phase)
+            status.write(folder.path)
+            metrics.tell(status, federation.record)
 
     return tell

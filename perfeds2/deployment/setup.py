@@ -6,7 +6,7 @@ setting under its name (``fields.py``). What is left out, or empty, has its defa
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,10 @@ class Setup:
         learner, protocol = make_learner(self.spec, named.text, what.objective), protocol_of(self.spec, what.mode)
         return Algorithm(named.text, learner, protocol, mode=what.mode)
 
+    def with_own(self, **changed: Any) -> "Setup":
+        """The same with other settings of the deployment."""
+        return replace(self, own=self.own.model_copy(update=changed))
+
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> "Setup":
         """From settings by their names. They come from elsewhere, so none of them may name something to be run."""
@@ -89,14 +93,14 @@ class Setup:
 
     @classmethod
     def from_toml(cls, text: str) -> "Setup":
-        return cls.from_texts(_texts(text))
+        return cls.from_texts(settings_in(text))
 
     @classmethod
     def read(cls, folder: Path) -> "Setup":
         """What a run's folder was told; ``resume`` and ``replay`` need it."""
         if not (folder / FILE).exists():
             raise InputError(f"{folder} holds no federation (no {FILE}).")
-        texts = _texts((folder / FILE).read_text(encoding="utf-8"))
+        texts = settings_in((folder / FILE).read_text(encoding="utf-8"))
         task = as_it_was({"task": {"name": texts.get("task")}})["task"]
         return cls.from_texts({"model": task.get("model")} | texts)
 
@@ -126,7 +130,8 @@ class Setup:
         return {name: np.asarray(values) for name, values in params.items()}
 
 
-def _texts(toml: str) -> dict[str, Any]:
+def settings_in(toml: str) -> dict[str, Any]:
+    """By their names, as they are written."""
     try:
         return tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:

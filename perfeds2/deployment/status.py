@@ -14,6 +14,10 @@ from perfeds2.files import write_text
 from perfeds2.report.terminal import live
 
 DeviceState = Literal["working", "arrived", "finishing", "idle", "away", "set aside"]
+STATES: tuple[DeviceState, ...] = ("set aside", "away", "finishing", "arrived", "working", "idle")
+STOPPED = "stopped"  # the phase of a federation that gave up; its warning says why
+SHOWN = 24  # devices; of more, some of each state
+NAMED = 12  # devices of one round
 COLOURS: dict[str, str] = {
     "working": "cyan",
     "arrived": "green",
@@ -34,6 +38,7 @@ class DeviceStatus(BaseModel):
     seen_s: float | None
     merges: int
     refused: int
+    accuracy: float | None = None  # of the newest model it has seen, personalised
 
 
 class ClosedRound(BaseModel):
@@ -43,22 +48,31 @@ class ClosedRound(BaseModel):
     time_s: float
     took_s: float
     ues: list[int]
+    accuracy: float | None = None  # personal; the mean of what the devices had said last by then
 
     @property
     def devices(self) -> str:
-        return ", ".join(map(str, self.ues))
+        first = ", ".join(map(str, self.ues[:NAMED]))
+        return first if len(self.ues) <= NAMED else f"{first} and {len(self.ues) - NAMED} more"
 
 
 class Status(BaseModel):
-    """Where a federation stands."""
+    """Where a federation stands. As long for ten thousand devices as for a hundred."""
 
     process: int  # the one that has the model
     phase: str
     round: int
     rounds: int
     time_s: float
-    devices: list[DeviceStatus]
+    quorum: int
+    ues: int  # how many devices there are
+    states: dict[DeviceState, int]  # how many of them are where
+    devices: list[DeviceStatus]  # all, or of more than SHOWN those that have been longest in their state
     recent: list[ClosedRound]
+    jobs: int = 0  # handed out since this server started
+    refused: int = 0  # replies of all devices that were not believed
+    accuracy: float | None = None  # personal; the mean of what the devices said last
+    warning: str | None = None  # what an operator should look at
 
     def write(self, folder: Path) -> None:
         write_text(folder / "status.json", self.model_dump_json())
@@ -67,7 +81,7 @@ class Status(BaseModel):
 def read_status(folder: Path) -> Status | None:
     try:
         return Status.model_validate_json((folder / "status.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # not yet, or of a version before this
         return None
 
 
@@ -80,31 +94,48 @@ def live_table(quiet: bool) -> AbstractContextManager[ShowStatus | None]:
 
 
 def draw(status: Status) -> Group:
-    """Devices above, the last rounds below."""
+    """How many are where, devices, and the last rounds."""
     head = Text(f"{status.phase}: round {status.round} of {status.rounds}, {status.time_s:.0f} s")
-    devices = Table("device", "state", "version", "staleness", "last seen", "merges", "refused", box=None)
+    if status.accuracy is not None:
+        head.append(f", personal accuracy {status.accuracy:.1%}")
+    counts = Text(f"{status.ues} devices:")
+    for state, count in status.states.items():
+        if count:
+            counts.append(f" {count} {state}", COLOURS[state])
+    warning = [] if status.warning is None else [Text(f"warning: {status.warning}", "bold red")]
+    devices = Table("device", "state", "version", "staleness", "last seen", "merges", "refused", "accuracy", box=None)
     for line in status.devices:
         seen = "never" if line.seen_s is None else f"{max(status.time_s - line.seen_s, 0.0):.0f} s ago"
         version, staleness = ("–" if value is None else str(value) for value in (line.version, line.staleness))
         state = Text(line.state, COLOURS[line.state])
-        devices.add_row(str(line.ue), state, version, staleness, seen, str(line.merges), str(line.refused))
-    rounds = Table("round", "closed at", "took", "devices", box=None)
+        numbers = (version, staleness, seen, str(line.merges), str(line.refused), _share(line.accuracy))
+        devices.add_row(str(line.ue), state, *numbers)
+    rounds = Table("round", "closed at", "took", "accuracy", "devices", box=None)
     for closed in status.recent[::-1]:
-        rounds.add_row(str(closed.round), f"{closed.time_s:.1f} s", f"{closed.took_s:.1f} s", closed.devices)
-    return Group(head, devices, Text(), rounds)
+        times = (f"{closed.time_s:.1f} s", f"{closed.took_s:.1f} s")
+        rounds.add_row(str(closed.round), *times, _share(closed.accuracy), closed.devices)
+    return Group(head, counts, *warning, devices, Text(), rounds)
+
+
+def _share(accuracy: float | None) -> str:
+    return "–" if accuracy is None else f"{accuracy:.1%}"
 
 
 class NewLines:
     """What has happened since, a line each."""
 
     def __init__(self) -> None:
-        self._round, self._phase = -1, ""
+        self._round, self._phase, self._warned = -1, "", False
 
     def __call__(self, status: Status) -> Iterator[str]:
         for closed in status.recent:
             if closed.round > self._round:
                 self._round = closed.round
-                yield f"round {closed.round} closed at {closed.time_s:.1f} s (took {closed.took_s:.1f} s): devices {closed.devices}"
+                accuracy = "" if closed.accuracy is None else f", personal accuracy {closed.accuracy:.1%}"
+                yield f"round {closed.round} closed at {closed.time_s:.1f} s (took {closed.took_s:.1f} s{accuracy}): devices {closed.devices}"
+        if status.warning is not None and not self._warned:
+            yield f"warning: {status.warning}"
+        self._warned = status.warning is not None
         if status.phase != self._phase:
             self._phase = status.phase
             yield status.phase

@@ -1,11 +1,12 @@
-"""What does a federation need of the network? Three verbs: dispatch a request, poll for replies, say who is there.
+"""What does a federation need of the network? Three verbs: dispatch a request, poll for replies, say who came and went.
 
 ``flower/`` is one engine that can do this; ``in_process.py`` is another, for tests, and the place to start reading before
 adding a third, which needs nothing of the first.
 """
 
+import threading
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,6 +42,58 @@ class Reply:
     on: int | None = None  # the ticket of the job it came back on, where the transport knows better than the sender
 
 
+class Changes(typing.NamedTuple):
+    """Who went and who came since the last look. Who is in both was away in between, and has lost what it was doing."""
+
+    went: set[int]
+    came: set[int]
+
+
+class Presence:
+    """Who can be reached, for a transport to keep. A look costs as much as has changed; several threads may tell of changes."""
+
+    def __init__(self, here: Iterable[int] = ()) -> None:
+        self._lock = threading.Lock()
+        self._here = set(here)
+        self._went, self._came = set[int](), set(self._here)
+
+    def add(self, ue: int) -> None:
+        """It is here. Nothing changes if it was."""
+        with self._lock:
+            if ue not in self._here:
+                self._here.add(ue)
+                self._came.add(ue)
+
+    def discard(self, ue: int) -> None:
+        """It is gone, with its unfinished job. For one that began anew: ``discard``, then ``add``."""
+        with self._lock:
+            if ue in self._here:
+                self._here.discard(ue)
+                self._came.discard(ue)
+                self._went.add(ue)
+
+    def become(self, here: Iterable[int]) -> None:
+        """For who only learns of everybody at once."""
+        here = set(here)
+        for ue in self.members() - here:
+            self.discard(ue)
+        for ue in here - self.members():
+            self.add(ue)
+
+    def members(self) -> frozenset[int]:
+        with self._lock:
+            return frozenset(self._here)
+
+    def __contains__(self, ue: int) -> bool:
+        return ue in self._here
+
+    def changes(self) -> Changes:
+        """Since the last call; at first, everybody who is here has come."""
+        with self._lock:
+            changes, self._went, self._came = Changes(self._went, self._came), set(), set()
+        return changes
+
+
 @typing.runtime_checkable
 class Transport(typing.Protocol):
     """Reaches devices, known by their UE numbers."""
@@ -53,8 +106,8 @@ class Transport(typing.Protocol):
         """The replies that came in since, after waiting for the first of them for at most so long."""
         ...
 
-    def members(self) -> frozenset[int]:
-        """Which UEs can be reached now."""
+    def changes(self) -> Changes:
+        """Which UEs went and came since the last call; a ``Presence`` keeps this. UE numbers below n only."""
         ...
 
     def now(self) -> float:

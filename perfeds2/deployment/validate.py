@@ -1,7 +1,8 @@
-"""Can an update be merged? Nothing from the network is trusted."""
+"""Can a reply be believed? Nothing from the network is trusted."""
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.learning.metrics import METRICS
 
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: shape and dtype
+CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % faster than ours, and a second is nothing
+WORDS = 200  # letters of what a device says that are worth writing down
 
 
 def form_of(params: Arrays) -> Form:
@@ -16,35 +19,68 @@ def form_of(params: Arrays) -> Form:
     return {name: (values.shape, values.dtype) for name, values in params.items()}
 
 
-def refusal(reply: Reply, request: Request, form: Form, norm_bound: float | None) -> str | None:
-    """Why a reply to a request is refused, in words; None if it can be taken. ``norm_bound``: of ‖update‖₂."""
+def in_words(said: Any) -> str:
+    """What a device says, on one line and not too long: it goes into a log that people and programs read."""
+    text = said if isinstance(said, str) else repr(said)
+    line = "".join(letter if letter.isprintable() else " " for letter in text[:WORDS])
+    return line + ("…" if len(text) > WORDS else "")
+
+
+def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str | None:
+    """Why a reply to a request is refused, in words; None if it can be taken. ``elapsed_s``: since the request went out."""
     if reply.ticket != request.ticket:
-        return f"answers ticket {reply.ticket} instead"
+        return f"answers ticket {in_words(reply.ticket)} instead"
     if reply.version != request.version:
-        return f"answers version {reply.version} of a job on version {request.version}"
-    for name, value in reply.metrics.items():
-        if name not in METRICS or not isinstance(value, float):  # not a number is what a diverged model has
-            return f"reports {name} = {value}"
-    if not (math.isfinite(reply.compute_s) and reply.compute_s >= 0):
-        return f"reports {reply.compute_s} seconds of computing"
+        return f"answers version {in_words(reply.version)} of a job on version {request.version}"
+    if (why := wrong_metrics(reply.metrics)) is not None:
+        return why
+    if not (_is_number(reply.compute_s) and 0 <= reply.compute_s <= elapsed_s * CLOCKS[0] + CLOCKS[1]):
+        return f"reports {in_words(reply.compute_s)} seconds of computing within {elapsed_s:.3f} s"
     if request.kind == "evaluate":
         return None if set(reply.metrics) == set(METRICS) else "lacks metrics"
     if reply.update is None:
         return "has no update"
-    return wrong_update(reply.update, form, norm_bound)
+    return wrong_update(reply.update, form)
 
 
-def wrong_update(update: Arrays, form: Form, norm_bound: float | None) -> str | None:
+def wrong_metrics(metrics: Mapping[str, float]) -> str | None:
+    """Losses are at least 0, and not a number or infinite where the model has diverged; accuracies are shares.
+
+    A model whose loss is not finite has no accuracy: then, and only then, that is not a number (``learning/evaluate.py``).
+    """
+    for name, value in metrics.items():
+        if name not in METRICS or not _is_number(value):
+            return f"reports {in_words(name)} = {in_words(value)}"
+        if "loss" in name and value < 0:
+            return f"reports {name} = {value}, expected at least 0"
+        if "accuracy" in name and not 0 <= value <= 1:
+            loss = metrics.get(name.replace("test_accuracy", "train_loss"), 0.0)
+            if not math.isnan(value) or not _is_number(loss) or math.isfinite(loss):
+                return f"reports {name} = {value}, expected from 0 to 1"
+    return None
+
+
+def wrong_update(update: Arrays, form: Form) -> str | None:
     if update.keys() != form.keys():
-        missing, extra = sorted(form.keys() - update.keys()), sorted(update.keys() - form.keys())
-        return f"lacks arrays {missing[:3]} and has extra {extra[:3]}"
+        missing, extra = form.keys() - update.keys(), update.keys() - form.keys()
+        return f"lacks arrays {_some(missing)} and has extra {_some(extra)}"
     for name, (shape, dtype) in form.items():
         came = update[name]
-        if came.shape != shape or came.dtype != dtype:
-            return f"has {name} as {came.dtype}{list(came.shape)}, expected {dtype}{list(shape)}"
+        if not isinstance(came, np.ndarray) or came.shape != shape or came.dtype != dtype:
+            what = f"{came.dtype}{list(came.shape)}" if isinstance(came, np.ndarray) else type(came).__name__
+            return f"has {name} as {what}, expected {dtype}{list(shape)}"
         if not np.isfinite(came).all():
             return f"has numbers in {name} that are not finite"
-    norm = math.sqrt(sum(float(np.vdot(wide, wide)) for wide in (v.astype(np.float64) for v in update.values())))
-    if norm_bound is not None and norm > norm_bound:
-        return f"has norm {norm:.4g}, above the bound {norm_bound:.4g}"
     return None
+
+
+def wrong_norm(norm: float, bound: float) -> str | None:
+    return f"has norm {norm:.4g}, above the bound {bound:.4g}" if not norm <= bound else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool)
+
+
+def _some(names: set[str]) -> list[str]:
+    return sorted(in_words(name) for name in names)[:3]

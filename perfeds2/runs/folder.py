@@ -22,11 +22,13 @@ from safetensors.numpy import save
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.runs.events import EVENTS, as_json, in_one_line
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
 FILES = {"run": "spec.toml", "sweep": "sweep.toml", "tuning": "tune.toml"}  # what says whose folder it is
+WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts that are no longer needed
 
 
@@ -44,10 +46,18 @@ class Folder:
     def finished(self) -> bool:
         return (self.path / "summary.json").exists() and not self.parts.exists()
 
-    def log(self, event: str) -> None:
-        """Append a line to events.log."""
+    def log(self, event: str, **facts: int) -> None:
+        """Append a line to events.log, and with what is known besides to events.jsonl where there is one."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         with (self.path / "events.log").open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {event}\n")
+            file.write(f"{at} {in_one_line(event)}\n")
+        if (self.path / EVENTS).exists():
+            with (self.path / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(f"{as_json(at, event, facts)}\n")
+
+    def log_json(self) -> None:
+        """From now on events.jsonl is written too, by whoever writes events."""
+        (self.path / EVENTS).touch()
 
     def save_part(self, name: str, arrays: Arrays, facts: dict[str, Any]) -> None:
         save_arrays(self.parts / f"{name}.safetensors", arrays, facts)
@@ -109,8 +119,21 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process."""
+def claimed(path: Path, spec: Spec, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[Folder]:
+    """A run's folder, made or found again, and nobody else's meanwhile. Where it is somebody's, nothing in it is touched."""
+    with _refusing(path):
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+    with alone(path, within_s, otherwise):
+        yield open_folder(path, spec)
+
+
+@contextmanager
+def alone(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[None]:
+    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process.
+
+    Somebody who does is waited for so long; ``otherwise`` is what the user is told to do then.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -118,14 +141,18 @@ def alone(path: Path) -> Iterator[None]:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another process is writing into {path}; wait until it has ended, or choose another folder."
-            ) from None
-        except OSError:  # a file system that has no locks
-            pass
+        ends_s = time.monotonic() + within_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= ends_s:
+                    raise InputError(f"another process is writing into {path}; {otherwise}.") from None
+                time.sleep(0.1)
+                continue
+            except OSError:  # a file system that has no locks
+                pass
+            break
         yield
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What happens to a real federation when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
+"""What happens to a real federation on Flower when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
 
 Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/deploy.md
 come from here. Names: kill-devices, kill-server-app, kill-superlink, liars, overhead,
@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 
-from perfeds2.deployment.flower.site import app_folder
-from perfeds2.deployment.processes import marked
+from perfeds2.deployment.flower.local import free_port
+from perfeds2.deployment.flower.site import QUIET, app_folder
+from perfeds2.deployment.processes import Processes, marked
 from perfeds2.timeline.timeline import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
@@ -32,7 +34,8 @@ class Drill:
     def __init__(self, folder, *flags, command=None):
         self.folder = folder
         self.process = subprocess.Popen(
-            command or [PERFEDS2, "federate", "local", "--out", str(folder), "--quiet", *flags], start_new_session=True
+            command or [PERFEDS2, "federate", "local", "--engine", "flower", "--out", str(folder), "--quiet", *flags],
+            start_new_session=True,
         )
 
     def __enter__(self):
@@ -109,13 +112,13 @@ def replayed(folder):
 
 
 def kill_devices(folder):
-    """kill -9 two of six devices in the middle of their jobs: SuperNodes and all they run."""
-    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "14") as drill:
+    """kill -9 two of six devices in the middle of their jobs."""
+    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "30") as drill:
         drill.wait_for_round(2)
         keys = ("device-4.key", "device-5.key")
         began = drill.status()
         for key in keys:
-            for pid in drill.pids("flower-supernode", key):
+            for pid in drill.pids("flower.device", key):
                 os.killpg(pid, signal.SIGKILL)
         killed_s, k = began["time_s"], began["round"]
         print(f"killed devices 4 and 5 at {killed_s:.0f} s, in round {k}")
@@ -137,12 +140,12 @@ def kill_devices(folder):
 
 def kill_server_app(folder):
     """kill -9 the process that has the model."""
-    kill_in_round_3(folder, "flwr-serverapp")
+    kill_in_round_3(folder, "flower.server_task")
 
 
 def kill_superlink(folder):
     """kill -9 the SuperLink."""
-    kill_in_round_3(folder, "flower-superlink")
+    kill_in_round_3(folder, "flower.superlink")
 
 
 def kill_in_round_3(folder, command):
@@ -164,54 +167,51 @@ def kill_in_round_3(folder, command):
 
 
 LIAR = """
+import sys
+from dataclasses import replace
+
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
 
-from perfeds2.deployment.flower.apps import client_app
+from perfeds2.deployment.flower import device
 
-honest = client_app()
-app = ClientApp()
+honest = device.answer
 
 
-@app.train()
-def train(message, context):
-    reply = honest(message, context)
-    ue = int(message.content["job"]["ue"])
-    update = {name: array.numpy() for name, array in reply.content["update"].items()}
-    answer = dict(reply.content["answer"])
+def lie(setup, task, request, params):
+    reply = honest(setup, task, request, params)
+    if reply.update is None:
+        return reply
+    update = dict(reply.update)
     first = sorted(update)[0]
-    if ue == 1:
+    if request.ue == 1:
         update[first] = update[first] * np.nan
-    elif ue == 2:
+    elif request.ue == 2:
         update[first] = np.ones((3, 3), np.float32)
-    elif ue == 3:
+    elif request.ue == 3:
         update["extra"] = np.ones(50_000_000, np.float32)
-    elif ue == 4:
-        answer["ticket"] = 0
-    elif ue == 5:
-        answer["version"] = int(answer["version"]) - 1
-    records = {
-        "update": ArrayRecord({name: Array(values) for name, values in update.items()}),
-        "answer": ConfigRecord(answer),
-        "metrics": reply.content["metrics"],
-    }
-    return Message(RecordDict(records), reply_to=message)
+    elif request.ue == 4:
+        reply = replace(reply, ticket=0)
+    elif request.ue == 5:
+        reply = replace(reply, version=reply.version - 1)
+    return replace(reply, update=update)
 
 
-@app.evaluate()
-def evaluate(message, context):
-    return honest(message, context)
+device.answer = lie
+device.main()
 """
 
 
 def liars(folder):
     """Five of seven devices lie: NaN, a wrong shape, 200 MB too much, an old ticket, an old version."""
-    app = Path(tempfile.mkdtemp()) / "app"
-    shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
-    (app / "perfeds2_app" / "client_app.py").write_text(LIAR)
-    settings = "{'devices': 7, 'quorum': 1, 'rounds': 5, 'evaluate-s': 30, 'max-staleness': 9}"
-    code = locally(folder, app, settings)
+    liar = Path(tempfile.mkdtemp()) / "liar.py"
+    liar.write_text(LIAR)
+    code = (
+        "import sys; from pathlib import Path; from perfeds2.deployment.setup import Setup; "
+        "from perfeds2.deployment.flower.local import run_locally; from perfeds2.deployment.processes import Place; "
+        "settings = {'devices': 7, 'quorum': 1, 'rounds': 5, 'evaluate-s': 30, 'max-staleness': 9}; "
+        f"place = Place(device_command=lambda _, command: [sys.executable, {str(liar)!r}, command[-1]]); "
+        f"run_locally(Setup.from_texts(settings), Path({str(folder)!r}), place)"
+    )
     with Drill(folder, command=[sys.executable, "-c", code]) as drill:
         drill.end()
     timeline = check_log(folder)
@@ -234,8 +234,7 @@ def show(name, values):
 
 def memory_mb(drill, seen):
     """The most memory each kind of process had, so far."""
-    kinds = {"SuperLink": "flower-superlink", "SuperNode": "flower-supernode", "SuperExec": "flower-superexec",
-             "ServerApp": "flwr-serverapp", "ClientApp": "flwr-clientapp"}  # fmt: skip
+    kinds = {"SuperLink": "flower.superlink", "ServerApp": "flower.server_task", "device": "flower.device"}
     for kind, word in kinds.items():
         for pid in drill.pids(word):
             try:
@@ -269,14 +268,14 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from perfeds2.deployment.flower.apps import read_setup
+from perfeds2.deployment.setup import Setup
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid, context):
-    setup = read_setup(context)
+    setup = Setup.from_toml(context.run_config["settings"])
     n, out = setup.ues, setup.own.out
     closed = []
 
@@ -294,9 +293,6 @@ def main(grid, context):
     first = ArrayRecord({name: Array(values) for name, values in setup.first_params().items()})
     strategy.start(grid, first, num_rounds=setup.rounds)
     (out / "fedavg.json").write_text(json.dumps(closed))
-    (out / "report.html").write_text("")
-    (out / "summary.json").write_text("{}")
-    (out / "parts").rename(out / "done")
 """
 
 FEDAVG_CLIENT = """
@@ -304,7 +300,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from perfeds2.deployment.device import answer
-from perfeds2.deployment.flower.apps import read_setup
+from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
 from perfeds2.learning.compiled import keep_compiled
 
@@ -314,7 +310,7 @@ app = ClientApp()
 @app.train()
 def train(message, context):
     keep_compiled()
-    setup = read_setup(context)
+    setup = Setup.from_toml(context.run_config["settings"])
     params = {name: array.numpy() for name, array in message.content["arrays"].items()}
     done = answer(setup, setup.task(0), Request(0, 0, 0), params)
     model = {name: params[name] - 0.07 * done.update[name] for name in params}
@@ -325,22 +321,31 @@ def train(message, context):
 
 
 def fedavg(folder):
-    """Flower's own FedAvg on the same six devices, with the same job."""
-    app = Path(tempfile.mkdtemp()) / "app"
+    """Flower's own FedAvg, in Flower's own processes as it starts them, on six devices with the same job. (No TLS.)"""
+    app, home, server = Path(tempfile.mkdtemp()) / "app", folder / "home", f"127.0.0.1:{free_port()}"
     shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
     (app / "perfeds2_app" / "client_app.py").write_text(FEDAVG_CLIENT)
     (app / "perfeds2_app" / "server_app.py").write_text(FEDAVG_SERVER)
-    with Drill(folder, command=[sys.executable, "-c", locally(folder, app, "{'devices': 6, 'rounds': 5}")]) as drill:
-        drill.end()
+    home.mkdir(parents=True)
+    superlink = {"default": "here", "here": {"address": server, "insecure": True}}
+    (home / "config.toml").write_text(tomli_w.dumps({"superlink": superlink}))
+    settings = tomli_w.dumps({"devices": 6, "rounds": 5, "out": str(folder)})
+    (home / "run.toml").write_text(tomli_w.dumps({"settings": settings}))
+    tools = Path(sys.executable).parent
+    environment = QUIET | {"FLWR_HOME": str(home), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    with Processes(folder / "logs", environment) as processes:
+        here = ("--insecure", "--host", "127.0.0.1", "--port")
+        own = "--disable-runtime-dependency-installation"
+        processes.start("superlink", [str(tools / "flower-superlink"), *here, server.partition(":")[2], own])
+        time.sleep(10)
+        for device in range(6):
+            node = [str(tools / "flower-supernode"), *here, str(free_port()), "--superlink", server]
+            processes.start(f"supernode-{device}", node)
+        run = [str(tools / "flwr"), "run", str(app), "here", "--run-config", str(home / "run.toml")]
+        subprocess.run(run, env=processes.environment, check=True, capture_output=True)
+        while not (folder / "fedavg.json").exists():
+            time.sleep(1)
     show("round (first one left out)", json.loads((folder / "fedavg.json").read_text())[1:])
-
-
-def locally(folder, app, settings):
-    return (
-        "from pathlib import Path; from perfeds2.deployment.setup import Setup; "
-        "from perfeds2.deployment.flower.local import run_locally; "
-        f"run_locally(Setup.from_texts({settings}), Path({str(folder)!r}), app=Path({str(app)!r}))"
-    )
 
 
 def slow(folder):

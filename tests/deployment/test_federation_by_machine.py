@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from perfeds2.deployment.checkpoint import load_checkpoint, save_checkpoint
+from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.transport import Reply, Request
+from perfeds2.deployment.transport import Presence, Reply, Request
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
@@ -26,7 +26,7 @@ class Net:
     """A transport whose replies are chosen one by one."""
 
     def __init__(self, ues):
-        self.present = set(range(ues))
+        self.present = Presence(range(ues))
         self.time_s = 0.0
         self.out: dict[int, Request] = {}  # ticket: job, at work on a device
         self.inbox: list[Reply] = []
@@ -40,8 +40,8 @@ class Net:
         came, self.inbox = self.inbox, []
         return came
 
-    def members(self):
-        return frozenset(self.present)
+    def changes(self):
+        return self.present.changes()
 
     def now(self):
         return self.time_s
@@ -67,8 +67,10 @@ class FederationMachine(RuleBasedStateMachine):
         self.rounds = 0
         self.step()
 
+    readmit_s = 0
+
     def fresh(self):
-        own = DeploymentSpec(norm_bound=100.0, set_aside_after=3)
+        own = DeploymentSpec(norm_bound=100.0, norm_factor=0, set_aside_after=3, wait_s=0, readmit_s=self.readmit_s)
         return Federation(self.protocol, LEARNER, {"w": np.zeros(1, np.float32)}, self.net, self.ues, 10**9, own)
 
     def save(self, federation):
@@ -191,7 +193,7 @@ class FederationMachine(RuleBasedStateMachine):
     def nobody_idles_who_could_work(self):
         if self.protocol.waits:
             return
-        for ue in self.net.present:
+        for ue in self.net.present.members():
             device = self.federation.devices[ue]
             assert device.set_aside or device.job is not None or device.reply is not None
 
@@ -231,7 +233,7 @@ class CrashingMachine(FederationMachine):
 
     def save(self, federation):
         super().save(federation)
-        save_checkpoint(self.folder, federation, 0.0)
+        self.checkpoints.save(federation, 0.0)
 
     @initialize()
     def a_folder(self):
@@ -241,6 +243,7 @@ class CrashingMachine(FederationMachine):
         self.place = tempfile.TemporaryDirectory()
         self.folder = Folder(Path(self.place.name))
         self.folder.parts.mkdir()
+        self.checkpoints = Checkpoints(self.folder)
 
     def teardown(self):
         if hasattr(self, "place"):
@@ -252,7 +255,9 @@ class CrashingMachine(FederationMachine):
         before = self.federation
         self.federation = self.fresh()
         self.federation.save = self.save
-        assert load_checkpoint(self.folder, self.federation) == 0.0
+        self.net.present = Presence(self.net.present.members())  # a new process asks anew
+        self.checkpoints = Checkpoints(self.folder)
+        assert self.checkpoints.load(self.federation) == 0.0
         assert self.federation.round == before.round
         assert self.federation.record.merges == before.record.merges
         assert [d.merged_in for d in self.federation.devices] == [d.merged_in for d in before.devices]

@@ -1,11 +1,11 @@
 """Does a whole federation work: separate processes, TLS, device keys?"""
 
+import json
 import os
 import re
 import subprocess
 import sys
 import time
-import tomllib
 
 import pytest
 
@@ -13,8 +13,7 @@ pytest.importorskip("flwr")
 
 from drills import PERFEDS2, Drill, check_log, replayed
 
-from perfeds2.deployment.flower.credentials import Credentials, make_credentials, make_device_key
-from perfeds2.deployment.flower.local import free_port
+from perfeds2.deployment.credentials import Credentials, credentials_beside, make_credentials, make_device_key
 from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import MARK, Processes, is_alive, marked
 
@@ -36,8 +35,8 @@ def test_four_devices_train_over_tls_strangers_are_refused_and_nothing_is_left_r
     with Drill(out, "--devices", "4", "--quorum", "2", "--max-staleness", "3", "--rounds", "3") as drill:
         drill.wait_for(lambda: "submitted run" in drill.log())
         mark = drill.mark
-        config = tomllib.loads((out / "flower" / "config.toml").read_text())
-        theirs = Credentials(out / "credentials")
+        theirs = Credentials(credentials_beside(out))
+        address = json.loads((theirs.folder / "flower" / "run.json").read_text())["server"]
 
         # One stranger knows the authority and has a key nobody registered; the other trusts another authority.
         stranger = Credentials(tmp_path / "stranger")
@@ -45,12 +44,10 @@ def test_four_devices_train_over_tls_strangers_are_refused_and_nothing_is_left_r
         stranger.authority.write_bytes(theirs.authority.read_bytes())
         make_device_key(stranger, 0)
         deceived = make_credentials(tmp_path / "deceived", 1)
-        address = config["superlink"]["perfeds2"]["address"]
         with Processes(tmp_path / "logs", Site(address, theirs, tmp_path / "home").environment()) as strangers:
             for name, credentials in (("stranger", stranger), ("deceived", deceived)):
-                site = Site(address, credentials, tmp_path / "home")
-                strangers.start(name, [*site.device(0, free_port()), "--max-retries", "2"])
-            assert says(tmp_path / "logs" / "stranger.log", "failed to activate supernode")
+                strangers.start(name, Site(address, credentials, tmp_path / "home").device(0))
+            assert says(tmp_path / "logs" / "stranger.log", "nobody has registered this key")
             assert says(tmp_path / "logs" / "deceived.log", "CERTIFICATE_VERIFY_FAILED")
         activated = (out / "logs" / "superlink.log").read_text().count("Activated node_id")
         assert activated == 4  # the strangers never were
@@ -146,5 +143,17 @@ def test_what_cannot_be_done_is_said_in_one_sentence(words, sentence, tmp_path):
 
 def test_the_commands_are_there():
     done = subprocess.run([PERFEDS2, "federate", "--help"], capture_output=True, text=True, check=True)
-    for name in ("local", "credentials", "server", "register", "device", "submit", "watch", "stop", "resume"):
+    for name in (
+        "local",
+        "credentials",
+        "server",
+        "proxy",
+        "register",
+        "unregister",
+        "device",
+        "submit",
+        "watch",
+        "stop",
+        "resume",
+    ):
         assert name in done.stdout

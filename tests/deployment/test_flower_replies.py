@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("flwr")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Flower's dependencies have their own
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+    from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    from perfeds2.deployment.flower.apps import FlowerTransport, read_reply
+    from perfeds2.deployment.flower.transport import FlowerTransport, read_reply, to_arrays, to_records
 
 from perfeds2.deployment.transport import Request
 
@@ -75,10 +75,10 @@ def answer(update, ticket=7, version=4, **more):
     return message(
         RecordDict(
             {
-                "update": ArrayRecord({name: Array(values) for name, values in update.items()}),
                 "answer": ConfigRecord({"ticket": ticket, "version": version, "compute_s": 0.5} | more),
                 "metrics": MetricRecord({"train_loss": 1.5}),
             }
+            | to_records("update", update)
         )
     )
 
@@ -105,11 +105,11 @@ def test_a_device_that_went_away_is_told_from_one_that_failed(code, gone):
         RecordDict(),
         RecordDict({"answer": ConfigRecord({"ticket": "seven"})}),
         RecordDict({"answer": ConfigRecord({"ticket": 7, "version": 4, "compute_s": 0.0}),
-                    "update": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"no array")})}),
+                    "update/000000": ConfigRecord({"bytes": b"no arrays"})}),
         RecordDict({"answer": ConfigRecord({"ticket": 7, "version": 4, "compute_s": 0.0}),
-                    "update": ArrayRecord({"w": Array("float32", (2,), "cupy.ndarray", b"")})}),
+                    "update/000000": ConfigRecord({"bytes": [1, 2]})}),
     ],
-    ids=["nothing", "words", "garbage", "another kind"],
+    ids=["nothing", "words", "garbage", "no bytes"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_an_error_of_that_device(content):
     reply = read_reply(message(content), JOB, 9.0)
@@ -117,17 +117,31 @@ def test_what_cannot_be_read_is_an_error_of_that_device(content):
     assert not reply.gone
 
 
-def test_devices_have_the_numbers_they_were_registered_with_and_others_the_rest():
+def test_arrays_of_any_size_arrive_as_they_were(monkeypatch):
+    monkeypatch.setattr("perfeds2.deployment.flower.transport.PIECE_BYTES", 100)
+    arrays = {"w": np.arange(400, dtype=np.float32).reshape(20, 20), "b": np.float32(3.0), "none": np.zeros((0, 2))}
+    records = to_records("update", arrays)
+    assert len(records) > 12
+    came = to_arrays("update", RecordDict(dict(reversed(records.items()))))
+    assert came is not None
+    assert came.keys() == arrays.keys()
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(came[name], values)
+        assert came[name].dtype == np.asarray(values).dtype
+    assert to_arrays("model", RecordDict(dict(records))) is None
+
+
+def test_devices_have_the_numbers_they_were_registered_with_and_others_get_no_jobs():
     nodes = [Node(11, "device-2"), Node(5, "device-0"), Node(3), Node(8, "device-9"), Node(4, "device-1", "offline")]
     transport = FlowerTransport(FewNodes(nodes), 4)
-    assert transport.members() == frozenset({0, 1, 2})
-    assert transport._node == {2: 11, 0: 5, 1: 3}
+    assert transport.changes() == (set(), {0, 2})
+    assert transport._node == {2: 11, 0: 5}
 
 
 def test_a_job_goes_out_and_its_reply_comes_back():
     grid = FewNodes([Node(11, "device-0")])
     with FlowerTransport(grid, 1) as transport:
-        assert transport.members() == frozenset({0})
+        assert transport.changes() == (set(), {0})
         assert transport.dispatch(Request(7, 0, 4), {"w": np.ones(2, np.float32)})
         sent = grid.pushed[0]
         assert sent.metadata.dst_node_id == 11

@@ -5,25 +5,26 @@ import os
 import signal
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from perfeds2.deployment.flower.credentials import device_name, make_credentials
-from perfeds2.deployment.flower.site import Site, read_json
+from perfeds2.deployment.claim import starting
+from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, device_name, make_credentials
+from perfeds2.deployment.flower.operator_calls import Operator
+from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import Place, Processes, is_alive, marked
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.status import ShowStatus, read_status
+from perfeds2.deployment.status import STOPPED, ShowStatus, read_status
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.runs.folder import Folder, open_folder
+from perfeds2.runs.folder import Folder
 
 SERVER = "superlink"
 STARTS_WITHIN_S = 60.0
 ASK_EVERY_S = 20.0  # after a server that has not said anything
 RESTART_AFTER_S = 5.0  # a device that died; Flower refuses its key until it has missed the old one
 SUBMISSIONS = 3  # without a round closing in between: then something is wrong that another try will not mend
-CALLS = 5  # of a command that is refused: the server may not be ready yet
 
 
 def run_locally(
@@ -31,26 +32,25 @@ def run_locally(
     path: Path,
     place: Place = Place(),  # noqa: B008 (frozen)
     show: ShowStatus | None = None,
-    app: Path | None = None,
 ) -> Folder:
-    """Run a federation from certificates to report. Every process it starts is over when this returns, however it does.
-
-    ``app`` is another Flower app than the one that comes with the package.
-    """
+    """Run a federation from certificates to report. Every process it starts is over when this returns, however it does."""
     path = path.resolve()
     setup = replace(setup, own=setup.own.model_copy(update={"out": path}))
     setup.model()  # a mistake in a user's module is better found before anything is started
-    folder = open_folder(path, setup.spec)
+    with starting(path, setup) as folder:
+        return _run(setup, path, folder, place, show)
+
+
+def _run(setup: Setup, path: Path, folder: Folder, place: Place, show: ShowStatus | None) -> Folder:
     if folder.finished:
         return folder
     setup.write(path)
-    hosts = list(dict.fromkeys([place.server_host, "127.0.0.1", "localhost"]))
-    credentials = make_credentials(path / "credentials", setup.ues, hosts)
-    site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, path / "flower")
-    site.write_connection()
-    with Processes(path / "logs", site.environment()) as processes:
+    credentials = make_credentials(credentials_beside(path), setup.ues, [place.server_host, *LOOPBACK])
+    site = Site(f"{place.server_host}:{free_port(place.server_host)}", credentials, credentials.folder / "flower")
+    site.make_private()
+    with closing(Operator(site)) as operator, Processes(path / "logs", site.environment()) as processes:
         folder.log(f"processes are marked {processes.mark}")
-        parts = _Parts(setup, site, processes, folder, place, app)
+        parts = _Parts(setup, site, processes, folder, place, operator)
         parts.begin()
         finished = False
         while not finished:
@@ -72,7 +72,7 @@ class _Parts:
     processes: Processes
     folder: Folder
     place: Place
-    app: Path | None
+    operator: Operator
     down_s: dict[str, float] = field(default_factory=dict)  # since when a device is down
     run_id: str = ""
     asked_s: float = 0.0
@@ -83,16 +83,13 @@ class _Parts:
     def begin(self) -> None:
         self.dead = self._server_app()  # of a run before this one
         self._start_server()
-        registered = self.site.home / "registered"
-        if not registered.exists():  # a run that is resumed has them in its database
-            self._call(self.site.register(range(self.setup.ues)), "register the devices")
-            registered.touch()
         for device in range(self.setup.ues):
+            self.operator.register(device)
             self._start_device(device)
         self._submit()
 
     def _start_server(self) -> None:
-        self.processes.start(SERVER, self.site.server())
+        self.processes.start(SERVER, self.site.server(insecure_operator_port=True))  # an address of this machine
         ends_s = time.monotonic() + STARTS_WITHIN_S
         while not _listens(self.site.host, self.site.port):
             if SERVER in self.processes.ended() or time.monotonic() > ends_s:
@@ -100,7 +97,9 @@ class _Parts:
             time.sleep(0.2)
 
     def _start_device(self, device: int) -> None:
-        command = self.site.device(device, free_port(), self.place.data_folder(device))
+        told, module = self.setup.spec.task.data_dir, self.setup.own.app_module
+        data = self.place.data_folder(device) or (Path(told) if told else None)
+        command = self.site.device(device, data, module)
         self.processes.start(device_name(device), self.place.device_command(device, command))
 
     def _submit(self) -> None:
@@ -109,12 +108,11 @@ class _Parts:
         self.submissions = self.submissions + 1 if round_ == self.submitted_in else 1
         self.submitted_in = round_
         if self.submissions > SUBMISSIONS:
-            said = self.folder.path / "logs" / "server-app.log"
-            write_text(said, self.site.output(self.site.log(self.run_id), self.processes.environment)[1])
+            said = self.folder.path / "logs" / f"{SERVER}.log"
             raise InputError(f"the server failed {SUBMISSIONS} times in round {round_}; see {said}.")
-        self.run_id = str(self._call(self.site.submit(self.setup, self.app), "submit the run")["run-id"])
+        self.run_id = self.operator.start(self.setup)
         self.asked_s = time.monotonic()
-        write_text(self.folder.path / "flower" / "run.json", json.dumps({"run-id": self.run_id}))
+        write_text(self.site.home / "run.json", json.dumps({"run-id": self.run_id, "server": self.site.address}))
         self.folder.log(f"submitted run {self.run_id}")
 
     def keep_up(self) -> None:
@@ -153,24 +151,16 @@ class _Parts:
         process = self._server_app()
         if process is not None and process != self.dead and not is_alive(process):
             self.dead = process
+            if (status := read_status(self.folder.path)) is not None and status.phase == STOPPED:
+                raise InputError(status.warning or "the federation stopped; see events.log.")
             self.folder.log(f"the ServerApp died: submitting run {self.run_id} again")
             self._submit()
         elif time.monotonic() - self.asked_s > ASK_EVERY_S and process in (None, self.dead):
             self.asked_s = time.monotonic()
-            answer = read_json(self.site.output(self.site.runs(self.run_id), self.processes.environment)[1])
-            runs: Any = answer.get("runs", [])
-            if runs and runs[0]["status"].startswith("finished") and not self.folder.finished:
-                self.folder.log(f"run {self.run_id} ended as {runs[0]['status']}: submitting it again")
+            ended = self.operator.how_it_ended(self.run_id)
+            if ended is not None and not self.folder.finished:
+                self.folder.log(f"run {self.run_id} ended as {ended}: submitting it again")
                 self._submit()
-
-    def _call(self, command: list[str], purpose: str) -> dict[str, Any]:
-        for attempt in range(1, CALLS):
-            try:
-                return self.site.call(command, self.processes.environment)
-            except InputError as error:
-                self.folder.log(f"could not {purpose}: {error}")
-                time.sleep(attempt)
-        return self.site.call(command, self.processes.environment)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

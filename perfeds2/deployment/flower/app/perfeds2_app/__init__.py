@@ -1,1 +1,1 @@
-"""The two ends of a federation, as Flower finds them. All they do is in ``perfeds2.deployment.flower.apps``."""
+"""A name tag. Flower wants every run to carry an app; this one holds no code, because what runs is what is installed."""

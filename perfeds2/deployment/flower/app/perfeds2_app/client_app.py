@@ -1,5 +1,5 @@
-"""Runs beside each SuperNode."""
+"""Nothing: a device runs ``perfeds2 federate device``, and never what it is sent."""
 
-from perfeds2.deployment.flower.apps import client_app
+from flwr.clientapp import ClientApp
 
-app = client_app()
+app = ClientApp()

@@ -1,5 +1,5 @@
-"""Runs beside the SuperLink."""
+"""Nothing: the server runs ``perfeds2.deployment.flower.server_task``, which is installed there."""
 
-from perfeds2.deployment.flower.apps import server_app
+from flwr.serverapp import ServerApp
 
-app = server_app()
+app = ServerApp()

@@ -1,24 +1,22 @@
-"""How do jobs travel with Flower? A transport over its grid, and the two apps it runs: one on the server, one on devices.
+"""How do jobs travel with Flower? A transport over its grid.
 
 Flower's own strategies wait for everybody, so the grid's messages are used directly. A pull blocks while a reply is still
-being uploaded, so every job has a thread that waits for its reply.
+being uploaded, so every job has a thread that waits for its reply. Flower sends each array by itself, in several calls that
+cost the server 10 ms each; so arrays travel together, as bytes.
 """
 
-import os
 import queue
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from safetensors.numpy import load, save
 
-from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Arrays, Kind, Reply, Request
-from perfeds2.learning.compiled import keep_compiled
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 GONE = {3: "the reply never came", 4: "the reply is lost", 5: "the device went away"}  # Flower's error codes
 FAILED = {
@@ -27,17 +25,18 @@ FAILED = {
     7: "the app bundle is not valid",
     8: "the app crashed",
 }
+PIECE, PIECE_BYTES = "bytes", 4 * 1024**2
 LOOK_EVERY_S = 2.0  # who is there
 MODEL, JOB, UPDATE, ANSWER, METRICS = "model", "job", "update", "answer", "metrics"  # names of records
 
 
 class FlowerTransport:
-    """Devices are the nodes registered as device-0, device-1, …; nodes with other names get the numbers left over."""
+    """Devices are the nodes registered as device-0, device-1, …; others get no jobs."""
 
     def __init__(self, grid: Grid, ues: int) -> None:
         self._grid, self._ues = grid, ues
         self._node: dict[int, int] = {}  # UE to node
-        self._members: frozenset[int] = frozenset()
+        self._present = Presence()
         self._looked_s = float("-inf")
         self._replies: queue.Queue[Reply] = queue.Queue()
         self._closed = threading.Event()
@@ -51,7 +50,7 @@ class FlowerTransport:
 
     def dispatch(self, request: Request, params: Arrays) -> bool:
         asked = ConfigRecord({"ticket": request.ticket, "ue": request.ue, "version": request.version})
-        content = RecordDict({MODEL: _to_record(params), JOB: asked})
+        content = RecordDict({JOB: asked, **to_records(MODEL, params)})
         node, group = self._node[request.ue], str(request.version)
         message = Message(content, dst_node_id=node, message_type=request.kind, group_id=group)
         sent = list(self._grid.push_messages([message]))
@@ -69,13 +68,13 @@ class FlowerTransport:
         except queue.Empty:
             return replies
 
-    def members(self) -> frozenset[int]:
+    def changes(self) -> Changes:
         if time.monotonic() - self._looked_s > LOOK_EVERY_S:
             online = {node.node_id: node.name for node in self._grid.get_nodes() if node.status in ("", "online")}
             self._number(online)
-            self._members = frozenset(ue for ue, node in self._node.items() if node in online)
+            self._present.become(ue for ue, node in self._node.items() if node in online)
             self._looked_s = time.monotonic()
-        return self._members
+        return self._present.changes()
 
     def now(self) -> float:
         return time.monotonic()
@@ -86,11 +85,6 @@ class FlowerTransport:
             kind, _, number = name.rpartition("-")
             if kind == "device" and number.isdecimal() and int(number) < self._ues:
                 self._node[int(number)] = node
-        known = set(self._node.values())
-        spare = iter(sorted(set(range(self._ues)) - self._node.keys()))
-        for node, name in sorted(online.items()):
-            if node not in known and not name.startswith("device-") and (ue := next(spare, None)) is not None:
-                self._node[ue] = node
 
     def _wait_for(self, message_id: str, request: Request) -> None:
         while not self._closed.is_set():
@@ -114,12 +108,11 @@ def read_reply(message: Message, request: Request, received_s: float) -> Reply:
     try:
         content = message.content
         said: Any = content[ANSWER]
-        update = content.array_records.get(UPDATE)
         return replace(
             known,
             ticket=int(said["ticket"]),
             version=int(said["version"]),
-            update=None if update is None else _to_arrays(update),
+            update=to_arrays(UPDATE, content),
             metrics={str(name): float(value) for name, value in dict(content.metric_records.get(METRICS, {})).items()},  # type: ignore[arg-type]  # lists of numbers are refused here
             compute_s=float(said["compute_s"]),
         )
@@ -127,74 +120,14 @@ def read_reply(message: Message, request: Request, received_s: float) -> Reply:
         return replace(known, error=f"unreadable reply ({type(error).__name__})")
 
 
-def server_app() -> ServerApp:
-    """What the SuperLink runs."""
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        from perfeds2.deployment.serve import serve
-
-        setup = read_setup(context)
-        path = setup.own.out or Path("runs") / f"federate-{context.run_id}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        print(f"run folder: {path.resolve()}", flush=True)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-        with FlowerTransport(grid, setup.ues) as transport:
-            serve(setup, transport, path)
-
-    return app
+def to_records(name: str, arrays: Arrays) -> dict[str, ConfigRecord]:
+    """Arrays in pieces, each of which fits into one request."""
+    data = save({name: np.asarray(values, order="C") for name, values in arrays.items()})
+    pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+    return {f"{name}/{number:06d}": ConfigRecord({PIECE: piece}) for number, piece in enumerate(pieces)}
 
 
-def client_app() -> ClientApp:
-    """What a SuperNode runs, in a fresh process for every job."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return _answer(message, context, "train")
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return _answer(message, context, "evaluate")
-
-    return app
-
-
-def _answer(message: Message, context: Context, kind: Kind) -> Message:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    keep_compiled()  # every job is a new process, which would compile everything again
-    from perfeds2.deployment.device import answer
-
-    setup, asked = read_setup(context), message.content.config_records[JOB]
-    ticket, ue, version = (int(str(asked[name])) for name in ("ticket", "ue", "version"))
-    request = Request(ticket, ue, version, kind)
-    folder = context.node_config.get("data-folder")  # what the device's owner said: the server has no say in it
-    task = setup.task(request.ue, Path(str(folder)) if folder else None)
-    reply = answer(setup, task, request, _to_arrays(message.content.array_records[MODEL]))
-    said = ConfigRecord({"ticket": reply.ticket, "version": reply.version, "compute_s": reply.compute_s})
-    content = RecordDict({ANSWER: said, METRICS: MetricRecord(dict(reply.metrics))})
-    if reply.update is not None:
-        content[UPDATE] = _to_record(reply.update)
-    return Message(content, reply_to=message)
-
-
-def read_setup(context: Context) -> Setup:
-    """The whole configuration travels as one text."""
-    return Setup.from_toml(str(context.run_config["settings"]))
-
-
-def _to_record(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
-
-
-def _to_arrays(record: ArrayRecord) -> Arrays:
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def _end_with_parent() -> None:
-    """Whoever started this process has died: nobody will end it, and another server may take up its folder."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
+def to_arrays(name: str, content: RecordDict) -> Arrays | None:
+    """What ``to_records`` took apart; None if there is nothing by that name."""
+    records = sorted((key, record) for key, record in content.config_records.items() if key.startswith(f"{name}/"))
+    return load(b"".join(record[PIECE] for _, record in records)) if records else None  # type: ignore[misc]  # load() refuses what are no bytes

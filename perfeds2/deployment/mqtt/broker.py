@@ -1,0 +1,278 @@
+"""Who passes messages between the server and its devices, and who may say what to whom?
+
+A broker, started here as a child process. Who speaks is who the certificate names; what they may say and hear is the access list.
+Everything stands in two files, ``mosquitto.conf`` and ``access.txt``, which Mosquitto reads, and, where that is not installed,
+the small broker in ``embedded.py``. The process ends with us; should it die, it is started again, and also when a certificate
+was revoked, for it asks only once, when somebody connects.
+"""
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perfeds2.deployment.credentials import SERVER, Credentials
+from perfeds2.deployment.processes import Processes, is_alive
+from perfeds2.errors import InputError
+
+Kind = Literal["mosquitto", "embedded"]
+NAME = "broker"  # of its log
+CHUNK_BYTES = 256 * 1024  # the most a message carries
+STARTS_WITHIN_S = 20.0
+FREE_WITHIN_S = 2.0
+LOOK_EVERY_S = 0.5
+LOG_BYTES = 32 * 2**20
+INSTALL = "install it (Debian, Ubuntu: sudo apt install mosquitto; macOS: brew install mosquitto)"
+ELSEWHERE = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")  # where it may lie, though not on a user's PATH
+ACCESS = f"""\
+# What each may say (write) and hear (read); %u is the name in the certificate. Nobody may do anything else.
+user {SERVER}
+topic readwrite perfeds2/#
+
+pattern read perfeds2/run
+pattern read perfeds2/model/#
+pattern read perfeds2/job/%u
+pattern write perfeds2/here/%u
+pattern write perfeds2/reply/%u/#
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client can cost the broker at most."""
+
+    packet_bytes: int = CHUNK_BYTES + 4096  # a chunk, its topic and its head; larger ones are refused unread
+    inflight_messages: int = 20  # sent to one client and not yet acknowledged
+    queued_messages: int = 10_000  # waiting for one client; the newest are dropped beyond
+    queued_bytes: int = 256 * 2**20
+    connections: int = 10_000
+    memory_bytes: int = 2 * 2**30  # of the whole broker
+
+
+class Broker:
+    """A broker that runs."""
+
+    def __init__(self, kind: Kind, address: tuple[str, int], credentials: Credentials, processes: Processes) -> None:
+        self.kind: Kind = kind
+        self.host, self.port = address
+        self.process_id = 0
+        self.restarts = 0
+        self._credentials = credentials
+        self._processes = processes
+        self._command: list[str] = []
+        self._lock = threading.RLock()
+        self._stamp = self._files()
+        self._log = processes.log(NAME)
+        self._read_bytes = 0  # of its log
+
+    def start(self, command: list[str]) -> None:
+        """Returns when it answers."""
+        self._command = command
+        self._stamp = self._files()
+        self._await_port()
+        self._processes.start(NAME, command)
+        self.process_id = self._processes.pid(NAME)
+        self._read_bytes = self._log.stat().st_size
+        ends_s = time.monotonic() + STARTS_WITHIN_S
+        while not self._answers():
+            if self._processes.ended() or time.monotonic() > ends_s:
+                raise InputError(f"the broker did not start on {self.host}:{self.port}: {self._last_words()}.")
+            time.sleep(0.02)
+
+    def restart(self) -> None:
+        """Everybody is disconnected; who still may comes back. What it retained is gone, unless it persists."""
+        with self._lock:
+            self._processes.end_all()
+            self.start(self._command)
+            self.restarts += 1
+
+    def keep_up(self) -> None:
+        """Start it again if it died, if the certificates are others by now, or if somebody used up its memory."""
+        with self._lock:
+            if not is_alive(self.process_id) or self._files() != self._stamp or b"out of memory" in self._news():
+                self.restart()
+
+    def _news(self) -> bytes:
+        """What it wrote to its log since. The log is begun anew when it is long: strangers who knock write there too."""
+        with self._log.open("r+b") as file:
+            file.seek(self._read_bytes)
+            news = file.read()
+            self._read_bytes = file.tell()
+            if self._read_bytes > LOG_BYTES:
+                shutil.copy(self._log, self._log.with_suffix(".log.1"))
+                file.truncate(0)
+                self._read_bytes = 0
+        return news
+
+    def _await_port(self) -> None:
+        """Whoever answers there must be ours."""
+        ends_s = time.monotonic() + FREE_WITHIN_S
+        while True:
+            try:
+                with socket.socket(_family(self.host)) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((self.host, self.port))
+                    return
+            except OSError as error:
+                if time.monotonic() > ends_s:
+                    why = error.strerror or error
+                    raise InputError(f"the broker did not start on {self.host}:{self.port}: {why}.") from None
+                time.sleep(0.1)
+
+    def _files(self) -> list[int]:
+        files = (self._credentials.revocations, self._credentials.certificate)
+        return [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
+
+    def _answers(self) -> bool:
+        files = self._credentials
+        context = ssl.create_default_context(cafile=str(files.authority))
+        context.load_cert_chain(files.certificate, files.certificate_key)
+        context.check_hostname = False  # it is asked whether it is ours
+        try:
+            with (
+                socket.create_connection((self.host, self.port), timeout=1.0) as connection,
+                context.wrap_socket(connection),
+            ):
+                return True
+        except OSError:
+            return False
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
+        said = [line for line in lines if "Error" in line] or [line for line in lines if line.strip()]
+        return " ".join(said[-1].split()).rstrip(".") if said else "it said nothing"
+
+
+@contextmanager
+def running_broker(
+    credentials: Credentials,
+    address: tuple[str, int],
+    folder: Path,
+    kind: Kind | None = None,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    persist: bool = False,
+) -> Iterator[Broker]:
+    """Start a broker and keep it going; it has ended when this returns. Port 0 is one the system finds free.
+
+    ``folder`` gets its two files and its log. Without ``kind``: Mosquitto where it is installed, else the embedded one.
+    ``persist`` keeps what was retained over a restart, in a file there.
+    """
+    folder = folder.resolve()
+    program = find_mosquitto()
+    if kind == "mosquitto" and program is None:
+        raise InputError(f"Mosquitto is not installed; {INSTALL}, or name a broker that runs: --broker HOST:PORT.")
+    kind = kind or ("embedded" if program is None else "mosquitto")
+    for needed in (
+        credentials.authority,
+        credentials.certificate,
+        credentials.certificate_key,
+        credentials.revocations,
+    ):
+        if not needed.exists():
+            raise InputError(f"{needed} does not exist; make it with perfeds2 federate credentials.")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    host, port = address[0], address[1] or free_port(address[0])
+    _write(folder / "access.txt", ACCESS)
+    _write(folder / "mosquitto.conf", configuration(credentials, (host, port), folder, limits, persist))
+    embedded = [sys.executable, "-m", "perfeds2.deployment.mqtt.embedded", str(folder / "mosquitto.conf")]
+    command = embedded if kind == "embedded" else [str(program), "-c", str(folder / "mosquitto.conf")]
+    with Processes(folder, {}) as processes:
+        broker = Broker(kind, (host, port), credentials, processes)
+        broker.start(_with_files(limits.connections + 100, command))
+        ended = threading.Event()
+        watch = threading.Thread(target=_watch, args=(broker, ended), name="broker-watch", daemon=True)
+        watch.start()
+        try:
+            yield broker
+        finally:
+            ended.set()
+            watch.join()
+
+
+def configuration(
+    credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits, persist: bool = False
+) -> str:
+    """mosquitto.conf: TLS with client certificates, nobody anonymous, every queue bounded."""
+    for path in (credentials.folder, folder):
+        if re.search(r"[\r\n]", str(path.resolve())):
+            raise InputError(f"{str(path)!r} has a line break in it; choose another folder.")
+    settings = {
+        "listener": f"{address[1]} {address[0]}",
+        "tls_version": "tlsv1.2",  # or later
+        "cafile": credentials.authority.resolve(),
+        "certfile": credentials.certificate.resolve(),
+        "keyfile": credentials.certificate_key.resolve(),
+        "crlfile": credentials.revocations.resolve(),
+        "require_certificate": "true",
+        "use_identity_as_username": "true",
+        "use_username_as_clientid": "true",  # one session a certificate: nobody takes over another's
+        "max_connections": limits.connections,
+        "set_tcp_nodelay": "true",
+        "allow_anonymous": "false",
+        "acl_file": folder.resolve() / "access.txt",
+        "max_packet_size": limits.packet_bytes,
+        "max_qos": 1,
+        "max_inflight_messages": limits.inflight_messages,
+        "max_queued_messages": limits.queued_messages,
+        "max_queued_bytes": limits.queued_bytes,
+        "memory_limit": limits.memory_bytes,
+        "persistent_client_expiration": "1d",
+        "persistence": "true" if persist else "false",
+        **({"persistence_location": f"{folder.resolve()}/", "autosave_interval": 30} if persist else {}),
+        "log_dest": "stderr",
+        "log_timestamp_format": "%Y-%m-%dT%H:%M:%S",
+        **({"user": "root"} if os.geteuid() == 0 else {}),  # else it becomes somebody who cannot read the key
+    }
+    return "".join(f"{name} {value}\n" for name, value in settings.items())
+
+
+def find_mosquitto() -> str | None:
+    """Where it is installed, version 2.0 or later; None where it is not."""
+    path = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), *ELSEWHERE]))
+    if path is None:
+        return None
+    said = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=10).stdout  # noqa: S603
+    version = re.search(r"version (\d+)\.", said)
+    return path if version and int(version[1]) >= 2 else None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port nobody listens on now."""
+    with socket.socket(_family(host)) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+
+
+def _with_files(count: int, command: list[str]) -> list[str]:
+    """As many open files as connections, where the system allows it."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    return ["/bin/sh", "-c", f'ulimit -n {wanted}; exec "$@"', "sh", *command]
+
+
+def _watch(broker: Broker, ended: threading.Event) -> None:
+    while not ended.wait(LOOK_EVERY_S):
+        with suppress(InputError):  # it says so in its log, and is tried again
+            broker.keep_up()
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)

@@ -1,0 +1,268 @@
+"""What does a device do all its life? It stays connected, gets ready for the run there is, and answers jobs.
+
+It runs what is installed on it. From the network come settings, which are checked like anybody's, and arrays. Which file
+of its owner's holds the model and the data, and where the data are, is said by flags of its own.
+
+The connection's thread (``Device``) collects a job and its model, and hands both to ``work``, which computes. So a device
+that computes is still there for its broker, and many devices can share the computing (``many.py``).
+"""
+
+import hashlib
+import queue
+import traceback
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfeds2.deployment.mqtt import wire
+from perfeds2.deployment.mqtt.link import Connection
+from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Arrays, Request
+from perfeds2.errors import InputError
+from perfeds2.learning.task import Task
+
+NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What a device's owner says, and nobody else."""
+
+    app_module: Path | None = None  # the model and the data
+    data_folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run, and everything that is needed for its jobs."""
+
+    run: str
+    setup: Setup
+    task: Task
+    model_bytes: int
+
+
+@dataclass
+class Device:
+    """One device's connection. Everything happens in the connection's thread, but ``ready``, ``refuse`` and ``send``."""
+
+    number: int
+    link: Connection
+    work: "queue.SimpleQueue[tuple[Device, Run | Job, Assembly | None]]"
+    say: Callable[[str], None] = print
+    _process: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    _connections: int = 0
+    _run: Run | None = None  # the newest we were told of
+    _ready: Ready | None = None
+    _error: str | None = None
+    _job: Job | None = None  # the newest
+    _model: Assembly | None = None  # what has come of its model
+    _answer: tuple[Job, Head, list[bytes]] | None = None  # to the newest job we answered
+
+    def start(self) -> None:
+        self.link.start(self)
+
+    def close(self) -> None:
+        self.link.close((wire.here_topic(self.number), self._here(False)))
+
+    @property
+    def session(self) -> str:
+        return f"{self._process}-{self._connections}"
+
+    def last_will(self) -> tuple[str, bytes]:
+        self._connections += 1
+        return wire.here_topic(self.number), self._here(False)
+
+    def _here(self, here: bool) -> bytes:
+        run = "" if self._ready is None else self._ready.run
+        return Here(here=here, session=self.session, run=run, error=self._error).to_bytes()
+
+    def up(self) -> None:
+        self.link.subscribe(wire.job_topic(self.number))
+        if self._job is not None and self._model is not None:
+            self.link.subscribe(wire.model_topic(self._job.version, "+"))
+        self._say_here()
+        self.link.subscribe(wire.RUN)
+
+    def _say_here(self) -> None:
+        self.link.publish(wire.here_topic(self.number), self._here(True), retain=True)
+
+    def message(self, topic: str, data: bytes, retained: bool) -> None:  # noqa: ARG002 (the interface)
+        parts = topic.split("/")
+        if topic == wire.RUN:
+            self._take_run(data)
+        elif topic == wire.job_topic(self.number):
+            self._take_job(wire.read(Job, data))
+        elif parts[1] == "model" and len(parts) == 4:
+            self._take_chunk(wire.number(parts[2]), wire.number(parts[3]), data)
+
+    def _take_run(self, data: bytes) -> None:
+        if not data:  # it is over
+            self._run = self._ready = self._job = self._model = self._answer = self._error = None
+            return
+        run = wire.read(Run, data)
+        if run is None:
+            self.say("the server announces a run that cannot be read; is this version of perfeds2 older?")
+        elif run == self._run:
+            self._say_here()  # they ask who is here
+        else:
+            self._run, self._ready, self._error, self._job, self._model = run, None, None, None, None
+            self.work.put((self, run, None))
+
+    def _take_job(self, job: Job | None) -> None:
+        ready = self._ready
+        if job is None or ready is None or job.run != ready.run:
+            return
+        if self._answer is not None and self._answer[0].ticket == job.ticket:
+            self._publish(*self._answer)  # they did not get it: the same bytes again
+            return
+        if self._job is not None and job.ticket <= self._job.ticket:
+            return  # at work on it, or older than what we are at work on
+        self._forget_model()
+        self._job, self._model = job, Assembly.announced(job, ready.model_bytes + wire.SLACK_BYTES)
+        if self._model is None:
+            self.say(
+                f"ticket {job.ticket} announces a model of {job.bytes} bytes, ours has {ready.model_bytes}: refused"
+            )
+            self.send(job, Head(run=job.run, version=job.version, error="the model is not the one we have here"))
+        else:
+            self.link.subscribe(wire.model_topic(job.version, "+"))
+
+    def _take_chunk(self, version: int | None, chunk: int | None, data: bytes) -> None:
+        job, model = self._job, self._model
+        if job is None or model is None or version != job.version or chunk is None or not model.put(chunk, data):
+            return  # cleared, or of a model we do not wait for
+        if model.complete:
+            if hashlib.sha256(b"".join(model.parts[each] for each in sorted(model.parts))).hexdigest() != job.sha256:
+                model.parts.clear()  # of a run before this one; the right one is on its way
+                return
+            self._forget_model()
+            self.work.put((self, job, model))
+
+    def _forget_model(self) -> None:
+        if self._job is not None and self._model is not None:
+            self.link.unsubscribe(wire.model_topic(self._job.version, "+"))
+        self._model = None
+
+    # ---- the computing thread
+
+    def wants(self, what: Run | Job) -> bool:
+        """Whether there is nothing newer to do."""
+        return what is self._run or what is self._job
+
+    def ready(self, run: Run, ready: Ready) -> None:
+        if self._run is run:
+            self._ready, self._error = ready, None
+            self._say_here()
+
+    def refuse(self, run: Run, why: str) -> None:
+        self.say(f"cannot take part: {why}")
+        if self._run is run:
+            self._error = why[:500]
+            self._say_here()
+
+    def send(self, job: Job, head: Head, update: Arrays | None = None) -> None:
+        parcel = None if update is None else Parcel.of(update)
+        if parcel is not None:
+            head = head.model_copy(update=parcel.announced)
+        answer = job, head, [] if parcel is None else parcel.chunks
+        if self._job is job:  # else they do not want it any more
+            self._answer = answer
+            self._publish(*answer)
+
+    def _publish(self, job: Job, head: Head, chunks: list[bytes]) -> None:
+        self.link.publish(wire.reply_topic(self.number, job.ticket, wire.HEAD), head.to_bytes())
+        for number, chunk in enumerate(chunks):
+            self.link.publish(wire.reply_topic(self.number, job.ticket, number), chunk)
+
+
+@dataclass
+class Worker:
+    """Computes for one device, or for many in turn."""
+
+    owner: Callable[[int], Owner]  # by the device's number
+    turn: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # in which a device gets ready
+    work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
+    _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
+
+    def run_for_ever(self) -> None:
+        while True:
+            self.step()
+
+    def step(self) -> None:
+        """The next thing to do."""
+        device, what, model = self.work.get()
+        if not device.wants(what):
+            return
+        if isinstance(what, Run):
+            try:
+                with self.turn(device.number):
+                    ready = self._prepare(device.number, what)
+                device.ready(what, ready)
+            except InputError as error:
+                device.refuse(what, str(error))
+            except Exception as error:  # of the owner's module, say; the details stay here
+                traceback.print_exc()
+                device.refuse(what, f"{type(error).__name__} while getting ready; see this device's log")
+        else:
+            self._do(device, what, model)
+
+    def _prepare(self, number: int, run: Run) -> Ready:
+        owner = self.owner(number)
+        shared = owner == Owner() and not run.own_model
+        key = (run.run, None if shared else number)
+        if key not in self._prepared:
+            if any(known != run.run for known, _ in self._prepared):
+                self._prepared.clear()
+            self._prepared[key] = prepare(run, owner, number)
+        return self._prepared[key]
+
+    def _do(self, device: Device, job: Job, model: Assembly) -> None:
+        from perfeds2.deployment.device import answer
+
+        ready = device._ready
+        if ready is None or ready.run != job.run:
+            return
+        head = Head(run=job.run, version=job.version)
+        try:
+            request = Request(job.ticket, device.number, job.version, job.kind)
+            reply = answer(ready.setup, ready.task, request, model.arrays())
+        except Exception as error:  # the server is told that it failed, not what our data look like
+            traceback.print_exc()
+            device.send(job, head.model_copy(update={"error": f"the job raised {type(error).__name__}"}))
+            return
+        said = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
+        device.send(job, head.model_copy(update=said), reply.update)
+
+
+def prepare(run: Run, owner: Owner, number: int) -> Ready:
+    """Check the settings, load the data, compile what will be needed."""
+    from perfeds2.deployment.device import answer
+    from perfeds2.deployment.setup import settings_in
+
+    for name in NOT_FROM_THE_NETWORK:
+        if name in settings_in(run.settings):
+            raise InputError(f"the server says where {name} is, which only this device's owner may")
+    setup = Setup.from_toml(run.settings)
+    if run.own_model:
+        if owner.app_module is None:
+            raise InputError("the run's model is the devices' own; start this device with --app-module FILE")
+        setup = setup.with_own(app_module=owner.app_module)
+    if not 0 <= number < setup.ues:
+        raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
+    task = setup.task(number, owner.data_folder)
+    first = setup.first_params()
+    answer(setup.with_own(slow={}), task, Request(0, number, 0), first)  # compiles
+    return Ready(run.run, setup, task, len(Parcel.of(first).data))
+
+
+def travelling(setup: Setup, run_id: str) -> Run:
+    """What devices are told of a run: all but what only makes sense on the server's machine."""
+    told = setup.with_own(app_module=None, out=None)
+    task = told.spec.task.model_copy(update={"data_dir": None})
+    settings = Setup(told.spec.model_copy(update={"task": task}), told.own).to_toml()
+    return Run(run=run_id, settings=settings, own_model=setup.own.app_module is not None)

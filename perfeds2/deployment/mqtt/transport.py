@@ -1,0 +1,257 @@
+"""How do jobs reach devices over a broker, each once in effect?
+
+A job is outstanding from the moment it is dispatched until its device has answered it or went away. Whenever a device with
+an outstanding job says that it is here, it is sent that job again: it may have died, or its broker, with the job or the
+answer on the way. It knows the ticket: it does what it has not done, and repeats what it has. An answer to anything
+else than an outstanding ticket is dropped. So the broker need not remember anything.
+
+A model is published once, retained, for everybody who is handed it, and cleared when nobody works on it any more.
+"""
+
+import queue
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from perfeds2.deployment.mqtt import wire
+from perfeds2.deployment.mqtt.link import Connection
+from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
+
+CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
+ONE_COMING_IN_S = (
+    1.0  # a device may come again after so long, not earlier: two with one certificate chase each other away
+)
+ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
+
+
+@dataclass
+class Outstanding:
+    """A job, and what has come of its answer."""
+
+    request: Request
+    text: bytes
+    most_bytes: int
+    head: Head | None = None
+    update: Assembly | None = None
+
+
+@dataclass
+class MqttTransport:
+    """The server's side."""
+
+    link: Connection
+    run: Run
+    ues: int
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _replies: queue.SimpleQueue[Reply] = field(default_factory=queue.SimpleQueue)
+    _outstanding: dict[int, Outstanding] = field(default_factory=dict)  # by UE
+    _answered: dict[int, int] = field(default_factory=dict)  # the last ticket each UE answered
+    _strays_s: dict[int, float] = field(default_factory=dict)
+    _presence: Presence = field(default_factory=Presence)
+    _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
+    _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
+    _confirm_by_s: float = float("inf")
+    _came_s: dict[int, float] = field(default_factory=dict)
+    _coming: dict[int, float] = field(default_factory=dict)  # who comes and goes too often comes at so much
+    _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
+    _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
+    _newest: int = -1
+    troubles: dict[int, str] = field(default_factory=dict)  # why a device that is here cannot take part
+
+    def __enter__(self) -> "MqttTransport":
+        self.link.start(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            for version in list(self._models):
+                self._clear(version)
+        self.link.close((wire.RUN, b""))
+
+    # ---- the server's thread
+
+    def dispatch(self, request: Request, params: Arrays) -> bool:
+        """Always possible: what the broker does not get now, it gets when it is back."""
+        with self._lock:
+            self._let_go(request.ue)
+            if request.version not in self._models:
+                self._newest = max(self._newest, request.version)
+                self._models[request.version] = Parcel.of(params)
+                self._publish_model(request.version)
+            parcel = self._models[request.version]
+            self._held[request.version] += 1
+            job = Job(
+                run=self.run.run,
+                ticket=request.ticket,
+                version=request.version,
+                kind=request.kind,
+                **parcel.announced,  # type: ignore[arg-type]  # checked as it is made
+            )
+            job_text = job.to_bytes()
+            self._outstanding[request.ue] = Outstanding(request, job_text, len(parcel.data) + wire.SLACK_BYTES)
+            if self.link.is_up:
+                self.link.publish(wire.job_topic(request.ue), job_text)
+            self._clear_unheld()
+        return True
+
+    def poll(self, wait_s: float) -> list[Reply]:
+        replies = []
+        try:
+            replies.append(self._replies.get(timeout=wait_s))
+            while True:
+                replies.append(self._replies.get_nowait())
+        except queue.Empty:
+            return replies
+
+    def changes(self) -> Changes:
+        """Who said to be here and ready for this run, and who left. While the broker is away, nobody leaves."""
+        with self._lock:
+            if self.link.is_up and self.now() > self._confirm_by_s:
+                self._confirm_by_s = float("inf")
+                for ue in self._unconfirmed:
+                    self._leave(ue)
+            for ue in [ue for ue, due_s in self._coming.items() if self.now() >= due_s]:
+                self._come(ue)
+            changes = self._presence.changes()
+            for ue in changes.went:
+                self._let_go(ue)  # as the server does now
+            return changes
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def _let_go(self, ue: int) -> None:
+        before = self._outstanding.pop(ue, None)
+        if before is not None:
+            self._held[before.request.version] -= 1
+
+    def _publish_model(self, version: int) -> None:
+        if self.link.is_up:
+            for number, chunk in enumerate(self._models[version].chunks):
+                self.link.publish(wire.model_topic(version, number), chunk, retain=True)
+
+    def _clear_unheld(self) -> None:
+        for version in [each for each in self._models if each != self._newest and not self._held[each]]:
+            self._clear(version)
+
+    def _clear(self, version: int) -> None:
+        for number in range(len(self._models.pop(version).chunks)):
+            self.link.publish(wire.model_topic(version, number), b"", retain=True)
+        del self._held[version]
+
+    # ---- the connection's thread
+
+    def last_will(self) -> None:
+        return None
+
+    def up(self) -> None:
+        """Everybody hears which run there is and says "here"; a broker that lost its memory gets the models again."""
+        with self._lock:
+            self._unconfirmed = set(self._sessions)
+            self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
+            self.link.subscribe(wire.EVERYBODY_HERE)
+            self.link.subscribe(wire.EVERY_REPLY)
+            for version in self._models:
+                self._publish_model(version)
+            self.link.publish(wire.RUN, self.run.to_bytes(), retain=True)
+
+    def message(self, topic: str, data: bytes, retained: bool) -> None:
+        received_s = self.now()
+        parts = topic.split("/")
+        ue = wire.device_number(parts[2]) if len(parts) > 2 else None
+        if ue is None or ue >= self.ues or retained:  # what was retained may be of yesterday; they are asked anew
+            return
+        with self._lock:
+            if parts[1] == "here":
+                self._take_here(ue, wire.read(Here, data))
+            elif parts[1] == "reply" and len(parts) == 5 and (ticket := wire.number(parts[3])) is not None:
+                self._take_part(ue, ticket, parts[4], data, received_s)
+
+    def _take_here(self, ue: int, said: Here | None) -> None:
+        if said is None:
+            return
+        if said.error is not None:
+            self.troubles[ue] = wire.words(said.error)
+        if said.here and said.error is None and said.run in (None, self.run.run):
+            self.troubles.pop(ue, None)
+            self._sessions[ue] = said.session
+            self._unconfirmed.discard(ue)
+            self._coming[ue] = self._came_s.get(ue, float("-inf")) + ONE_COMING_IN_S
+            if ue in self._presence or self.now() >= self._coming[ue]:
+                self._come(ue)
+        elif said.here or said.session == self._sessions.get(ue):
+            self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
+
+    def _come(self, ue: int) -> None:
+        del self._coming[ue]
+        if ue not in self._presence:
+            self._came_s[ue] = self.now()
+            self._presence.add(ue)
+        if (job := self._outstanding.get(ue)) is not None and self.link.is_up:
+            self.link.publish(wire.job_topic(ue), job.text)
+
+    def _leave(self, ue: int) -> None:
+        self._coming.pop(ue, None)
+        self._sessions.pop(ue, None)
+        self._presence.discard(ue)
+
+    def _take_part(self, ue: int, ticket: int, part: str, data: bytes, received_s: float) -> None:
+        job = self._outstanding.get(ue)
+        if job is None or ticket != job.request.ticket:
+            self._stray(ue, ticket, received_s)
+            return
+        wrong = self._take_head(job, data) if part == wire.HEAD else self._take_chunk(job, part, data)
+        known = Reply(ue, ticket, job.request.version, received_s=received_s, on=ticket)
+        if wrong is not None:
+            self._answer(replace(known, error=wrong))
+        elif job.head is not None and job.head.error is not None:
+            self._answer(replace(known, error=wire.words(job.head.error) or "it failed"))
+        elif job.head is not None and (job.update is None or job.update.complete):
+            self._answer(_read(known, job.head, job.update))
+
+    def _take_head(self, job: Outstanding, data: bytes) -> str | None:
+        """Why it cannot be taken."""
+        if job.head is not None:  # once more; what has come since stays
+            return None
+        head = wire.read(Head, data)
+        if head is None:
+            return "unreadable head of a reply"
+        if head.run != self.run.run:
+            return "answers a job of another run"
+        if head.bytes and head.error is None:
+            job.update = Assembly.announced(head, job.most_bytes)
+            if job.update is None:
+                return f"announces {head.bytes} bytes in {head.chunks} chunks; at most {job.most_bytes} are expected"
+        job.head = head
+        return None
+
+    def _take_chunk(self, job: Outstanding, part: str, data: bytes) -> str | None:
+        chunk = wire.number(part)
+        if job.update is None:
+            return None  # its head was lost with a connection: both come again
+        if chunk is None or not job.update.put(chunk, data):
+            return f"sends chunk {wire.words(part)} of {len(data)} bytes, which it did not announce"
+        return None
+
+    def _answer(self, reply: Reply) -> None:
+        self._answered[reply.ue] = reply.on or 0
+        self._let_go(reply.ue)
+        self._replies.put(reply)
+
+    def _stray(self, ue: int, ticket: int, received_s: float) -> None:
+        """An answer nobody waits for. What was answered before may come again, and is nobody's fault."""
+        if ticket != self._answered.get(ue) and received_s - self._strays_s.get(ue, -1e9) >= ONE_STRAY_IN_S:
+            self._strays_s[ue] = received_s
+            self._replies.put(Reply(ue, ticket, received_s=received_s))
+
+
+def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
+    """An answer as it came, for the server to judge."""
+    try:
+        arrays = None if update is None else update.arrays()
+    except ValueError as error:
+        return replace(known, error=f"unreadable update: {error}")
+    metrics, compute_s = dict(head.metrics), head.compute_s
+    return replace(known, version=head.version, update=arrays, metrics=metrics, compute_s=compute_s)
