@@ -33,11 +33,11 @@ def facts(server):
     return server.round, server.opened_s, server.params["w"].tobytes(), server.record, devices, votes
 
 
-def saved_federation(tmp_path, rounds=6, answer=fails({3})):
+def saved_federation(tmp_path, rounds=6, answer=None):
     """Plays rounds with a checkpoint each; returns the folder, the server and copies of its files after each save."""
     folder, copies = Folder(tmp_path / "run"), []
     folder.parts.mkdir(parents=True)
-    net = InProcess(answer, lambda job: 1.0 + job.ue, 4)
+    net = InProcess(answer or fails({3}), lambda job: 1.0 + job.ue, 4)
     server, checkpoints = federation(net, Protocol(2), 4), Checkpoints(folder)
 
     def save(state):
@@ -77,7 +77,7 @@ def test_a_journal_that_was_changed_or_cut_is_said_to_be_corrupt(tmp_path):
     text = copies[-1][0]["federation.jsonl"]
     for wrong in (text[:-1], text[:10] + b"7" + text[11:], b""):
         (folder.parts / "federation.jsonl").write_bytes(wrong)
-        with pytest.raises(InputError, match="federation.jsonl is corrupt"):
+        with pytest.raises(InputError, match=r"federation\.jsonl is corrupt"):
             loaded(folder)
     (folder.parts / "federation.jsonl").unlink()
     with pytest.raises(InputError, match="corrupt"):
@@ -107,11 +107,18 @@ def test_who_was_set_aside_gets_one_more_chance_after_a_while():
     net = InProcess(fails({0}), lambda _: 1.0, 2)
     server = federation(net, Protocol(1), 2, log=log.append, readmit_s=10.0)
     play(server, 30)
-    assert [line for line in log if "UE 0" in line and "failed" not in line] == [
-        "set aside: UE 0 after 3 failures in a row", "readmitted: UE 0 after 10 s",
-        "set aside: UE 0 after 3 failures in a row", "readmitted: UE 0 after 10 s",
-    ][: len([line for line in log if "UE 0" in line and "failed" not in line])]  # fmt: skip
-    assert sum(job.ue == 0 for job in net.sent) in (4, 5)
+    said = [line.split(":")[0] for line in log if "UE 0" in line]
+    assert said == [
+        *["failed"] * 3,
+        "set aside",
+        "readmitted",
+        "failed",
+        "set aside",
+        "readmitted",
+        "failed",
+        "set aside",
+    ]
+    assert sum(job.ue == 0 for job in net.sent) == 5
     never = InProcess(fails({0}), lambda _: 1.0, 2)
     play(federation(never, Protocol(1), 2, readmit_s=0.0), 30)
     assert sum(job.ue == 0 for job in never.sent) == 3
@@ -135,8 +142,7 @@ def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
     assert "enough devices again: 2 of 3" in log
     net.present.discard(1)
     with pytest.raises(InputError, match=r"after 20 s \(--wait-s\) still only 1 of 3 .* 1 away, 1 set aside"):
-        for _ in range(40):
-            server.step(1.0)
+        play(server, 5)
 
 
 def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(tmp_path):
@@ -183,7 +189,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
 def test_the_table_shows_counts_accuracies_and_warnings():
     net = InProcess(ones, lambda job: 1.0 + job.ue, 200)
     server = federation(net, Protocol(150, 4, "wait"), 200)
-    play(server, 1)
+    play(server, 1, steps=300)
     server.warning = "look here"
     shown = console()
     shown.width = 150
