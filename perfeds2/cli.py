@@ -12,6 +12,7 @@ from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
 from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
+from perfeds2.commands.export import export
 from perfeds2.commands.federate import federate_app
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
@@ -39,6 +40,7 @@ app.command()(bench)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 app.command()(replay)
+app.command()(export)
 
 
 @app.callback(invoke_without_command=True)

@@ -57,6 +57,8 @@ class Federation:
     next_ticket: int = 0
     record: Record = field(default_factory=Record)
     warning: str | None = None  # what an operator should look at now
+    jobs: int = 0  # handed out since this server started
+    refused: int = 0  # replies that were not believed
     crew: Crew = field(init=False)
     norms: Norms = field(init=False)
     form: Form = field(init=False)
@@ -158,6 +160,7 @@ class Federation:
     def _refuse(self, ue: int, why: str) -> None:
         device = self.crew[ue]
         device.refused += 1
+        self.refused += 1
         self.crew.changed.add(ue)
         if device.refused <= LOGGED or device.refused.bit_count() == 1:  # else a flood of replies floods the log
             more = f" ({device.refused} so far)" if device.refused > LOGGED else ""
@@ -323,6 +326,7 @@ class Federation:
             self.log(f"not sent: UE {ue} ticket {request.ticket}")
             return False
         self.crew[ue].job, self.crew[ue].sent_s = request, time_s
+        self.jobs += 1
         return True
 
     def _count_hands(self) -> None:
@@ -374,6 +378,7 @@ class Federation:
 
     def recall(self) -> None:
         """What follows from the record, and from what is known of the devices."""
+        self.refused = sum(device.refused for device in self.devices)
         for merge in self.record.merges:
             self.crew[merge.ue].merges += 1
         for seen in self.record.evaluations:
@@ -401,6 +406,8 @@ class Federation:
             states={state: len(crew.states[state]) for state in STATES},
             devices=[self._device_status(ue) for ue in shown],
             recent=list(self.recent),
+            jobs=self.jobs,
+            refused=self.refused,
             accuracy=self.accuracy,
             warning=self.warning,
         )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
@@ -38,6 +38,7 @@ def _check_factor(factor: float) -> float:
 
 Factor = Annotated[NotNegative, BeforeValidator(_read_factor), AfterValidator(_check_factor)]
 Slow = Annotated[dict[int, Seconds], BeforeValidator(_read_slow), PlainSerializer(_write_slow)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class DeploymentSpec(Section, title="Federation"):
@@ -55,6 +56,8 @@ class DeploymentSpec(Section, title="Federation"):
         300.0, "SECONDS", "Give a device that was left out another chance after so long; 0: never."
     )
     wait_s: Seconds = setting(600.0, "SECONDS", "Stop when fewer devices than a round needs can be used for so long; 0: wait for ever.")  # fmt: skip
+    metrics_port: Port = setting(0, "PORT", "Answer Prometheus (/metrics) and health checks (/healthz) on this port of loopback; 0: do not.")  # fmt: skip
+    log: Literal["text", "json"] = setting("text", "FORM", "json: write every event also to events.jsonl, one object a line.")  # fmt: skip
 
 
 class OwnSections(Section):

@@ -10,6 +10,8 @@ import bisect
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from perfeds2.deployment.transport import Arrays
 
 VOTES = 200  # of the devices heard of last
@@ -20,10 +22,8 @@ LARGEST = 1e18  # its square still fits into a float32
 
 def norm_of(arrays: Arrays) -> float:
     """‖·‖₂ of all arrays together, in float64; infinite where that overflows."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
-        return math.sqrt(sum(float(np.vdot(wide, wide)) for wide in (v.astype(np.float64) for v in arrays.values())))
+        return math.sqrt(sum(float(np.square(values, dtype=np.float64).sum()) for values in arrays.values()))
 
 
 class Norms:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.clocks import both_clocks
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import STOPPED
 from perfeds2.deployment.transport import Transport
@@ -42,16 +44,19 @@ def serve(setup: Setup, transport: Transport, path: Path, run_id: str | None = N
 
 def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
-    federation = Federation(
-        algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own, folder.log
-    )
+    federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
+    federation.log = lambda event: folder.log(event, round=federation.round)
     federation.origin_s = transport.now()
-    tell, checkpoints = _teller(federation, folder), Checkpoints(folder)
+    metrics = Metrics(sum(values.nbytes for values in first.values()))
+    tell, checkpoints = _teller(federation, folder, metrics), Checkpoints(folder)
+    if setup.own.log == "json":
+        folder.log_json()
     try:
-        _play(federation, checkpoints, tell)
-        _evaluate(federation, tell)
+        with exposed(metrics, setup.own.metrics_port):
+            _play(federation, checkpoints, tell)
+            _evaluate(federation, tell)
     except InputError as error:  # too few devices: what was merged is on disk
-        folder.log(f"stopped: {error}")
+        federation.log(f"stopped: {error}")
         federation.warning = str(error)
         federation.status(STOPPED).write(folder.path)
         raise
@@ -114,17 +119,20 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     summary = summarise(setup.spec, "federate", [algorithm], timelines, {which: rows})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary["overhead"] = record.overhead()
+    summary["clocks"] = both_clocks(setup, record)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 
-def _teller(federation: Federation, folder: Folder) -> Tell:
-    """Writes what the live table shows, not too often."""
+def _teller(federation: Federation, folder: Folder, metrics: Metrics) -> Tell:
+    """Writes what the live table shows and monitors see, not too often."""
     told_s = float("-inf")
 
     def tell(phase: str) -> None:
         nonlocal told_s
         if time.monotonic() - told_s >= STATUS_EVERY_S:
             told_s = time.monotonic()
-            federation.status(phase).write(folder.path)
+            status = federation.status(phase)
+            status.write(folder.path)
+            metrics.tell(status, federation.record)
 
     return tell

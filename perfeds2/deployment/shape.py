@@ -6,11 +6,12 @@ side by side.
 """
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -143,16 +144,23 @@ def compare_with_prediction(
 
 
 def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
-    """The rounds of devices whose jobs always take so long. The weights do not matter for that, so there is one."""
+    """The rounds of devices whose jobs always take so long."""
+    return play(setup, lambda request: float(job_s[request.ue]), range(job_s.size), rounds)
+
+
+def play(setup: Setup, job_s: Callable[[Request], float], here: Iterable[int], rounds: int) -> Timeline:
+    """The rounds of devices whose jobs take so long, on a virtual clock. The weights do not matter, so there is one."""
     algorithm, nothing = setup.algorithm, {"w": np.zeros(1, np.float32)}
 
     def answer(request: Request, params: Arrays) -> Reply:
         return Reply(request.ue, request.ticket, request.version, params)
 
-    clock = InProcess(answer, lambda request: float(job_s[request.ue]), job_s.size)
-    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, job_s.size, rounds)
+    clock = InProcess(answer, job_s, setup.ues)
+    for ue in set(range(setup.ues)).difference(here):
+        clock.present.discard(ue)
+    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, setup.ues, rounds)
     while federation.round < rounds:
-        federation.step(wait_s=float(job_s.max()))
+        federation.step(wait_s=math.inf)
     return federation.timeline()
 
 

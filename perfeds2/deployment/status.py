@@ -69,6 +69,8 @@ class Status(BaseModel):
     states: dict[DeviceState, int]  # how many of them are where
     devices: list[DeviceStatus]  # all, or of more than SHOWN those that have been longest in their state
     recent: list[ClosedRound]
+    jobs: int = 0  # handed out since this server started
+    refused: int = 0  # replies of all devices that were not believed
     accuracy: float | None = None  # personal; the mean of what the devices said last
     warning: str | None = None  # what an operator should look at
 

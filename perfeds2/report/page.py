@@ -7,6 +7,7 @@ from pathlib import Path
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer, listed
 from perfeds2.report.charts import SHOWN_UES, activity_chart, shares_chart, staleness_chart, ue_chart
+from perfeds2.report.clocks import clocks_chart, clocks_hint, clocks_table
 from perfeds2.report.document import Part, document, legend, line_sample, note, scrolling, section, verbatim
 from perfeds2.report.results import meaning, results_table
 from perfeds2.report.run import Run, load_run
@@ -33,7 +34,15 @@ def page(run: Run) -> str:
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
     about = [*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs), *map(note, run.notes)]
     timed = groups(run)
-    sections = [_curves(run), _table(run), _activity(run, timed), _shares(run, timed), _ues(run), _spec(run)]
+    sections = [
+        _curves(run),
+        _table(run),
+        _clocks(run),
+        _activity(run, timed),
+        _shares(run, timed),
+        _ues(run),
+        _spec(run),
+    ]
     return document(facts, headline, about, sections)
 
 
@@ -60,6 +69,13 @@ def _curves(run: Run) -> list[Part]:
 def _table(run: Run) -> list[Part]:
     samples = [line_sample(style) for style in run.styles.values()]
     return section("In numbers", scrolling(as_html(results_table(run), samples), "Results"), hint=meaning(run))
+
+
+def _clocks(run: Run) -> list[Part]:
+    if run.clocks is None:
+        return []
+    table, chart = scrolling(as_html(clocks_table(run)), "Real and simulated time"), clocks_chart(run)
+    return section("Real and simulated time", table, chart or "", hint=escape(clocks_hint(run)))
 
 
 def _activity(run: Run, timed: Sequence[Group]) -> list[Part]:

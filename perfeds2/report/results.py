@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.files import write_text
+from perfeds2.report.clocks import clocks_line
 from perfeds2.report.run import Outcome, Run, read_summary
 from perfeds2.report.tables import Cell, Column, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
@@ -142,6 +143,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         console.print(for_terminal(part))
     if said := meaning(run):
         console.print(f"[dim]{said}[/dim]")
+    if run.clocks is not None:
+        console.print(clocks_line(run))
     for note in run.notes:
         console.print(f"Note: {note}", style="dim", markup=False)
 

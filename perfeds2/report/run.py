@@ -54,6 +54,16 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Clocks:
+    """When each round of a federation closed, really and on the simulator's clock."""
+
+    real_s: tuple[float, ...]
+    simulated_s: tuple[float, ...]
+    compute_s: float  # of a job, in the median
+    beyond_s: float  # and what it took besides
+
+
+@dataclass(frozen=True)
 class Run:
     """What a run's folder holds."""
 
@@ -67,6 +77,7 @@ class Run:
     target_accuracy: float | None  # on test_accuracy_personal
     notes: tuple[str, ...]
     algorithms: tuple[Outcome, ...]
+    clocks: Clocks | None = None  # of a federation
     spec: str = ""  # spec.toml as it stands; empty if there is none
     metrics: pd.DataFrame | None = None
     ue_metrics: pd.DataFrame | None = None
@@ -130,7 +141,15 @@ def read_summary(summary: Mapping[str, Any]) -> Run:
         target_accuracy=_finite(summary["target_accuracy"]),
         notes=tuple(str(note) for note in summary["notes"]),
         algorithms=tuple(_outcome(row) for row in summary["algorithms"]),
+        clocks=_clocks(summary.get("clocks")),
     )
+
+
+def _clocks(found: Mapping[str, Any] | None) -> Clocks | None:
+    if not found or not found["real_s"] or len(found["real_s"]) != len(found["simulated_s"]):
+        return None
+    real_s, simulated_s = (tuple(map(float, found[name])) for name in ("real_s", "simulated_s"))
+    return Clocks(real_s, simulated_s, float(found["compute_s"]), float(found["beyond_s"]))
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:

@@ -22,6 +22,7 @@ from safetensors.numpy import save
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.runs.events import EVENTS, as_json, in_one_line
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 
@@ -45,10 +46,18 @@ class Folder:
     def finished(self) -> bool:
         return (self.path / "summary.json").exists() and not self.parts.exists()
 
-    def log(self, event: str) -> None:
-        """Append a line to events.log."""
+    def log(self, event: str, **facts: int) -> None:
+        """Append a line to events.log, and with what is known besides to events.jsonl where there is one."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         with (self.path / "events.log").open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {event}\n")
+            file.write(f"{at} {in_one_line(event)}\n")
+        if (self.path / EVENTS).exists():
+            with (self.path / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(f"{as_json(at, event, facts)}\n")
+
+    def log_json(self) -> None:
+        """From now on events.jsonl is written too, by whoever writes events."""
+        (self.path / EVENTS).touch()
 
     def save_part(self, name: str, arrays: Arrays, facts: dict[str, Any]) -> None:
         save_arrays(self.parts / f"{name}.safetensors", arrays, facts)

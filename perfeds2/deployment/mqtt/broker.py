@@ -29,7 +29,9 @@ Kind = Literal["mosquitto", "embedded"]
 NAME = "broker"  # of its log
 CHUNK_BYTES = 256 * 1024  # the most a message carries
 STARTS_WITHIN_S = 20.0
+FREE_WITHIN_S = 2.0
 LOOK_EVERY_S = 0.5
+LOG_BYTES = 32 * 2**20
 INSTALL = "install it (Debian, Ubuntu: sudo apt install mosquitto; macOS: brew install mosquitto)"
 ELSEWHERE = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")  # where it may lie, though not on a user's PATH
 ACCESS = f"""\
@@ -63,22 +65,24 @@ class Broker:
     def __init__(self, kind: Kind, address: tuple[str, int], credentials: Credentials, processes: Processes) -> None:
         self.kind: Kind = kind
         self.host, self.port = address
+        self.process_id = 0
         self.restarts = 0
         self._credentials = credentials
         self._processes = processes
         self._command: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stamp = self._files()
-
-    @property
-    def process_id(self) -> int:
-        return self._processes.pid(NAME)
+        self._log = processes.log(NAME)
+        self._read_bytes = 0  # of its log
 
     def start(self, command: list[str]) -> None:
         """Returns when it answers."""
         self._command = command
         self._stamp = self._files()
+        self._await_port()
         self._processes.start(NAME, command)
+        self.process_id = self._processes.pid(NAME)
+        self._read_bytes = self._log.stat().st_size
         ends_s = time.monotonic() + STARTS_WITHIN_S
         while not self._answers():
             if self._processes.ended() or time.monotonic() > ends_s:
@@ -88,29 +92,63 @@ class Broker:
     def restart(self) -> None:
         """Everybody is disconnected; who still may comes back. What it retained is gone, unless it persists."""
         with self._lock:
-            self._processes.end(NAME)
+            self._processes.end_all()
             self.start(self._command)
             self.restarts += 1
 
     def keep_up(self) -> None:
-        """Start it again if it died, or if the certificates are others by now."""
-        if not is_alive(self.process_id) or self._files() != self._stamp:
-            self.restart()
+        """Start it again if it died, if the certificates are others by now, or if somebody used up its memory."""
+        with self._lock:
+            if not is_alive(self.process_id) or self._files() != self._stamp or b"out of memory" in self._news():
+                self.restart()
+
+    def _news(self) -> bytes:
+        """What it wrote to its log since. The log is begun anew when it is long: strangers who knock write there too."""
+        with self._log.open("r+b") as file:
+            file.seek(self._read_bytes)
+            news = file.read()
+            self._read_bytes = file.tell()
+            if self._read_bytes > LOG_BYTES:
+                shutil.copy(self._log, self._log.with_suffix(".log.1"))
+                file.truncate(0)
+                self._read_bytes = 0
+        return news
+
+    def _await_port(self) -> None:
+        """Whoever answers there must be ours."""
+        ends_s = time.monotonic() + FREE_WITHIN_S
+        while True:
+            try:
+                with socket.socket(_family(self.host)) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((self.host, self.port))
+                    return
+            except OSError as error:
+                if time.monotonic() > ends_s:
+                    why = error.strerror or error
+                    raise InputError(f"the broker did not start on {self.host}:{self.port}: {why}.") from None
+                time.sleep(0.1)
 
     def _files(self) -> list[int]:
         files = (self._credentials.revocations, self._credentials.certificate)
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
 
     def _answers(self) -> bool:
-        context = ssl.create_default_context(cafile=str(self._credentials.authority))
-        context.check_hostname = False  # it is the port that is asked for, and whether it is ours
-        with suppress(OSError), socket.create_connection((self.host, self.port), timeout=1.0) as connection:
-            with context.wrap_socket(connection):
+        files = self._credentials
+        context = ssl.create_default_context(cafile=str(files.authority))
+        context.load_cert_chain(files.certificate, files.certificate_key)
+        context.check_hostname = False  # it is asked whether it is ours
+        try:
+            with (
+                socket.create_connection((self.host, self.port), timeout=1.0) as connection,
+                context.wrap_socket(connection),
+            ):
                 return True
-        return False
+        except OSError:
+            return False
 
     def _last_words(self) -> str:
-        lines = self._processes.log(NAME).read_text(errors="replace").split("\n")
+        lines = self._log.read_text(errors="replace").split("\n")
         said = [line for line in lines if "Error" in line] or [line for line in lines if line.strip()]
         return " ".join(said[-1].split()).rstrip(".") if said else "it said nothing"
 
@@ -211,9 +249,13 @@ def find_mosquitto() -> str | None:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port nobody listens on now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+    with socket.socket(_family(host)) as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
 
 
 def _with_files(count: int, command: list[str]) -> list[str]:

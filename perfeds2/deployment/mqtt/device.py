@@ -12,12 +12,13 @@ import queue
 import traceback
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Listener
+from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Request
@@ -25,16 +26,6 @@ from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
-
-
-class Connection(Protocol):
-    """What is needed of a ``Link``."""
-
-    def start(self, listener: Listener) -> None: ...
-    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
-    def subscribe(self, topic: str) -> None: ...
-    def unsubscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -177,7 +168,7 @@ class Device:
     def send(self, job: Job, head: Head, update: Arrays | None = None) -> None:
         parcel = None if update is None else Parcel.of(update)
         if parcel is not None:
-            head = head.model_copy(update=parcel.announced())
+            head = head.model_copy(update=parcel.announced)
         answer = job, head, [] if parcel is None else parcel.chunks
         if self._job is job:  # else they do not want it any more
             self._answer = answer
@@ -194,6 +185,7 @@ class Worker:
     """Computes for one device, or for many in turn."""
 
     owner: Callable[[int], Owner]  # by the device's number
+    turn: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # in which a device gets ready
     work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
 
@@ -208,7 +200,9 @@ class Worker:
             return
         if isinstance(what, Run):
             try:
-                device.ready(what, self._prepare(device.number, what))
+                with self.turn(device.number):
+                    ready = self._prepare(device.number, what)
+                device.ready(what, ready)
             except InputError as error:
                 device.refuse(what, str(error))
             except Exception as error:  # of the owner's module, say; the details stay here

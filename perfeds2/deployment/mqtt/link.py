@@ -8,6 +8,7 @@ import importlib.util
 import socket
 import ssl
 import sys
+import time
 import traceback
 import typing
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from typing import Any
 from perfeds2.errors import InputError
 
 KEEPALIVE_S = 20  # the broker misses a silent machine after one and a half of it; a dead process at once
-RETRY_S = (1, 10)  # after so long at first, then after up to so long
+RETRY_S = 1, 10  # after so long at first, then after up to so long
+SHORT_S = 5.0  # a connection that ends before that was not wanted
 INFLIGHT = 100  # publications that are not yet acknowledged
 
 
@@ -48,15 +50,35 @@ class Listener(typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Connection(typing.Protocol):
+    """What a server and a device need: a ``Link``, or in tests something in memory."""
+
+    is_up: bool
+
+    def start(self, listener: Listener) -> None: ...
+    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
+    def subscribe(self, topic: str) -> None: ...
+    def unsubscribe(self, topic: str) -> None: ...
+    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
+
+
 class Link:
     """A connection to a broker over TLS, both sides with certificates."""
 
-    def __init__(self, name: str, login: Login, say: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        name: str,
+        login: Login,
+        say: Callable[[str], None] = print,
+        why: Callable[[], str | None] = lambda: None,  # a connection fails, in a sentence
+    ) -> None:
         need_paho()
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
-        self._login, self._say, self._said = login, say, ""
+        self._name, self._login, self._say, self._why = name, login, say, why
+        self._said, self._failure, self._short, self._since_s = "", "", 0, 0.0
         self._listener: Listener | None = None
         self.is_up = False
         client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=True)
@@ -105,19 +127,35 @@ class Link:
         if reason.is_failure:
             self._tell(f"the broker {self._where} refuses us: {reason}")
             return
-        self.is_up = True
+        self.is_up, self._since_s = True, time.monotonic()
+        self._failure = ""
         self._tell(f"connected to {self._where}")
         if self._listener is not None:
             with _going_on():
                 self._listener.up()
 
-    def _disconnected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _disconnected(self, client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         was_up, self.is_up = self.is_up, False
-        if reason.is_failure:
-            self._tell(f"{'lost' if was_up else 'no'} connection to {self._where}: {reason}")
+        if not reason.is_failure:
+            return
+        if not was_up:
+            self._explain(f"no connection to {self._where}: {reason}")
+            return
+        self._short = self._short + 1 if time.monotonic() - self._since_s < SHORT_S else 0
+        client.reconnect_delay_set(min(RETRY_S[0] * 2**self._short, RETRY_S[1]), RETRY_S[1])
+        again = f"; does another process use the certificate of {self._name}?" if self._short > 1 else ""
+        self._tell(f"lost connection to {self._where}: {reason}{again}")
 
     def _failed(self, _client: Any, _data: Any) -> None:
-        self._tell(f"cannot connect to {self._where}: {sys.exc_info()[1]}")
+        self._explain(f"cannot connect to {self._where}: {sys.exc_info()[1]}")
+
+    def _explain(self, text: str) -> None:
+        """Why we are not let in; asked for once, not at every attempt."""
+        if text != self._failure:
+            self._failure = text
+            with _going_on():
+                text = self._why() or text
+            self._tell(text)
 
     def _message(self, _client: Any, _data: Any, message: Any) -> None:
         if self._listener is not None:

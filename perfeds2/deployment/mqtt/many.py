@@ -9,9 +9,10 @@ import argparse
 import contextlib
 import os
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from perfeds2.deployment.credentials import Credentials
@@ -23,12 +24,15 @@ from perfeds2.errors import InputError
 AGAIN_AFTER_S = 1.0  # a device that died
 
 
-def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner]) -> None:
+Turn = Callable[[int], contextlib.AbstractContextManager[object]]
+
+
+def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner], turn: Turn | None = None) -> None:
     """For ever, in this process."""
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()
-    worker = Worker(owner)
+    worker = Worker(owner) if turn is None else Worker(owner, turn)
     devices = [Device(number, site.device_link(number), worker.work) for number in numbers]
     try:
         for device in devices:
@@ -44,13 +48,14 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
     _import_all()
     for number in numbers:
         site.device_link(number)  # a file that is missing is missed before anything is started
-    running = {_fork(site, number, owner): number for number in numbers}
+    turn = _turns(os.cpu_count() or 1)
+    running = {_fork(site, number, owner, turn): number for number in numbers}
     while True:
         pid, _ = os.wait()
         if (number := running.pop(pid, None)) is not None:
             print(f"device-{number}: died; starting it again", flush=True)
             time.sleep(AGAIN_AFTER_S)
-            running[_fork(site, number, owner)] = number
+            running[_fork(site, number, owner, turn)] = number
 
 
 def _import_all() -> None:
@@ -59,7 +64,25 @@ def _import_all() -> None:
     import perfeds2.deployment.device  # noqa: F401
 
 
-def _fork(site: Site, number: int, owner: Callable[[int], Owner]) -> int:
+def _turns(at_once: int) -> Turn:
+    """So many devices get ready at a time: those after them find compiled what the first compiled. Dies with its holder."""
+    import fcntl
+
+    files = [tempfile.TemporaryFile() for _ in range(at_once)]  # noqa: SIM115 (kept open)
+
+    @contextlib.contextmanager
+    def turn(number: int) -> Iterator[None]:
+        file = files[number % at_once]
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN)
+
+    return turn
+
+
+def _fork(site: Site, number: int, owner: Callable[[int], Owner], turn: Turn) -> int:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX: but it has not started yet
         pid = os.fork()
@@ -71,7 +94,7 @@ def _fork(site: Site, number: int, owner: Callable[[int], Owner]) -> int:
         if sys.platform == "linux":
             die_with_parent()
         with contextlib.suppress(KeyboardInterrupt):
-            run_together(site, [number], owner)
+            run_together(site, [number], owner, turn)
     except InputError as error:
         print(f"device-{number}: {error}", flush=True)
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from perfeds2.deployment.credentials import SERVER, Credentials, device_name
 from perfeds2.deployment.mqtt.link import Link, Login
+from perfeds2.deployment.mqtt.refusal import why_refused
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.status import read_status
 from perfeds2.errors import InputError
@@ -31,9 +32,8 @@ class Site:
 
     def server_link(self) -> Link:
         files = self.credentials
-        return Link(
-            SERVER, Login(self.host, self.port, files.authority, files.certificate, files.certificate_key), _say
-        )
+        login = Login(self.host, self.port, files.authority, files.certificate, files.certificate_key)
+        return Link(SERVER, login, _say, lambda: why_refused(files, (self.host, self.port)))
 
     def device_link(self, number: int) -> Link:
         files, name = self.credentials, device_name(number)
@@ -42,7 +42,8 @@ class Site:
             if not path.exists():
                 raise InputError(f"{path} does not exist; copy it from where perfeds2 federate credentials was run.")
         login = Login(self.host, self.port, files.authority, certificate, key)
-        return Link(name, login, lambda text: _say(f"{name}: {text}"))
+        say, why = lambda text: _say(f"{name}: {text}"), lambda: why_refused(files, (self.host, self.port), number)
+        return Link(name, login, say, why)
 
     def serving(self, folder: Path) -> list[str]:
         """The process that has the model of a run."""

@@ -13,26 +13,17 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Listener
+from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
+ONE_COMING_IN_S = (
+    1.0  # a device may come again after so long, not earlier: two with one certificate chase each other away
+)
 ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
-
-
-class Connection(Protocol):
-    """What is needed of a ``Link``."""
-
-    @property
-    def is_up(self) -> bool: ...
-    def start(self, listener: Listener) -> None: ...
-    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
-    def subscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
 
 
 @dataclass
@@ -62,6 +53,8 @@ class MqttTransport:
     _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
     _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
     _confirm_by_s: float = float("inf")
+    _came_s: dict[int, float] = field(default_factory=dict)
+    _coming: dict[int, float] = field(default_factory=dict)  # who comes and goes too often comes at so much
     _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
     _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
     _newest: int = -1
@@ -94,7 +87,7 @@ class MqttTransport:
                 ticket=request.ticket,
                 version=request.version,
                 kind=request.kind,
-                **parcel.announced(),  # type: ignore[arg-type]  # checked as it is made
+                **parcel.announced,  # type: ignore[arg-type]  # checked as it is made
             )
             job_text = job.to_bytes()
             self._outstanding[request.ue] = Outstanding(request, job_text, len(parcel.data) + wire.SLACK_BYTES)
@@ -119,6 +112,8 @@ class MqttTransport:
                 self._confirm_by_s = float("inf")
                 for ue in self._unconfirmed:
                     self._leave(ue)
+            for ue in [ue for ue, due_s in self._coming.items() if self.now() >= due_s]:
+                self._come(ue)
             changes = self._presence.changes()
             for ue in changes.went:
                 self._let_go(ue)  # as the server does now
@@ -183,13 +178,22 @@ class MqttTransport:
             self.troubles.pop(ue, None)
             self._sessions[ue] = said.session
             self._unconfirmed.discard(ue)
-            self._presence.add(ue)
-            if (job := self._outstanding.get(ue)) is not None and self.link.is_up:
-                self.link.publish(wire.job_topic(ue), job.text)
+            self._coming[ue] = self._came_s.get(ue, float("-inf")) + ONE_COMING_IN_S
+            if ue in self._presence or self.now() >= self._coming[ue]:
+                self._come(ue)
         elif said.here or said.session == self._sessions.get(ue):
             self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
 
+    def _come(self, ue: int) -> None:
+        del self._coming[ue]
+        if ue not in self._presence:
+            self._came_s[ue] = self.now()
+            self._presence.add(ue)
+        if (job := self._outstanding.get(ue)) is not None and self.link.is_up:
+            self.link.publish(wire.job_topic(ue), job.text)
+
     def _leave(self, ue: int) -> None:
+        self._coming.pop(ue, None)
         self._sessions.pop(ue, None)
         self._presence.discard(ue)
 

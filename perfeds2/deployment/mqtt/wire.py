@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Literal, TypeVar
 
 import numpy as np
@@ -142,10 +143,11 @@ class Parcel:
     def of(cls, arrays: Arrays) -> "Parcel":
         return cls(save({name: np.asarray(values, order="C") for name, values in arrays.items()}))
 
-    @property
+    @cached_property
     def chunks(self) -> list[bytes]:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 
+    @cached_property
     def announced(self) -> dict[str, int | str]:
         """The fields that go ahead of the chunks."""
         size = len(self.data)

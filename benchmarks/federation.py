@@ -1,0 +1,74 @@
+"""How long does a round of a real federation take? ``python benchmarks/federation.py [--engines mqtt,flower] [--cases digits-6-6]``
+
+Each case is a task, how many devices there are, and how many of them a round waits for. It runs as ``perfeds2 federate local``
+does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.
+Prints one JSON line a case: the median and the 90th percentile of a round, of what a job takes beyond its computing, and how
+long it took until the first round had closed.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from perfeds2.commands.federate import local_engine
+from perfeds2.deployment.replay_run import replay_run
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.status import Status
+from perfeds2.timeline.timeline import Timeline
+
+CASES = ["digits-6-6", "digits-6-2", "mnist-20-20", "mnist-20-5"]
+WARM = 3  # the first rounds are not counted
+
+
+def measure(engine: str, case: str, rounds: int) -> dict[str, object]:
+    task, devices, quorum = case.split("-")
+    setup = Setup.from_texts(
+        {"task": task, "devices": devices, "quorum": quorum, "rounds": rounds, "max-staleness": 10}
+    )
+    with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as folder:
+        path, started_s, first = Path(folder) / "run", time.monotonic(), list[float]()
+
+        def show(status: Status) -> None:
+            if status.round and not first:
+                first.append(time.monotonic() - started_s)
+
+        local_engine(engine, True)(setup, path, show=show)  # type: ignore[arg-type]  # one of the two
+        took_s = np.diff(Timeline.load(path / "timeline.npz").time_s, prepend=0.0)[WARM:]
+        summary = json.loads((path / "summary.json").read_text())
+        return {
+            "engine": engine,
+            "task": task,
+            "devices": int(devices),
+            "quorum": int(quorum),
+            "rounds": rounds,
+            "round_s": quantiles(took_s),
+            "job_overhead_s": summary["overhead"].get("job_s"),
+            "turn_s": summary["overhead"].get("round_s"),
+            "first_round_after_s": round(first[0], 1) if first else None,
+            "replay_relative_difference": replay_run(path).relative,
+        }
+
+
+def quantiles(seconds: np.ndarray) -> dict[str, float]:
+    return {"median": round(float(np.median(seconds)), 4), "p90": round(float(np.quantile(seconds, 0.9)), 4)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engines", default="mqtt")
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=30)
+    given = parser.parse_args()
+    for case in given.cases.split(","):
+        for engine in given.engines.split(","):
+            print(json.dumps(measure(engine, case, given.rounds)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

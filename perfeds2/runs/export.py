@@ -1,0 +1,73 @@
+"""How do the weights of a run leave it, for programs that are not ours?"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from safetensors.numpy import save
+
+from perfeds2 import __version__
+from perfeds2.errors import InputError, did_you_mean
+from perfeds2.files import write_atomically
+from perfeds2.learning.models.model import Model
+from perfeds2.runs.folder import Arrays, load_arrays
+from perfeds2.spec.build import model_of
+from perfeds2.spec.resolve import as_it_was, read_toml, resolve
+
+Format = Literal["safetensors", "onnx"]
+ModelOf = Callable[[], Model]
+
+
+def export(
+    folder: Path, what: Format, algorithm: str | None, seed: int | None, out: Path, model: ModelOf | None = None
+) -> str:
+    """Write one model of a finished run to a file. Returns what it is, in words.
+
+    ``model`` makes what was trained, where the spec does not say it.
+    """
+    if not (folder / "summary.json").exists() or not (folder / "model.safetensors").exists():
+        raise InputError(f"{folder} holds no finished run with a model; expected the folder of a run that was trained.")
+    spec = resolve(as_it_was(read_toml(folder / "spec.toml")))
+    weights, _ = load_arrays(folder / "model.safetensors")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    models = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]
+    name, number = choose(models, algorithm, seed)
+    prefix = f"{name}/{number}/" if len(models) > 1 else ""
+    params = {key.removeprefix(prefix): values for key, values in weights.items() if key.startswith(prefix)}
+    about = {"perfeds2": __version__, "task": spec.task.name.text, "algorithm": name, "seed": str(number)}
+    data = save(params, about) if what == "safetensors" else _onnx(model or (lambda: model_of(spec)), params, about)
+    with write_atomically(out) as file:
+        file.write(data)
+    return f"{name}, seed {number}: {sum(array.size for array in params.values()):,} numbers, {len(data):,} bytes"
+
+
+def choose(models: list[tuple[str, int]], algorithm: str | None, seed: int | None) -> tuple[str, int]:
+    """The one model that was asked for; what was not said must not matter."""
+    names, seeds = list(dict.fromkeys(name for name, _ in models)), sorted({seed for _, seed in models})
+    if algorithm is not None and algorithm not in names:
+        raise InputError(f"--algorithm {algorithm} is not in this run; {did_you_mean(algorithm, names)}")
+    if seed is not None and seed not in seeds:
+        raise InputError(f"--seed {seed} is not in this run; expected one of {', '.join(map(str, seeds))}.")
+    fitting = [each for each in models if algorithm in (None, each[0]) and seed in (None, each[1])]
+    if len(fitting) > 1:
+        missing = "--algorithm" if algorithm is None and len(names) > 1 else "--seed"
+        among = names if missing == "--algorithm" else seeds
+        raise InputError(f"the run has {len(models)} models; choose one by {missing}, of {', '.join(map(str, among))}.")
+    return fitting[0]
+
+
+def _onnx(make_model: ModelOf, params: Arrays, about: Mapping[str, str]) -> bytes:
+    try:
+        from perfeds2.learning.models.onnx_graph import to_onnx
+    except ModuleNotFoundError:
+        raise InputError("--format onnx needs onnx: python -m pip install 'perfeds2[onnx]'.") from None
+    model: Any = make_model()
+    shapes = {name: each.shape for name, each in jax.eval_shape(model.init, jax.random.key(0)).items()}
+    if shapes != {name: np.shape(values) for name, values in params.items()}:
+        raise InputError(
+            "the weights are not those of the model that the run's settings name; was its file changed since?"
+        )
+    return to_onnx(model, params, about)

@@ -1,0 +1,130 @@
+"""Can a device be written in plain PyTorch, from the wire format alone?"""
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.deployment.credentials import make_credentials
+from perfeds2.deployment.mqtt.broker import running_broker
+from perfeds2.deployment.mqtt.serving import serve_run
+from perfeds2.deployment.mqtt.site import Site
+from perfeds2.deployment.setup import Setup
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.objectives import FedAvg, PerFed
+from perfeds2.runs.folder import open_folder
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_device.py"
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="needs PyTorch, which is not a dependency"
+)
+
+
+def test_the_example_imports_neither_jax_nor_perfeds2_and_fits_on_three_screens():
+    text = EXAMPLE.read_text(encoding="utf-8")
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(text))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported - set(sys.stdlib_module_names) == {"numpy", "paho", "safetensors", "torch"}
+    assert len(text.splitlines()) <= 150
+
+
+def load_example():
+    spec = importlib.util.spec_from_file_location("torch_device", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def as_tensors(params):
+    import torch  # type: ignore[import-not-found]  # not a dependency
+
+    return {key: torch.tensor(np.array(values)) for key, values in params.items()}
+
+
+def same(theirs, ours):
+    for key, values in ours.items():
+        np.testing.assert_allclose(theirs[key].numpy(), np.asarray(values), rtol=1e-4, atol=1e-6)
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch's own jvp uses
+def test_its_meta_gradient_is_ours():
+    example, model = load_example(), MLP((5, 4, 3))
+    params, random = model.init(jax.random.key(1)), np.random.default_rng(2)
+    x, y = random.normal(size=(3, 8, 5)).astype(np.float32), random.integers(0, 3, (3, 8))
+    batches = iter([tuple(as_tensors({"x": x[k], "y": y[k]}).values()) for k in range(3)])
+    theirs = example.perfed(as_tensors(params), lambda: next(batches), 0.4)
+    loss = partial(cross_entropy, model)
+    same(theirs, PerFed(alpha=0.4)(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y))))
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("algorithm", ["FedAvgS2", "PerFedS2"])
+def test_its_local_steps_are_ours(algorithm):
+    """On a single sample, so that all batches are the same."""
+    settings = {"algorithm": algorithm, "batch": 4, "local-steps": 2, "alpha": 0.3, "beta": 0.2}
+    example, model = load_example(), MLP((5, 4, 3))
+    params, x, y = model.init(jax.random.key(1)), np.ones((1, 5), np.float32), np.array([2])
+    data = {"train": tuple(as_tensors({"x": x, "y": y}).values())}
+    objective = PerFed(alpha=0.3) if algorithm == "PerFedS2" else FedAvg()
+    sample = (jnp.asarray(x)[None].repeat(3, 0), jnp.asarray(y)[None].repeat(3, 0))
+    loss = partial(cross_entropy, model)
+    first = objective(lambda w, xy: loss(w, *xy), params, params, sample)
+    moved = {name: values - 0.2 * first[name] for name, values in params.items()}
+    second = objective(lambda w, xy: loss(w, *xy), moved, moved, sample)
+    theirs = example.train(as_tensors(params), data, settings)
+    same(theirs, {name: first[name] + second[name] for name in first})
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["FedAvgS2", "PerFedS2"])
+def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
+    """Over TLS, with certificates, against our own server."""
+    from sklearn.datasets import load_digits
+
+    images = load_digits()
+    texts = {"devices": 3, "quorum": 2, "rounds": 60, "beta": 0.5, "algorithm": algorithm, "norm-factor": "off"}
+    setup, run = Setup.from_texts(texts), tmp_path / "run"
+    open_folder(run, setup.spec)
+    setup.write(run)
+    credentials = make_credentials(tmp_path / "credentials", 3, ["127.0.0.1"])
+    started = []
+    with running_broker(credentials, ("127.0.0.1", 0), tmp_path / "broker") as broker:
+        try:
+            for number in range(3):
+                mine = np.arange(len(images.target)) % 3 == number
+                data = tmp_path / f"{number}.npz"
+                np.savez(data, x=images.data[mine].astype(np.float32) / 16, y=images.target[mine])
+                where = ("--server", f"127.0.0.1:{broker.port}", "--credentials", credentials.folder, "--data", data)
+                started.append(subprocess.Popen([sys.executable, EXAMPLE, "--number", str(number), *where]))
+            serve_run(run, Site("127.0.0.1", broker.port, credentials))
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+    summary = json.loads((run / "summary.json").read_text())
+    assert [device["refused"] for device in summary["devices"]] == [0, 0, 0]
+    assert summary["algorithms"][0]["rounds"]["mean"] == 60
+    assert summary["algorithms"][0]["test_accuracy_personal"]["mean"] > 0.7  # chance is 0.1
