@@ -30,12 +30,12 @@ def evaluators():
     """ONNX's own slow twin of a runtime, and a runtime where there is one."""
     from onnx.reference import ReferenceEvaluator
 
-    yield lambda graph, x: ReferenceEvaluator(graph).run(None, {"x": x})[0]
+    yield lambda graph, x: np.asarray(ReferenceEvaluator(graph).run(None, {"x": x})[0])
     try:
         import onnxruntime  # type: ignore[import-not-found]  # not one of our own
     except ImportError:
         return
-    yield lambda graph, x: onnxruntime.InferenceSession(graph).run(None, {"x": x})[0]
+    yield lambda graph, x: np.asarray(onnxruntime.InferenceSession(graph).run(None, {"x": x})[0])
 
 
 def as_numpy(params):
@@ -72,10 +72,10 @@ def test_a_model_that_is_not_ours_or_has_an_unknown_activation_is_refused():
     from perfeds2.learning.models.onnx_graph import to_onnx
 
     class Mine:
-        def init(self, _):
+        def init(self, key):  # noqa: ARG002 (the interface)
             return {}
 
-        def __call__(self, _, x):
+        def __call__(self, params, x):  # noqa: ARG002 (the interface)
             return x
 
     with pytest.raises(InputError, match="this model is a Mine; --format safetensors takes any"):
