@@ -65,6 +65,7 @@ class Federation:
     length: float = field(init=False)  # ‖w_k‖
     recent: deque[ClosedRound] = field(init=False, default_factory=lambda: deque(maxlen=RECENT))
     _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
+    _tried: bool = False  # that it cannot close yet is known, and nothing has come or been given up since
     _handed: dict[int, list[int]] = field(
         init=False, default_factory=dict
     )  # version: whom it went to; while that matters
@@ -182,7 +183,7 @@ class Federation:
         device = self.crew[ue]
         device.job = None
         if job.kind == "train" and device.wanted:
-            device.version = IDLE
+            device.version, self._tried = IDLE, False  # nobody waits for it any more
 
     def _accept(self, reply: Reply, job: Request, time_s: float) -> None:
         device, wanted = self.crew[reply.ue], self.crew[reply.ue].wanted
@@ -193,7 +194,7 @@ class Federation:
             self._hear(seen)
         if wanted and job.kind == "train":
             self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
-            device.reply, device.held_arrived_s = reply, time_s
+            device.reply, device.held_arrived_s, self._tried = reply, time_s, False
             if self._is_fresh(reply.ue):
                 self._ready.add(reply.ue)
         elif job.kind == "train":
@@ -222,8 +223,9 @@ class Federation:
 
     def _close(self) -> bool:
         """Close the open round if the arrivals suffice."""
-        if len(self._ready) < self.protocol.quorum:
+        if len(self._ready) < self.protocol.quorum or self._tried:
             return False
+        self._tried = True
         ues = sorted(self._concerned())
         devices = [self.crew[ue] for ue in ues]
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
@@ -240,7 +242,7 @@ class Federation:
             device.wanted = device.job is None  # a running job cannot be called back
             self.crew.file(ues[place])
         self._handed.pop(self._given_up_next, None)
-        self.round, self.opened_s = theirs.round, theirs.opened_s
+        self.round, self.opened_s, self._tried = theirs.round, theirs.opened_s, False
         self._ready = {ue for ue in self._ready.difference(merged) if self._is_fresh(ue)}
         self.save(self)
         return True

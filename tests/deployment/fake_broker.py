@@ -1,6 +1,7 @@
 """A broker in memory, which delivers when it is told to, and can lose what it has taken: as a broker that dies does."""
 
 from collections import deque
+from typing import Any
 
 
 class FakeBroker:
@@ -53,7 +54,8 @@ class FakeLink:
 
     def __init__(self, broker):
         self.broker, self.is_up, self.topics, self.unsent = broker, False, set(), []
-        self.listener, self.will, self.connection = None, None, 0
+        self.listener: Any = None
+        self.will, self.connection = None, 0
 
     def hears(self, topic):
         return any(_matches(pattern, topic) for pattern in self.topics)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from slow_federation import SlowFederation
 from test_federation_by_machine import LEARNER, Net
@@ -25,7 +25,7 @@ EVENTS = st.lists(
     min_size=30,
     max_size=80,
 )
-PROTOCOLS = st.builds(Protocol, st.integers(1, 4), st.none() | st.integers(0, 3), st.sampled_from(["restart", "wait", "ignore"]))  # fmt: skip
+PROTOCOLS = st.builds(Protocol, st.integers(1, 3), st.none() | st.integers(0, 2), st.sampled_from(["restart", "wait", "ignore"]))  # fmt: skip
 
 
 class Stubborn(Net):
@@ -66,8 +66,8 @@ def play(kind, ues, protocol, events):
     return seen, server.record, net.sent, server.params["w"].tolist(), server
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 6), PROTOCOLS, EVENTS)
+@settings(max_examples=60, deadline=None, phases=[Phase.generate])  # long stories: shrinking one takes minutes
+@given(st.integers(2, 9), PROTOCOLS, EVENTS)
 def test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all(ues, protocol, events):
     protocol = replace(protocol, quorum=min(protocol.quorum, ues))
     seen, record, sent, weights, server = play(Federation, ues, protocol, events)

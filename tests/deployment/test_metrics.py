@@ -202,6 +202,7 @@ def test_it_answers_on_loopback_and_nowhere_else():
 
 def test_a_client_that_says_nothing_does_not_keep_others_waiting():
     with exposed(told()[0], free_port()) as address:
+        assert address is not None
         host, port = address.removeprefix("http://").split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(20)]
         assert ask(address, "/healthz")[0] == 200
@@ -282,3 +283,14 @@ def test_the_parts_of_an_event_have_names(tmp_path):
         {"kind": "set aside", "ue": 4},
     ]
     assert len((tmp_path / "events.log").read_text().splitlines()) == 6
+
+
+def test_what_others_sent_cannot_forge_a_line_or_steer_a_terminal(tmp_path):
+    folder = Folder(tmp_path)
+    folder.log_json()
+    folder.log("failed: UE 3 ticket 4: x\n2026-01-01T00:00:00+0000 finished\x1b[2J\u2028{}")
+    line = (tmp_path / "events.log").read_text(encoding="utf-8")
+    assert line.endswith("failed: UE 3 ticket 4: x\\n2026-01-01T00:00:00+0000 finished\\x1b[2J\\u2028{}\n")
+    assert len(line.splitlines()) == 1
+    (told_,) = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert (json.loads(told_)["ue"], b"\x1b" in told_) == (3, False)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from perfeds2.deployment.mqtt.device import Device, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.replay import replay
-from perfeds2.runs.folder import open_folder
+from perfeds2.runs.folder import Folder, open_folder
 
 
 @dataclass
@@ -22,8 +23,8 @@ class World:
     """A broker, a server and devices, in one thread, a step at a time."""
 
     setup: Setup
-    folder: object
-    broker: FakeBroker = field(default_factory=FakeBroker)
+    folder: Folder
+    broker: Any = field(default_factory=FakeBroker)
     worker: Worker = field(default_factory=lambda: Worker(lambda _: Owner()))
     devices: dict = field(default_factory=dict)
     log: list = field(default_factory=list)
@@ -173,7 +174,8 @@ def test_fifty_kills_of_devices_server_and_broker_lose_and_double_nothing(tmp_pa
                     made.step(jobs=chance.choice([0, 5]))
                 made.broker.live()
             elif what == "server":
-                made.transport.link.kill()
+                killed: Any = made.transport.link
+                killed.kill()
                 made.start_server()
             else:
                 number = chance.randrange(5)

@@ -2,6 +2,7 @@
 
 import json
 import queue
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ class Side:
         self.device.link.publish(topic, data)
         self.broker.pump()
 
-    def head(self, update=UPDATE, ticket=7, **changed):
+    def head(self, update: Any = UPDATE, ticket=7, **changed: Any):
         announced = {} if update is None else Parcel.of(update).announced
         said = {"run": "r", "version": 3, "compute_s": 0.1} | announced | changed
         self.say(wire.reply_topic(0, ticket, wire.HEAD), json.dumps(said).encode())
@@ -65,7 +66,7 @@ class Side:
         for number, chunk in enumerate(Parcel.of(update).chunks):
             self.say(wire.reply_topic(0, ticket, number), chunk)
 
-    def replies(self):
+    def replies(self) -> Any:
         return self.transport.poll(0.0)
 
 
@@ -156,7 +157,8 @@ def test_what_has_another_checksum_or_is_no_arrays_is_refused():
     rubbish = Parcel(
         b"\x40" + b"\0" * 7 + b'{"w":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}' + b"    "
     )
-    side.head(**rubbish.announced)
+    said: Any = rubbish.announced
+    side.head(**said)
     side.say(wire.reply_topic(0, 7, 0), rubbish.data)
     assert "not safetensors" in side.replies()[0].error
 
@@ -283,7 +285,7 @@ class DeviceSide:
         self.tell(wire.job_topic(1), json.dumps(said).encode())
         return [each for each in self.server.got if "/reply/" in each[0]]
 
-    def here(self):
+    def here(self) -> Any:
         return Here.model_validate_json([data for topic, data in self.server.got if "/here/" in topic][-1])
 
 

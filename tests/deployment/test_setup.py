@@ -111,6 +111,7 @@ def test_a_federation_of_the_version_before_is_read():
         ({"devices": 4, "quorum": 9}, "--quorum must be from 1 to the number of UEs, 4"),
         ({"devices": "many"}, "must be a whole number, got 'many'"),
         ({"norm-bound": -1}, "--norm-bound must be greater than 0, got -1."),
+        ({"norm-factor": "0.5"}, "--norm-factor '0.5' would refuse what is usual; expected at least 1, or off."),
         ({"set-aside-after": 0}, "--set-aside-after must be at least 1, got 0."),
         ({"gather-s": "long"}, "--gather-s must be a finite number, got 'long'."),
         ({"slow": "5"}, "--slow '5' names no device and its seconds; expected DEVICE=SECONDS, such as 5=20."),

@@ -104,7 +104,7 @@ def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
     """Over TLS, with certificates, against our own server."""
     from sklearn.datasets import load_digits
 
-    images = load_digits()
+    pixels, labels = load_digits(return_X_y=True)
     texts = {"devices": 3, "quorum": 2, "rounds": 60, "beta": 0.5, "algorithm": algorithm, "norm-factor": "off"}
     setup, run = Setup.from_texts(texts), tmp_path / "run"
     open_folder(run, setup.spec)
@@ -114,9 +114,9 @@ def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
     with running_broker(credentials, ("127.0.0.1", 0), tmp_path / "broker") as broker:
         try:
             for number in range(3):
-                mine = np.arange(len(images.target)) % 3 == number
+                mine = np.arange(len(labels)) % 3 == number
                 data = tmp_path / f"{number}.npz"
-                np.savez(data, x=images.data[mine].astype(np.float32) / 16, y=images.target[mine])
+                np.savez(data, x=pixels[mine].astype(np.float32) / 16, y=labels[mine])
                 where = ("--server", f"127.0.0.1:{broker.port}", "--credentials", credentials.folder, "--data", data)
                 started.append(subprocess.Popen([sys.executable, EXAMPLE, "--number", str(number), *where]))
             serve_run(run, Site("127.0.0.1", broker.port, credentials))

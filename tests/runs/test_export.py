@@ -1,5 +1,8 @@
 """Do exported weights compute what ours do, in a program that knows nothing of us?"""
 
+from contextlib import suppress
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,12 +33,12 @@ def evaluators():
     """ONNX's own slow twin of a runtime, and a runtime where there is one."""
     from onnx.reference import ReferenceEvaluator
 
-    yield lambda graph, x: ReferenceEvaluator(graph).run(None, {"x": x})[0]
-    try:
+    makers: list[Any] = [ReferenceEvaluator]
+    with suppress(ImportError):
         import onnxruntime  # type: ignore[import-not-found]  # not one of our own
-    except ImportError:
-        return
-    yield lambda graph, x: onnxruntime.InferenceSession(graph).run(None, {"x": x})[0]
+
+        makers.append(onnxruntime.InferenceSession)
+    return [lambda graph, x, make=make: make(graph).run(None, {"x": x})[0] for make in makers]
 
 
 def as_numpy(params):
@@ -72,10 +75,10 @@ def test_a_model_that_is_not_ours_or_has_an_unknown_activation_is_refused():
     from perfeds2.learning.models.onnx_graph import to_onnx
 
     class Mine:
-        def init(self, _):
+        def init(self, key):  # noqa: ARG002 (the interface)
             return {}
 
-        def __call__(self, _, x):
+        def __call__(self, params, x):  # noqa: ARG002 (the interface)
             return x
 
     with pytest.raises(InputError, match="this model is a Mine; --format safetensors takes any"):

@@ -1,0 +1,172 @@
+"""What can a device do to a federation by what it sends? One whose certificate is in order, and whose updates are well-formed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_federation_by_hand import federation, ones, play
+
+from perfeds2.deployment.device import answer, compute_update
+from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.norms import LARGEST, VOTES, Norms, norm_of
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.validate import in_words, wrong_metrics
+from perfeds2.learning.metrics import METRICS
+from perfeds2.timeline.rounds import Protocol
+
+GOOD = dict(zip(METRICS, (2.0, 1.0, 0.5, 0.75), strict=True))
+
+
+def sends(number, among=lambda _: True):
+    """Everybody sends ones, but the chosen jobs are answered with this number everywhere."""
+
+    def answered(job, params):
+        update = {"w": np.full(2, number, np.float32)}
+        return replace(ones(job, params), update=update) if among(job) else ones(job, params)
+
+    return answered
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.0], ids=["usual", "off"])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_one_finite_update_of_3e38_is_never_merged(factor, first):
+    attack = lambda job: job.ue == 0 and (first or job.version > 3)  # noqa: E731
+    net = InProcess(sends(3e38, attack), lambda job: 0.5 if job.ue == 0 else 1.0 + job.ue / 10, 4)
+    server = federation(net, Protocol(2), 4, norm_factor=factor)
+    play(server, 20)
+    assert server.round == 20
+    assert np.abs(server.params["w"]).max() < 20
+    assert server.devices[0].refused >= 3
+    assert server.devices[0].set_aside
+
+
+def test_who_comes_first_moves_the_model_by_no_more_than_its_own_length():
+    log, largest = [], 1.0 / 0.5 / np.sqrt(2)  # the model is shorter than 1, which counts as 1; β is 0.5
+    for size, rounds in ((0.99 * largest, 1), (1.01 * largest, 0)):
+        server = federation(InProcess(sends(size), lambda _: 1.0, 1), Protocol(1), 1, log=log.append)
+        play(server, 1, steps=1)
+        assert server.round == rounds
+    assert "above the bound 2" in log[-1]
+
+
+def test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out():
+    norms = Norms(10, [(ue, 1.0) for ue in range(10)])
+    for size in (2.0, 8.0, 64.0, 512.0):
+        norms.add(3, size)
+    assert norms.median == 1.0
+    assert norms.bound(10.0, 0.0, 1.0) == 10.0
+    tiny = Norms(10, [(ue, 1e-12) for ue in range(10)])
+    assert tiny.bound(10.0, 50.0, 0.1) == pytest.approx(10 * 50 / 0.1 / 50)
+    assert Norms(10).bound(10.0, 50.0, 0.1) == pytest.approx(50 / 0.1)  # while nobody has voted
+    assert Norms(10, [(ue, 1e30) for ue in range(10)]).bound(10.0, 1.0, 1.0) == LARGEST
+
+
+def test_so_many_votes_count_and_the_oldest_go_first():
+    norms = Norms(10**4, [(ue, float(ue)) for ue in range(1, 3 * VOTES)])
+    assert list(norms.votes) == list(range(2 * VOTES, 3 * VOTES))
+    assert norms.median == np.median(list(norms.votes.values()))
+    assert Norms(10**4, norms.votes.items()).median == norms.median
+    assert Norms(6, [(0, 1.0), (1, 1.0)]).median is None
+    norms.add(5, 0.0)
+    assert 5 not in norms.votes
+
+
+def test_a_norm_that_overflows_is_infinite_and_refused():
+    assert norm_of({"w": np.full(3, 1e300)}) == np.inf
+    assert norm_of({"w": np.full(4, 3e38, np.float32)}) == pytest.approx(6e38, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["PerFedS2", "PerFed-SYN", "PerFed-ASY", "FedAvgS2", "FedAvg-SYN", "FedAvg-ASY"])
+def test_honest_devices_are_never_refused(name):
+    """The digits, two labels a device: the norms of PerFedS2 spread over more than ten times their median here."""
+    rounds = 20 if "SYN" in name else 150
+    told = {"devices": 10, "quorum": 4, "algorithm": name, "rounds": rounds, "labels-per-ue": 2, "max-staleness": 8}
+    setup = Setup.from_texts(told)
+    task, rng = setup.task(0), np.random.default_rng(0)
+    pace_s = rng.uniform(1, 4, 10)
+
+    def honest(job, params):
+        return Reply(job.ue, job.ticket, job.version, compute_update(setup, task, params, job.ue, job.version))
+
+    net = InProcess(honest, lambda job: float(pace_s[job.ue] * rng.uniform(0.8, 1.2)), 10)
+    algorithm = setup.algorithm
+    server = Federation(algorithm.protocol, algorithm.learner, dict(setup.first_params()), net, 10, rounds, setup.own)
+    while server.round < rounds:
+        server.step(1.0)
+    assert [device.refused for device in server.devices] == [0] * 10
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"test_accuracy": 1.5}, "expected from 0 to 1"),
+        ({"test_accuracy_personal": -0.1}, "expected from 0 to 1"),
+        ({"test_accuracy": np.nan}, "expected from 0 to 1"),
+        ({"test_accuracy": np.inf, "train_loss": np.inf}, "expected from 0 to 1"),
+        ({"test_accuracy_personal": np.nan, "train_loss": np.nan}, "expected from 0 to 1"),  # the other's loss
+        ({"train_loss": -1.0}, "at least 0"),
+        ({"train_loss": -np.inf}, "at least 0"),
+        ({"train_loss": True}, "reports train_loss = True"),
+        ({"gold": 1.0}, "reports gold"),
+        ({}, None),
+        ({"train_loss": np.nan, "test_accuracy": np.nan}, None),  # a model that has diverged
+        ({"train_loss_personal": np.inf, "test_accuracy_personal": np.nan}, None),
+    ],
+)
+def test_metrics_are_what_a_model_can_have(change, why):
+    said = wrong_metrics(GOOD | change)
+    assert said is None if why is None else why in (said or "")
+
+
+def test_nobody_computes_longer_than_the_job_was_out():
+    for compute_s, refused in ((2.0, 0), (2.5, 1), (np.nan, 1), (-1.0, 1), (np.inf, 1)):
+        net = InProcess(ones, lambda _: 9.0, 1)
+        server = federation(net, Protocol(1), 1)
+        server.rounds = 5
+        server.step(0.0)
+        net.deliver(replace(ones(net.sent[0], None), compute_s=compute_s), 1.0)
+        server.step(1.0)  # one second, and the clocks' second
+        assert server.devices[0].refused == refused, compute_s
+
+
+def test_what_a_device_says_stays_on_one_line_of_the_log():
+    log = []
+    lines = "x\n2026-01-01 round 9 closed\x1b[2J" + "y" * 10**4
+    changes = [{"metrics": {lines: 1.0}}, {"error": lines}, {"update": {lines: np.ones(2, np.float32)}}]
+    for change in changes:
+        net = InProcess(lambda job, params, change=change: replace(ones(job, params), **change), lambda _: 1.0, 1)
+        play(federation(net, Protocol(1), 1, log=log.append), 1, steps=2)
+    assert len(log) >= len(changes)
+    for line in log:
+        assert line.isprintable()
+        assert len(line) < 400
+    assert in_words("ab\n") == "ab "
+
+
+def test_a_flood_of_replies_nobody_asked_for_is_counted_and_does_not_flood_the_log():
+    log = []
+    net = InProcess(ones, lambda _: 1.0, 2)
+    server = federation(net, Protocol(1), 2, log=log.append)
+    for number in range(5000):
+        server.take(Reply(1, 10**6 + number, 0))
+    assert server.devices[1].refused == 5000
+    assert len(log) < 40
+    server.take(Reply(-1, 0, 0))  # nor is there anybody with this number
+    server.take(Reply(2, 0, 0))
+    play(server, 3)
+    assert server.round == 3
+
+
+def test_an_answer_of_a_real_device_passes():
+    setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 2})
+    task = setup.task(0)
+    net = InProcess(lambda job, params: answer(setup, task, job, params), lambda _: 5.0, 2)
+    algorithm = setup.algorithm
+    server = Federation(algorithm.protocol, algorithm.learner, dict(setup.first_params()), net, 2, 2, setup.own)
+    while server.round < 2:
+        server.step(5.0)
+    assert [device.refused for device in server.devices] == [0, 0]
+    assert 0 <= (server.accuracy or -1) <= 1
+    assert server.status("training").recent[-1].accuracy == server.recent[-1].accuracy is not None

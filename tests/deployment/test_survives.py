@@ -1,0 +1,202 @@
+"""What survives the death of a server, and what does it do when too few devices are left?"""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_federation_by_hand import SETUP, federation, honest, ones, play
+
+from perfeds2.deployment import serve as serving
+from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.claim import starting
+from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.serve import serve
+from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
+from perfeds2.deployment.transport import Reply
+from perfeds2.errors import InputError
+from perfeds2.report.terminal import console
+from perfeds2.runs.folder import Folder, alone
+from perfeds2.timeline.rounds import Protocol
+
+
+def fails(ues):
+    """Some devices always crash, the others are as they should be."""
+    return lambda job, params: Reply(job.ue, job.ticket, job.version, error="crashed") if job.ue in ues else ones(job, params)  # fmt: skip
+
+
+def facts(server):
+    """Everything that a resume must bring back."""
+    devices = [(d.merged_in, d.merges, d.held, d.refused, d.set_aside_s) for d in server.devices]
+    votes = list(server.norms.votes.items())
+    return server.round, server.opened_s, server.params["w"].tobytes(), server.record, devices, votes
+
+
+def saved_federation(tmp_path, rounds=6, answer=None):
+    """Plays rounds with a checkpoint each; returns the folder, the server and copies of its files after each save."""
+    folder, copies = Folder(tmp_path / "run"), []
+    folder.parts.mkdir(parents=True)
+    net = InProcess(answer or fails({3}), lambda job: 1.0 + job.ue, 4)
+    server, checkpoints = federation(net, Protocol(2), 4), Checkpoints(folder)
+
+    def save(state):
+        checkpoints.save(state, 7.0)
+        files = {path.name: path.read_bytes() for path in folder.parts.iterdir()}
+        copies.append((files, json.dumps(facts(state)[3].since({})), facts(state)[:3], facts(state)[4:]))
+
+    server.save = save
+    play(server, rounds)
+    return folder, copies
+
+
+def loaded(folder):
+    server = federation(InProcess(ones, lambda _: 1.0, 4), Protocol(2), 4)
+    assert Checkpoints(folder).load(server) == 7.0
+    return server
+
+
+def test_a_server_killed_at_any_byte_of_a_save_goes_on_from_the_save_before(tmp_path):
+    folder, copies = saved_federation(tmp_path)
+    (before, record, state, rest), (after, *_) = copies[-2:]
+    old, new = before["federation.jsonl"], after["federation.jsonl"]
+    assert new.startswith(old)
+    assert len(new) > len(old)
+    for cut in range(len(old), len(new) + 1):  # the line is being written; the model is still the old one
+        (folder.parts / "federation.safetensors").write_bytes(before["federation.safetensors"])
+        (folder.parts / "federation.jsonl").write_bytes(new[:cut])
+        server = loaded(folder)
+        assert json.dumps(server.record.since({})) == record, cut
+        assert facts(server)[:3] == state
+        assert facts(server)[4:] == rest
+    assert loaded(folder).round == server.round  # what the resume itself wrote is in order too
+
+
+def test_a_journal_that_was_changed_or_cut_is_said_to_be_corrupt(tmp_path):
+    folder, copies = saved_federation(tmp_path)
+    text = copies[-1][0]["federation.jsonl"]
+    for wrong in (text[:-1], text[:10] + b"7" + text[11:], b""):
+        (folder.parts / "federation.jsonl").write_bytes(wrong)
+        with pytest.raises(InputError, match=r"federation\.jsonl is corrupt"):
+            loaded(folder)
+    (folder.parts / "federation.jsonl").unlink()
+    with pytest.raises(InputError, match="corrupt"):
+        loaded(folder)
+
+
+def test_a_save_writes_what_is_new_and_no_more(tmp_path):
+    _, copies = saved_federation(tmp_path, rounds=60, answer=ones)
+    lengths = np.diff([len(files["federation.jsonl"]) for files, *_ in copies])
+    sizes = [len(files["federation.safetensors"]) for files, *_ in copies]
+    assert lengths[-20:].max() < 1.5 * lengths[5:25].max()
+    assert max(sizes[-20:]) - max(sizes[5:25]) < 50  # longer numbers
+
+
+def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since(tmp_path):
+    folder, copies = saved_federation(tmp_path, rounds=1, answer=fails({1, 2, 3}))
+    server = loaded(folder)
+    assert [device.set_aside for device in server.devices] == [False, True, True, True]
+    assert server.crew.states["set aside"].keys() == {1, 2, 3}
+    play(server, 2, steps=3)
+    assert not [job for job in server.transport.sent if job.ue]
+    assert copies
+
+
+def test_who_was_set_aside_gets_one_more_chance_after_a_while():
+    log = []
+    net = InProcess(fails({0}), lambda _: 1.0, 2)
+    server = federation(net, Protocol(1), 2, log=log.append, readmit_s=10.0)
+    play(server, 30)
+    said = [line.split(":")[0] for line in log if "UE 0" in line]
+    assert said == [
+        *["failed"] * 3,
+        "set aside",
+        "readmitted",
+        "failed",
+        "set aside",
+        "readmitted",
+        "failed",
+        "set aside",
+    ]
+    assert sum(job.ue == 0 for job in net.sent) == 5
+    never = InProcess(fails({0}), lambda _: 1.0, 2)
+    play(federation(never, Protocol(1), 2, readmit_s=0.0), 30)
+    assert sum(job.ue == 0 for job in never.sent) == 3
+
+
+def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
+    log = []
+    net = InProcess(fails({0}), lambda _: 1.0, 3)
+    server = federation(net, Protocol(2), 3, log=log.append, wait_s=20.0, readmit_s=0.0)
+    net.present.discard(1)
+    server.rounds = 5
+    for _ in range(4):
+        server.step(1.0)
+    said = "1 of 3 devices can be used and a round needs 2: 1 away, 1 set aside"
+    assert [line for line in log if "warning" in line] == [f"warning: {said}"]
+    assert server.status("training").warning == said
+    assert f"warning: {said}" in list(NewLines()(server.status("training")))
+    net.present.add(1)
+    server.step(1.0)
+    assert server.status("training").warning is None
+    assert "enough devices again: 2 of 3" in log
+    net.present.discard(1)
+    with pytest.raises(InputError, match=r"after 20 s \(--wait-s\) still only 1 of 3 .* 1 away, 1 set aside"):
+        play(server, 5)
+
+
+def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(tmp_path):
+    out, setup = tmp_path / "run", replace(SETUP, own=SETUP.own.model_copy(update={"wait_s": 5.0, "gather_s": 0.0}))
+
+    class Leaving(InProcess):
+        def dispatch(self, request, params):
+            if request.version == 3:
+                for ue in range(1, 4):
+                    self.present.discard(ue)
+            return super().dispatch(request, params)
+
+    with pytest.raises(InputError, match="still only 1 of 4 devices"):
+        serve(setup, Leaving(honest, lambda job: 1.0 + job.ue, 4), out)
+    status = read_status(out)
+    assert status is not None
+    assert (status.phase, status.round) == (STOPPED, 3)
+    assert "still only 1 of 4" in (status.warning or "")
+    assert "stopped: after 5 s" in (out / "events.log").read_text()
+    assert serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out).finished
+    nobody = InProcess(honest, lambda _: 1.0, 0)
+    with pytest.raises(InputError, match="0 of 4 devices came within"):
+        serve(setup, nobody, tmp_path / "nobody")
+
+
+def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "CLAIM_WITHIN_S", 0.2)
+    out = tmp_path / "run"
+    with starting(out, SETUP) as folder:
+        assert not folder.finished
+        (out / "run.json").write_text('{"run-id": "the first"}')
+        before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+        with pytest.raises(InputError, match="a federation runs there: follow it with perfeds2 federate watch"):
+            starting(out, SETUP).__enter__()
+        with alone(out):  # its server
+            with pytest.raises(InputError, match="another process is writing"):
+                serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out, "the second")
+            with pytest.raises(InputError, match="a federation runs there"):
+                starting(out, SETUP).__enter__()
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    shutil.rmtree(out)
+
+
+def test_the_table_shows_counts_accuracies_and_warnings():
+    net = InProcess(ones, lambda job: 1.0 + job.ue, 200)
+    server = federation(net, Protocol(150, 4, "wait"), 200)
+    play(server, 1, steps=300)
+    server.warning = "look here"
+    shown = console()
+    shown.width = 150
+    with shown.capture() as captured:
+        shown.print(draw(server.status("training")))
+    text = captured.get()
+    assert "200 devices:" in text
+    assert "warning: look here" in text
+    assert "and 138 more" in text
+    assert text.count("\n") < 40
