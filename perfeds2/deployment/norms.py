@@ -16,7 +16,7 @@ from perfeds2.deployment.transport import Arrays
 
 VOTES = 200  # of the devices heard of last
 STANDS_IN = 1 / 10  # of the model's length: a norm that is taken as usual while too few have voted
-HARMLESS = 1 / 50  # of the model's length: a norm that is usual whatever the votes say
+HARMLESS = 1 / 20  # of the model's length: a norm that is usual whatever the votes say
 LARGEST = 1e18  # its square still fits into a float32
 
 
