@@ -151,6 +151,12 @@ class Client:
             if not self.listen(ends_s - time.monotonic()):
                 raise ConnectionError("the broker hung up")
 
+    def listen_until(self, what, timeout_s: float = 5.0) -> None:
+        ends_s = time.monotonic() + timeout_s
+        while not what():
+            assert time.monotonic() < ends_s, f"never came true; heard {self.topics()}"
+            assert self.listen(ends_s - time.monotonic()), "the broker hung up"
+
     def topics(self) -> list[str]:
         return [each.topic for each in self.heard]
 
