@@ -132,8 +132,8 @@ MUTATIONS = [
         "learning/train_many.py",
         "learning/test_gradients.py",
         (
-            "learner.optimiser, learner.clip is None)",
-            "learner.optimiser)",
+            "learner.local_steps, learner.clip is None)",
+            "learner.local_steps)",
             "test_trainings_with_other_numbers_go_together_and_get_their_own",
         ),
     ),
@@ -150,8 +150,8 @@ MUTATIONS = [
         "learning/train_many.py",
         "learning/test_train_many.py",
         (
-            "look_at_ues(params, known.data, known.alpha,",
-            "look_at_ues(params, known.data, known.beta,",
+            "params, whole.data, whole.alpha, memory",
+            "params, whole.data, whole.beta, memory",
             "test_each_is_evaluated_with_its_own_alpha",
         ),
     ),
@@ -162,13 +162,13 @@ MUTATIONS = [
         ('mode == "ASY" and together', "together", "test_only_asy_does_not_finish_together"),
         ('mode == "ASY" and together', 'mode == "ASY"', "test_only_asy_does_not_finish_together"),
         (
-            "learning.batch, learning.local_steps, alpha",
-            "learning.batch, 1, alpha",
+            "learning.batch, learning.local_steps)",
+            "learning.batch, 1)",
             "test_every_learning_setting_reaches_the_learner",
         ),
         (
-            '{objective}", known)',
-            '{objective}", known | {"hessian": "exact"})',
+            '{what.objective}", known)',
+            '{what.objective}", known | {"hessian": "exact"})',
             "test_every_learning_setting_reaches_the_learner",
         ),
         (

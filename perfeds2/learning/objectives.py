@@ -52,7 +52,7 @@ class Annealed(Objective, typing.Protocol):
     def at(self, version: Int[Array, ""]) -> Objective: ...
 
 
-def passes(objective: Objective) -> int:
+def passes(objective: Any) -> int:
     """How many batches of computing time one step costs."""
     return getattr(objective, "passes", objective.batches)
 

@@ -17,6 +17,7 @@ from perfeds2.spec.names import Kind, Named
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
+    MERGE,
     MODEL,
     POLICY,
     SCHEDULE,
@@ -29,6 +30,7 @@ from perfeds2.spec.values import (
     Large,
     Length,
     List,
+    MergeName,
     Metres,
     ModelName,
     NotNegative,
@@ -45,11 +47,9 @@ from perfeds2.spec.values import (
     read_seeds,
     read_shares,
     within,
+    write_each,
     write_shares,
 )
-
-MODES = ("SYN", "S2", "ASY")
-
 
 # ---- the settings
 
@@ -123,6 +123,11 @@ class LearningSpec(Section, title="Learning"):
     clip: Length | None = setting(None, "NORM", "The largest norm of an upload: a longer one is shortened.")
     inner_clip: Length | None = setting(None, "NORM", "The largest norm of PerFed's inner gradient, differentiated through.")  # fmt: skip
     moreau: Length | None = setting(None, "LAMBDA", "How strongly Moreau's personal model is held near the global one.", shown="15")  # fmt: skip
+    merge: MergeName | None = setting(None, "NAME", "How uploads become a model: {names}, or your own.", shown="the algorithm's own, mean for most", kind=MERGE)  # fmt: skip
+    server_step: Length | None = setting(None, "STEP", "Server's step of the methods that have one beside β.", shown="the method's own")  # fmt: skip
+    discount: Literal["poly", "hinge", "constant"] | None = setting(None, "RULE", "How FedBuff and FedAsync trust a stale upload.", shown="poly")  # fmt: skip
+    mixing: Length | None = setting(None, "SHARE", "How much of the model FedAsync takes from a fresh upload.", shown="0.6")  # fmt: skip
+    pull: StepSize | None = setting(None, "LAMBDA", "How strongly Ditto's own models are held near the global one.", shown="1")  # fmt: skip
 
 
 class RunSpec(Section, title="Run"):
@@ -145,7 +150,9 @@ class Spec(Section):
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
     run: RunSpec = Field(default_factory=RunSpec)
-    each: dict[str, dict[str, Any]] = Field(default_factory=dict)  # learning settings that one algorithm has otherwise
+    each: Annotated[dict[str, dict[str, Any]], PlainSerializer(write_each)] = Field(
+        default_factory=dict
+    )  # learning settings that one algorithm has otherwise
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
 
     @property
@@ -166,7 +173,9 @@ class Spec(Section):
             shares,
             self.protocol.bandwidth,
         )
-        return [one for one in (*every, *(self.run.algorithms or ())) if one is not None and one.source]
+        merges = (self.learning.merge, *(own.get("merge") for own in self.each.values()))
+        named = (one for one in (*every, *merges, *(self.run.algorithms or ())) if isinstance(one, Named))
+        return [one for one in named if one.source]
 
     @property
     def unwritten(self) -> list[str]:

@@ -18,6 +18,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.merges import Optax
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
@@ -231,7 +232,7 @@ def test_a_device_that_went_away_did_not_fail():
 
 def test_an_optimiser_stands_in_for_the_plain_step():
     adam = optax.adam(0.1)
-    learner = Learner(FedAvg(), optimiser=adam)
+    learner = Learner(FedAvg(), merge=Optax(adam))
     params = {"w": np.zeros(2, np.float32)}
     model, state = merged(params, [{"w": np.ones(2, np.float32)}], learner, adam.init(params))
     assert np.allclose(model["w"], -0.1, atol=1e-6)

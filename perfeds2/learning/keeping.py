@@ -1,0 +1,185 @@
+"""What does a UE compute that keeps something from one job to the next?
+
+Such an objective does a whole job at once: from the model it was handed, what it kept of its last job and its batches it
+makes the upload, and what it keeps now. That is written down when the upload is merged, so a job that was lost leaves no
+trace. On the device it is one row per UE.
+"""
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from perfeds2.learning.models.model import Params
+from perfeds2.learning.objectives import MOREAU, Loss
+
+Gradient = Callable[[Params, Any], Params]  # at a model, on one step's batches
+
+
+@typing.runtime_checkable
+class Keeping(typing.Protocol):
+    """What a UE with a memory computes. Implement these and pass your own."""
+
+    @property
+    def batches(self) -> int:
+        """How many independent batches one step takes."""
+        ...
+
+    def first(self, params: Params) -> Any:
+        """What a UE has before its first job, as arrays; ``params`` is w_0."""
+        ...
+
+    def job(
+        self, loss: Loss, start: Params, told: Any, kept: Any, batches: Any, beta: Float[Array, ""]
+    ) -> tuple[Params, Any]:
+        """The upload (the sum of the steps' gradients), and what the UE keeps.
+
+        ``batches`` has one row for each local step, of ``batches`` batches each; ``told`` is what the merge sent along.
+        """
+        ...
+
+
+@typing.runtime_checkable
+class Personal(Keeping, typing.Protocol):
+    """One that keeps a model of its own: evaluations look at that, in the place of the model after one personal step."""
+
+    @staticmethod
+    def personal(params: Params, kept: Any) -> Params:
+        """A UE's own model, from the newest one and what it keeps. It knows no numbers of the objective."""
+        ...
+
+
+def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
+    """Local steps: where they end, and the sum of their gradients."""
+
+    def step(carry: tuple[Params, Params], own: Any) -> tuple[tuple[Params, Params], None]:
+        w, total = carry
+        g = gradient(w, own)
+        return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g)), None
+
+    return jax.lax.scan(step, (start, jax.tree.map(jnp.zeros_like, start)), batches)[0]
+
+
+def _batch(batches: Any, number: int) -> Any:
+    return jax.tree.map(lambda b: b[number], batches)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclass(frozen=True)
+class Scaffold:
+    """SCAFFOLD, Karimireddy et al. 2020, algorithm 1: steps along g − c_i + c, then c_i ← c_i − c + Δ_i/(steps·β) (option II)."""
+
+    @property
+    def batches(self) -> int:
+        return 1
+
+    def first(self, params: Params) -> Params:
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def job(
+        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Any, beta: Float[Array, ""]
+    ) -> tuple[Params, Params]:
+        def corrected(w: Params, own: Any) -> Params:
+            return jax.tree.map(lambda g, mine, c: g - mine + c, jax.grad(loss)(w, _batch(own, 0)), kept, told)
+
+        _, total = descend(corrected, start, batches, beta)
+        steps = jax.tree.leaves(batches)[0].shape[0]
+        return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, told, total)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["personal_steps"])
+@dataclass(frozen=True)
+class PFedMe:
+    """pFedMe, Dinh et al. 2020, algorithm 1: in each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
+
+    θ comes from w by K gradient steps of length α/(1 + αλ) on the step's batch. The UE keeps its last θ: its own model.
+    """
+
+    alpha: float | Array = 0.03
+    moreau: float | Array = MOREAU  # λ
+    personal_steps: int = 5  # K
+
+    @property
+    def batches(self) -> int:
+        return 1
+
+    @property
+    def passes(self) -> int:
+        return self.personal_steps
+
+    def first(self, params: Params) -> Params:
+        return params
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: Params,
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, Params]:
+        size = self.alpha / (1 + self.alpha * self.moreau)
+
+        def step(carry: tuple[Params, Params, Params], own: Any) -> tuple[tuple[Params, Params, Params], None]:
+            w, total, _ = carry
+
+            def towards(_: Array, theta: Params) -> Params:
+                gradient = jax.grad(loss)(theta, _batch(own, 0))
+                return jax.tree.map(lambda t, g, v: t - size * (g + self.moreau * (t - v)), theta, gradient, w)
+
+            theta = jax.lax.fori_loop(0, self.personal_steps, towards, w)
+            g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
+            return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g), theta), None
+
+        nothing = jax.tree.map(jnp.zeros_like, start)
+        (_, total, theta), _ = jax.lax.scan(step, (start, nothing, kept), batches)
+        return total, theta
+
+    @staticmethod
+    def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
+        return kept
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["pull"], meta_fields=[])
+@dataclass(frozen=True)
+class Ditto:
+    """Ditto, Li et al. 2021, algorithm 1: beside FedAvg's steps, as many of v_i −= β(∇f_i(v_i) + λ(v_i − w)) on own batches.
+
+    w is the model the UE was handed, v_i is what it keeps: its own model.
+    """
+
+    pull: float | Array = 1.0  # λ
+
+    @property
+    def batches(self) -> int:
+        return 2
+
+    def first(self, params: Params) -> Params:
+        return params
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: Params,
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, Params]:
+        def held(v: Params, own: Any) -> Params:
+            gradient = jax.grad(loss)(v, _batch(own, 1))
+            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), gradient, v, start)
+
+        _, total = descend(lambda w, own: jax.grad(loss)(w, _batch(own, 0)), start, batches, beta)
+        own_model, _ = descend(held, kept, batches, beta)
+        return total, own_model
+
+    @staticmethod
+    def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
+        return kept
