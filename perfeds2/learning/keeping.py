@@ -183,3 +183,94 @@ class Ditto:
     @staticmethod
     def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
         return kept
+
+
+HEAD = "dense"  # our models' last layer is the last of this name
+
+
+def head_of(params: Params) -> Params:
+    """The arrays of the last layer: what a UE has for itself where the other layers are everybody's."""
+    layers = sorted({name.partition(".")[0] for name in params if name.startswith(HEAD)})
+    if not layers:
+        raise ValueError(
+            f"the model has no layer {HEAD}…, so it has no head that a UE could keep; name its last one so."
+        )
+    return {name: w for name, w in params.items() if name.partition(".")[0] == layers[-1]}
+
+
+def with_head(params: Params, kept: Params) -> Params:
+    """Everybody's layers below a UE's own head."""
+    return params | kept
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclass(frozen=True)
+class FedPer:
+    """FedPer, Arivazhagan et al. 2019, algorithms 1 and 2: steps on all layers together; the last stays at the UE."""
+
+    @property
+    def batches(self) -> int:
+        return 1
+
+    def first(self, params: Params) -> Params:
+        return head_of(params)
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: Params,
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, Params]:
+        end, total = descend(lambda w, own: jax.grad(loss)(w, _batch(own, 0)), with_head(start, kept), batches, beta)
+        return _without(total, kept), {name: end[name] for name in kept}
+
+    personal = staticmethod(with_head)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["head_steps"])
+@dataclass(frozen=True)
+class FedRep:
+    """FedRep, Collins et al. 2021, algorithm 1: first the UE's own head, then the layers below it.
+
+    The head takes τ steps for every local step of the others: as in the experiments, ten epochs to one.
+    """
+
+    head_steps: int = 10  # τ
+
+    @property
+    def batches(self) -> int:
+        """One for a step of the layers below, and the head's."""
+        return 1 + self.head_steps
+
+    def first(self, params: Params) -> Params:
+        return head_of(params)
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: Params,
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, Params]:
+        def of_head(head: Params, batch: Any) -> Params:
+            return jax.grad(lambda own: loss(with_head(start, own), batch))(head)
+
+        def of_body(w: Params, own: Any) -> Params:
+            return _without(jax.grad(loss)(w, _batch(own, 0)), kept)
+
+        for_head = jax.tree.map(lambda b: b[:, 1:].reshape(-1, *b.shape[2:]), batches)
+        head, _ = descend(of_head, kept, for_head, beta)
+        _, total = descend(of_body, with_head(start, head), batches, beta)
+        return total, head
+
+    personal = staticmethod(with_head)
+
+
+def _without(gradient: Params, head: Params) -> Params:
+    """Nothing of the head is uploaded."""
+    return {name: jnp.zeros_like(g) if name in head else g for name, g in gradient.items()}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from perfeds2.learning.keeping import Ditto, Keeping, PFedMe, Scaffold
+from perfeds2.learning.keeping import Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
 from perfeds2.learning.merges import CA2FL, FADAS, FedAsync, FedOpt, Mean, Merge, OfMean, Stale, WithControl
 from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Objective
 
@@ -40,6 +40,8 @@ METHODS = {
     "SCAFFOLD": Combination(Scaffold, "S2", WithControl),
     "pFedMe": Combination(PFedMe, "S2"),
     "Ditto": Combination(Ditto, "S2"),
+    "FedRep": Combination(FedRep, "S2"),
+    "FedPer": Combination(FedPer, "S2"),
 }
 
 ALGORITHMS = {

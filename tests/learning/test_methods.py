@@ -11,7 +11,7 @@ from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, hinge
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.keeping import Ditto, Keeping, PFedMe, Scaffold
+from perfeds2.learning.keeping import Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
 from perfeds2.learning.merges import CA2FL, MEAN, MERGES, FedAsync, Stale, WithControl, discounted
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
@@ -164,6 +164,24 @@ def test_only_the_mean_is_compiled_for_any_quorum():
     assert isinstance(learner_of("Ditto").objective, Keeping)
     assert module.Program.of(TASK.model, learner_of("Ditto"), 2).each == 2
     assert learner_of("Ditto").merge == MEAN
+
+
+def test_the_head_is_the_last_dense_layer_and_a_model_without_one_is_refused():
+    sizes = {"dense1.weight": 3, "dense2.weight": 2, "dense2.bias": 1, "letters": 9}
+    params = {name: jnp.ones(size) for name, size in sizes.items()}
+    assert head_of(params).keys() == {"dense2.weight", "dense2.bias"}
+    with pytest.raises(ValueError, match="no layer dense"):
+        head_of({"w": jnp.ones(2)})
+
+
+def test_a_head_is_nobody_elses():
+    """The server's stays where it began; a UE's own model has its own."""
+    state = final(learner_of("FedPer"))
+    first = TASK.model.init(jax.random.fold_in(jax.random.key(0), 0))
+    assert (state.params["dense2.bias"] == first["dense2.bias"]).all()
+    own = FedPer.personal(state.params, jax.tree.map(lambda rows: rows[2], state.memory))
+    assert (own["dense1.weight"] == state.params["dense1.weight"]).all()
+    assert not (own["dense2.bias"] == first["dense2.bias"]).any()
 
 
 @pytest.mark.slow

@@ -202,6 +202,52 @@ def ditto(world: World, lam=1.0):
     return models[-1], v
 
 
+def head_in(world: World):
+    """Where in the vector the last layer's weights stand; digits' network has two layers."""
+    params = world.task.model.init(jax.random.key(0))
+    return np.asarray(
+        ravel_pytree({name: jnp.full(w.shape, name.startswith("dense2")) for name, w in params.items()})[0]
+    )
+
+
+def fedper(world: World):
+    """Arivazhagan et al. 2019: SGD on base and personal layers together, the base is averaged, the rest stays."""
+    is_head = head_in(world)
+    models, heads = [world.first], dict.fromkeys(range(world.ues), world.first[is_head])
+    for _, jobs in world.rounds():
+        deltas = []
+        for ue, version in jobs:
+            w = models[version].copy()
+            w[is_head] = heads[ue]
+            for (batch,) in world.batches(ue, version):
+                w = w - world.step * world.gradient(w, batch)
+            heads[ue] = w[is_head]
+            deltas.append(np.where(is_head, 0.0, models[version] - w))
+        models.append(models[-1] - sum(deltas) / len(deltas))
+    return models[-1], heads
+
+
+def fedrep(world: World, head_steps=10):
+    """Collins et al. 2021, algorithm 1: the head first, below it the representation as it came; then the representation."""
+    is_head = head_in(world)
+    models, heads = [world.first], dict.fromkeys(range(world.ues), world.first[is_head])
+    for _, jobs in world.rounds():
+        deltas = []
+        for ue, version in jobs:
+            batches = world.batches(ue, version, 1 + head_steps)
+            w = models[version].copy()
+            w[is_head] = heads[ue]
+            for own in batches:
+                for batch in own[1:]:
+                    w = w - world.step * np.where(is_head, world.gradient(w, batch), 0.0)
+            heads[ue] = w[is_head]
+            for own in batches:
+                w = w - world.step * np.where(is_head, 0.0, world.gradient(w, own[0]))
+            deltas.append(np.where(is_head, 0.0, models[version] - w))
+        models.append(models[-1] - sum(deltas) / len(deltas))
+    return models[-1], heads
+
+
 TWINS: dict[str, Callable[[World], Any]] = {
     "FedBuff": fedbuff,
     "FedAsync": fedasync,
@@ -213,4 +259,6 @@ TWINS: dict[str, Callable[[World], Any]] = {
     "SCAFFOLD": scaffold,
     "pFedMe": pfedme,
     "Ditto": ditto,
+    "FedRep": fedrep,
+    "FedPer": fedper,
 }
