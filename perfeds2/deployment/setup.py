@@ -20,7 +20,6 @@ from perfeds2.learning.data import Data
 from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.merges import Backward
 from perfeds2.learning.models.model import Model
-from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
 from perfeds2.spec.fields import Spec
@@ -56,7 +55,6 @@ class Setup:
         named = self.spec.algorithms[0]
         what: Combination = named.value
         learner, protocol = make_learner(self.spec, named.text, what), protocol_of(self.spec, what.mode)
-        refuse_what_needs_more(named.text, learner)
         return Algorithm(named.text, learner, protocol, mode=what.mode)
 
     def with_own(self, **changed: Any) -> "Setup":
@@ -86,7 +84,9 @@ class Setup:
                 "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
                 "the table of perfeds2 run --alpha auto has one)."
             )
-        return cls(spec, validated(OwnSections, own).deployment)
+        told = cls(spec, validated(OwnSections, own).deployment)
+        refuse_what_needs_more(told.algorithm)
+        return told
 
     def to_toml(self) -> str:
         """Every setting that is not left out, by its name."""
@@ -134,8 +134,9 @@ class Setup:
         return {name: np.asarray(values) for name, values in params.items()}
 
 
-def refuse_what_needs_more(name: str, learner: Learner) -> None:
+def refuse_what_needs_more(algorithm: Algorithm) -> None:
     """Devices keep nothing between jobs yet, and the server no models older than the newest."""
+    name, learner = algorithm.name, algorithm.learner
     if isinstance(learner.objective, Keeping):
         raise InputError(f"--algorithm {name} keeps something at the devices between jobs, which a federation does not do yet; see perfeds2 compare.")  # fmt: skip
     if isinstance(learner.merge, Backward):

@@ -157,7 +157,7 @@ MEAN = Mean()
 def discounted(
     kind: Discount, staleness: Any, a: float | Array | None = None, b: float | Array = 4.0
 ) -> Float[Array, " a"]:
-    """s(τ) of FedAsync, section 5.2: 1, or (1 + τ)^−a, or 1 up to b and then 1/(a(τ − b) + 1)."""
+    """s(τ) of FedAsync: 1, or (1 + τ)^−a, or 1 up to b and then 1/(a(τ − b) + 1)."""
     tau = jnp.asarray(staleness, jnp.float32)
     a = (10.0 if kind == "hinge" else 0.5) if a is None else a
     match kind:

@@ -294,6 +294,36 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     )
 
 
+@pytest.mark.parametrize(
+    "told", [{"algorithm": "CA2FL"}, {"algorithm": "PerFedS2", "merge": "staleness:poly"}], ids=str
+)
+def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(told, tmp_path):
+    setup = Setup.from_texts({"devices": 4, "quorum": 2, "max-staleness": 2, "rounds": 6, "seed": 3} | told)
+    out = tmp_path / "run"
+
+    def honestly(job, params):
+        if len(net.sent) == dies_after:
+            raise KeyboardInterrupt
+        return answer(setup, TASK, job, params)
+
+    for dies_after in (11, -1):
+        net = InProcess(honestly, lambda job: 1.0 + job.ue**2, 4)
+        try:
+            serve(setup, net, out)
+        except KeyboardInterrupt:
+            assert dies_after > 0
+    setup.write(out)
+    assert (out / "events.log").read_text().count("resumed") == 1
+    assert Timeline.load(out / "timeline.npz").staleness.max() > 0
+    assert replay_run(out).holds
+
+
+def test_a_federation_says_what_it_cannot_do_yet():
+    for name, why in (("Ditto", "keeps something at the devices"), ("FedAsync", "models that devices were handed")):
+        with pytest.raises(InputError, match=f"--algorithm {name} .*{why}"):
+            Setup.from_texts({"algorithm": name})
+
+
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
     from perfeds2.runs.folder import save_arrays
 

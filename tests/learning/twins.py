@@ -86,7 +86,7 @@ def fedbuff(world: World, s: Callable[[int], float] = lambda tau: 1 / np.sqrt(1 
 
 
 def hinge(tau, a=10.0, b=4.0):
-    """Xie et al. 2019, section 5.2."""
+    """Xie et al. 2019."""
     return 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0)
 
 

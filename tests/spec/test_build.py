@@ -7,6 +7,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
+from perfeds2.errors import InputError
+from perfeds2.learning.merges import Stale
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
@@ -129,3 +131,23 @@ def test_specs_share_a_stage_where_the_clock_sees_the_same_and_only_there(change
     one, other = (what_the_clock_sees(spec_from(**settings)) for settings in (usual, usual | changed))
     assert (one == other) == (changed in UNSEEN)
     assert hash(one) == hash(what_the_clock_sees(spec_from(**usual)))
+
+
+def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass(frozen=True)\nclass Half:\n    beta: float = 1.0\n\n"
+        "    def init(self, params, ues):\n        return None\n\n"
+        "    def step(self, params, mean, beta, state):\n"
+        "        return {name: w - self.beta / 2 * mean[name] for name, w in params.items()}, state\n"
+    )
+    for given, expected in ((f"{mine}:Half", "Half"), ("staleness:hinge", "Stale"), (Stale("constant"), "Stale")):
+        _, _, made = algorithms_of(algorithms=["PerFedS2"], merge=given, beta=0.02, server_step=0.5)
+        merge = made["PerFedS2"].learner.merge
+        assert type(merge).__name__ == expected
+        assert getattr(merge, "beta", 0.02) == 0.02  # it is called with the settings it names
+    assert spec_from(merge=f"{mine}:Half").own.keys() == {str(mine)}
+    with pytest.raises(InputError, match="expected something with init and __call__"):
+        algorithms_of(algorithms=["PerFedS2"], merge=FedAvg)
+    with pytest.raises(InputError, match="cannot merge SCAFFOLD"):
+        algorithms_of(algorithms=["SCAFFOLD"], merge="mean")
