@@ -396,26 +396,27 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     """Every upload of round k, and what their UEs keep then."""
     assert program.each is not None
 
-    def job(given: tuple[Known, Any, Any], ue: Array, version: Array, place: Array) -> tuple[Params, Any]:
-        known, shelf, memory = given
-        handed, kept = (jax.tree.map(lambda w: w[at], rows) for at, rows in ((place, shelf), (ue, memory)))  # noqa: B023
+    def job(known: Known, ue: Array, version: Array, handed: Any, kept: Any) -> tuple[Params, Any]:
         return local_job(program, known, handed, kept, ue, version)
 
-    given = (known, state.shelf, state.memory)
     columns = (script.ues, script.versions, script.read)
-    jobs = [jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns]
+    ues, versions, places = (
+        jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
+    )
+    # Taken out before the jobs: a loop that had all of shelf and memory in sight would have them copied.
+    handed, kept = jax.tree.map(lambda w: w[places], state.shelf), jax.tree.map(lambda w: w[ues], state.memory)
+    jobs = [ues, versions, handed, kept]
     if program.mesh is not None:
-        uploads, kept = _over_devices(program.mesh, partial(_all_of, job, program.each), given, jobs)
+        uploads, kept = _over_devices(program.mesh, partial(_all_of, job, program.each), known, jobs)
     elif program.side_by_side is not None:
-        uploads, kept = jax.vmap(partial(job, given))(*jobs)
+        uploads, kept = jax.vmap(partial(job, known))(*jobs)
     else:
-        uploads, kept = jax.lax.map(lambda one: job(given, *one), tuple(jobs))
-    ues, versions, places = jobs
-    handed, told = jax.tree.map(lambda w: w[places], state.shelf)
-    return Arrived(uploads, handed, told, k - versions, ues, known.beta, program.local_steps), kept
+        uploads, kept = jax.lax.map(lambda one: job(known, *one), tuple(jobs))
+    models, told = handed
+    return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 
 
-def _over_devices(mesh: Mesh, together: Callable[..., Any], given: Any, jobs: list[Array]) -> Any:
+def _over_devices(mesh: Mesh, together: Callable[..., Any], given: Any, jobs: list[Any]) -> Any:
     """What ``together`` makes of all jobs, each device computing its share. Jobs that only fill up the shares count nothing."""
     filling = -jobs[0].size % mesh.size
     counts = jnp.arange(jobs[0].size + filling) < jobs[0].size
@@ -423,11 +424,12 @@ def _over_devices(mesh: Mesh, together: Callable[..., Any], given: Any, jobs: li
     shared = jax.shard_map(
         partial(together, mesh.axis_names),
         mesh=mesh,
-        in_specs=(all_, each, each, each, each),
+        in_specs=(all_, each, *(each for _ in jobs)),
         out_specs=all_,
         check_vma=False,
     )  # unchecked: a model may start a scan from zeros, which are the same on all devices
-    return shared(given, counts, *(jnp.pad(column, (0, filling)) for column in jobs))
+    fill = partial(jax.tree.map, lambda rows: jnp.pad(rows, ((0, filling), *((0, 0),) * (rows.ndim - 1))))
+    return shared(given, counts, *map(fill, jobs))
 
 
 def _sum_of(upload: Callable[..., Params], axes: Any, given: Any, counts: Array, *jobs: Array) -> Params:
@@ -439,7 +441,7 @@ def _sum_of(upload: Callable[..., Params], axes: Any, given: Any, counts: Array,
     return jax.lax.psum(jax.tree.map(sum_up, jax.vmap(partial(upload, given))(*jobs)), axes)
 
 
-def _all_of(job: Callable[..., Any], count: int, axes: Any, given: Any, _: Array, *jobs: Array) -> Any:
+def _all_of(job: Callable[..., Any], count: int, axes: Any, given: Any, _: Array, *jobs: Any) -> Any:
     """On one device: the first so many rows of all devices'."""
     own = jax.vmap(partial(job, given))(*jobs)
     return jax.tree.map(lambda rows: jax.lax.all_gather(rows, axes, tiled=True)[:count], own)
