@@ -129,6 +129,17 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "learning/merges.py",
+        "learning/test_methods.py",
+        ("d - h[arrived.ues]", "d - 0 * h[arrived.ues]", "test_a_method_is_its_papers_pseudocode"),
+        ("(1.0 + tau) ** -a", "(1.0 + 0 * tau) ** -a", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
+        "learning/keeping.py",
+        "learning/test_methods.py",
+        ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
         "learning/train_many.py",
         "learning/test_gradients.py",
         (
