@@ -18,6 +18,11 @@ class SlowFederation(Federation):
         self.crew.here = (self.crew.here - went) | came
         self.refile()
 
+    def _give_up(self):
+        for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].sent_s, each[0])):
+            if device.job is not None and self.time_s - device.sent_s > self.own.job_s:
+                self._overdue(ue, device.job)
+
     def refile(self):
         for ue in range(self.ues):
             self.crew.file(ue)

@@ -12,14 +12,16 @@ import queue
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
+AWAY_AFTER_S = 3.0  # a broker that is back by then is no trouble
 ONE_COMING_IN_S = (
     1.0  # a device may come again after so long, not earlier: two with one certificate chase each other away
 )
@@ -53,12 +55,16 @@ class MqttTransport:
     _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
     _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
     _confirm_by_s: float = float("inf")
+    _was_up_s: float = field(default_factory=time.monotonic)  # the connection, when last seen
     _came_s: dict[int, float] = field(default_factory=dict)
     _coming: dict[int, float] = field(default_factory=dict)  # who comes and goes too often comes at so much
     _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
     _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
     _newest: int = -1
-    troubles: dict[int, str] = field(default_factory=dict)  # why a device that is here cannot take part
+    barred: Callable[[], Mapping[int, str]] = (
+        dict  # whom the broker does not let in, and why; asked at every connection
+    )
+    _troubles: dict[int | None, str | None] = field(default_factory=dict)  # what is new of them
 
     def __enter__(self) -> "MqttTransport":
         self.link.start(self)
@@ -119,6 +125,14 @@ class MqttTransport:
                 self._let_go(ue)  # as the server does now
             return changes
 
+    def troubles(self) -> Troubles:
+        with self._lock:
+            news, self._troubles = self._troubles, {}
+            if self.link.is_up:
+                self._was_up_s = self.now()
+            away = self.now() - self._was_up_s > AWAY_AFTER_S
+            return news | {None: "the broker cannot be reached; see the server's log" if away else None}
+
     def now(self) -> float:
         return time.monotonic()
 
@@ -151,6 +165,7 @@ class MqttTransport:
         with self._lock:
             self._unconfirmed = set(self._sessions)
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
+            self._troubles |= {ue: why for ue, why in self.barred().items() if ue < self.ues}
             self.link.subscribe(wire.EVERYBODY_HERE)
             self.link.subscribe(wire.EVERY_REPLY)
             for version in self._models:
@@ -173,9 +188,10 @@ class MqttTransport:
         if said is None:
             return
         if said.error is not None:
-            self.troubles[ue] = wire.words(said.error)
+            self._troubles[ue] = wire.words(said.error)
+        elif said.here:
+            self._troubles[ue] = None
         if said.here and said.error is None and said.run in (None, self.run.run):
-            self.troubles.pop(ue, None)
             self._sessions[ue] = said.session
             self._unconfirmed.discard(ue)
             self._coming[ue] = self._came_s.get(ue, float("-inf")) + ONE_COMING_IN_S
