@@ -422,3 +422,19 @@ def test_a_broker_that_is_away_for_long_is_trouble_and_one_that_is_back_is_not()
     assert "cannot be reached" in str(side.transport.troubles()[None])
     side.transport.link.is_up = True
     assert side.transport.troubles()[None] is None
+
+
+def test_two_processes_with_one_certificate_are_noticed_and_a_restart_is_not():
+    side, clock = Side(), [1e6]
+    side.transport.now = lambda: clock[0]
+
+    def comes(session):
+        clock[0] += 5.0
+        side.say(wire.here_topic(1), Here(here=True, session=session, run="r").to_bytes())
+        return side.transport.troubles()[1]
+
+    assert [comes(session) for session in ("a-1", "a-2", "b-1", "b-1", "c-1")] == [None] * 5
+    assert "two processes" in str(comes("b-2"))
+    assert "two processes" in str(comes("b-2"))
+    clock[0] += 60.0
+    assert comes("b-3") is None

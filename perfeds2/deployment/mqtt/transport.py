@@ -21,6 +21,8 @@ from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
+DOUBLE = "is two processes with one certificate, which chase each other away; end one of them"
+DOUBLE_FOR_S = 60.0  # so long it is said, after it was seen
 AWAY_AFTER_S = 3.0  # a broker that is back by then is no trouble
 ONE_COMING_IN_S = (
     1.0  # a device may come again after so long, not earlier: two with one certificate chase each other away
@@ -53,6 +55,8 @@ class MqttTransport:
     _strays_s: dict[int, float] = field(default_factory=dict)
     _presence: Presence = field(default_factory=Presence)
     _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
+    _processes: dict[int, tuple[str, str]] = field(default_factory=dict)  # which a device was last, and before that
+    _double_s: dict[int, float] = field(default_factory=dict)
     _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
     _confirm_by_s: float = float("inf")
     _was_up_s: float = field(default_factory=time.monotonic)  # the connection, when last seen
@@ -190,7 +194,7 @@ class MqttTransport:
         if said.error is not None:
             self._troubles[ue] = wire.words(said.error)
         elif said.here:
-            self._troubles[ue] = None
+            self._troubles[ue] = DOUBLE if self._is_double(ue, said.session.rpartition("-")[0]) else None
         if said.here and said.error is None and said.run in (None, self.run.run):
             self._sessions[ue] = said.session
             self._unconfirmed.discard(ue)
@@ -199,6 +203,15 @@ class MqttTransport:
                 self._come(ue)
         elif said.here or said.session == self._sessions.get(ue):
             self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
+
+    def _is_double(self, ue: int, process: str) -> bool:
+        """Whether a process is back that another had taken the place of: the broker lets in one at a time, the last."""
+        now, before = self._processes.get(ue, ("", ""))
+        if process != now:
+            self._processes[ue] = process, now
+            if process and process == before:
+                self._double_s[ue] = self.now()
+        return self.now() - self._double_s.get(ue, -1e9) < DOUBLE_FOR_S
 
     def _come(self, ue: int) -> None:
         del self._coming[ue]
