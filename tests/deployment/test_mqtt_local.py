@@ -12,14 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("paho")
 
+import command_line
 from drills import MERGED
 from test_own_model import example, write_samples
 
-from perfeds2.commands.federate import federate_app
 from perfeds2.deployment.mqtt.broker import find_mosquitto, free_port
 from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.processes import Place, marked
@@ -102,9 +101,9 @@ def test_server_and_devices_as_commands_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def perfeds2(*words, status=0):
-        done = CliRunner().invoke(federate_app, words)
-        assert done.exit_code == status, done.output
-        return done.output
+        ended, said = command_line.perfeds2("federate", *words)
+        assert ended == status, said
+        return said
 
     running = []
 
