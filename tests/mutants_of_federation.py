@@ -65,7 +65,11 @@ FEDERATION: list[
             "self.median",
             "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out",
         ),
-        ("return min(factor * usual, LARGEST)", "return LARGEST", "test_one_finite_update_of_3e38_is_never_merged"),
+        (
+            "return min(factor * usual, LARGEST)",
+            "return LARGEST",
+            "test_who_comes_first_moves_the_model_by_no_more_than_its_own_length",
+        ),
     ),
     (
         "deployment/crew.py",
@@ -73,7 +77,7 @@ FEDERATION: list[
         (
             'if self._filed[ue] == "idle":',
             "if True:",
-            "test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all",
+            "test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back",
         ),
         (
             "(self.devices[ue].merged_in, ue))",

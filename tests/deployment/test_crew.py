@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slow_federation import SlowFederation
 from test_federation_by_machine import LEARNER, Net
 
+from perfeds2.deployment.crew import Crew
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.in_process import InProcess
@@ -136,3 +137,12 @@ def test_who_was_away_between_two_looks_has_gone_and_come():
     here.become([2, 3])
     assert here.changes() == ({0, 1}, {2, 3})
     assert here.members() == {2, 3}
+
+
+def test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back():
+    crew = Crew(3)
+    crew.come([0, 1, 2])
+    crew.leave([1])
+    assert crew.longest_out(3) == [0, 2]
+    crew.come([1])
+    assert crew.longest_out(3) == [1]
