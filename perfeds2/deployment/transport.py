@@ -1,4 +1,4 @@
-"""What does a federation need of the network? Three verbs: dispatch a request, poll for replies, say who came and went.
+"""What does a federation need of the network? To dispatch a request, poll for replies, say who came and went, and who cannot come.
 
 ``flower/`` is one engine that can do this; ``in_process.py`` is another, for tests, and the place to start reading before
 adding a third, which needs nothing of the first.
@@ -40,6 +40,11 @@ class Reply:
     error: str | None = None  # the job failed; in words
     gone: bool = False  # it failed because the device went away: nobody's fault
     on: int | None = None  # the ticket of the job it came back on, where the transport knows better than the sender
+
+
+Troubles = Mapping[
+    int | None, str | None
+]  # by UE, or of the network as a whole (None): what it is, or None when it is over
 
 
 class Changes(typing.NamedTuple):
@@ -108,6 +113,10 @@ class Transport(typing.Protocol):
 
     def changes(self) -> Changes:
         """Which UEs went and came since the last call; a ``Presence`` keeps this. UE numbers below n only."""
+        ...
+
+    def troubles(self) -> "Troubles":
+        """Why UEs cannot take part, and why nobody can be reached; where that changed since the last call."""
         ...
 
     def now(self) -> float:

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.numpy import load, save
 
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 
 GONE = {3: "the reply never came", 4: "the reply is lost", 5: "the device went away"}  # Flower's error codes
 FAILED = {
@@ -75,6 +75,9 @@ class FlowerTransport:
             self._present.become(ue for ue, node in self._node.items() if node in online)
             self._looked_s = time.monotonic()
         return self._present.changes()
+
+    def troubles(self) -> Troubles:
+        return {}  # whom Flower does not let in, it does not say
 
     def now(self) -> float:
         return time.monotonic()
