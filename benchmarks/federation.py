@@ -2,16 +2,18 @@
 
 Each case is a task, how many devices there are, and how many of them a round waits for. It runs as ``perfeds2 federate local``
 does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.
-Prints one JSON line a case: the median and the 90th percentile of a round, of what a job takes beyond its computing, and how
-long it took until the first round had closed.
+Prints one JSON line a case and engine: the median and the 90th percentile of a round, of what a job takes beyond its computing, how
+long it took until the first round had closed, and the machine's load then; and with both engines, how they compare.
 """
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ CASES = ["digits-6-6", "digits-6-2", "mnist-20-20", "mnist-20-5"]
 WARM = 3  # the first rounds are not counted
 
 
-def measure(engine: str, case: str, rounds: int) -> dict[str, object]:
+def measure(engine: str, case: str, rounds: int) -> dict[str, Any]:
     task, devices, quorum = case.split("-")
     setup = Setup.from_texts(
         {"task": task, "devices": devices, "quorum": quorum, "rounds": rounds, "max-staleness": 10}
@@ -50,6 +52,7 @@ def measure(engine: str, case: str, rounds: int) -> dict[str, object]:
             "job_overhead_s": summary["overhead"].get("job_s"),
             "turn_s": summary["overhead"].get("round_s"),
             "first_round_after_s": round(first[0], 1) if first else None,
+            "load_average": round(os.getloadavg()[0], 1),
             "replay_relative_difference": replay_run(path).relative,
         }
 
@@ -63,10 +66,19 @@ def main() -> int:
     parser.add_argument("--engines", default="mqtt")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--flower-rounds", type=int, default=10, help="each takes it seconds")
     given = parser.parse_args()
     for case in given.cases.split(","):
+        median_s = {}
         for engine in given.engines.split(","):
-            print(json.dumps(measure(engine, case, given.rounds)), flush=True)
+            measured = measure(engine, case, given.rounds if engine == "mqtt" else given.flower_rounds)
+            print(json.dumps(measured), flush=True)
+            median_s[engine] = measured["round_s"]["median"]
+        if len(median_s) == 2:
+            print(
+                json.dumps({"case": case, "flower_over_mqtt": round(median_s["flower"] / median_s["mqtt"], 1)}),
+                flush=True,
+            )
     return 0
 
 
