@@ -4,11 +4,15 @@ Each case is a task, how many devices there are, and how many of them a round wa
 does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.
 Prints one JSON line a case and engine: the median and the 90th percentile of a round, of what a job takes beyond its computing, how
 long it took until the first round had closed, and the machine's load then; and with both engines, how they compare.
+
+``--ready 3`` types ``perfeds2 federate local --devices 6 --quorum 2`` so often instead, once with nothing compiled before: seconds from
+there to the first closed round and to the end, and the personal accuracy then.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -61,13 +65,43 @@ def quantiles(seconds: np.ndarray) -> dict[str, float]:
     return {"median": round(float(np.median(seconds)), 4), "p90": round(float(np.quantile(seconds, 0.9)), 4)}
 
 
+def ready(number: int) -> dict[str, Any]:
+    """From typing the command on; the first time with an empty compile cache."""
+    with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as folder:
+        path, cache = Path(folder) / "run", {} if number else {"PERFEDS2_COMPILE_CACHE": str(Path(folder) / "cache")}
+        command = [sys.executable, "-m", "perfeds2.cli", "federate", "local", "--devices", "6", "--quorum", "2"]
+        started_s, ready_s = time.monotonic(), None
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([*command, "--out", str(path)], env=os.environ | cache, **silent)  # noqa: S603 (our own)
+        while process.poll() is None:
+            log = path / "events.log"
+            if ready_s is None and log.exists() and "round 0 closed" in log.read_text():
+                ready_s = time.monotonic() - started_s
+            time.sleep(0.05)
+        took_s = time.monotonic() - started_s
+        rows = [line.split(",") for line in (path / "metrics.csv").read_text().splitlines()]
+        return {
+            "compiled_before": bool(number),
+            "first_round_after_s": None if ready_s is None else round(ready_s, 1),
+            "rounds": len(Timeline.load(path / "timeline.npz").time_s),
+            "all_done_after_s": round(took_s, 1),
+            "personal_accuracy": round(float(rows[-1][rows[0].index("test_accuracy_personal")]), 3),
+            "load_average": round(os.getloadavg()[0], 1),
+        }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", default="mqtt")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--flower-rounds", type=int, default=10, help="each takes it seconds")
+    parser.add_argument("--ready", type=int, default=0, metavar="TIMES")
     given = parser.parse_args()
+    for number in range(given.ready):
+        print(json.dumps(ready(number)), flush=True)
+    if given.ready:
+        return 0
     for case in given.cases.split(","):
         median_s = {}
         for engine in given.engines.split(","):
