@@ -71,8 +71,7 @@ def ready(number: int) -> dict[str, Any]:
         path, cache = Path(folder) / "run", {} if number else {"PERFEDS2_COMPILE_CACHE": str(Path(folder) / "cache")}
         command = [sys.executable, "-m", "perfeds2.cli", "federate", "local", "--devices", "6", "--quorum", "2"]
         started_s, ready_s = time.monotonic(), None
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([*command, "--out", str(path)], env=os.environ | cache, **silent)  # noqa: S603 (our own)
+        process = subprocess.Popen([*command, "--quiet", "--out", str(path)], env=os.environ | cache)  # noqa: S603 (ours)
         while process.poll() is None:
             log = path / "events.log"
             if ready_s is None and log.exists() and "round 0 closed" in log.read_text():
