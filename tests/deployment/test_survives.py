@@ -168,6 +168,20 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
         serve(setup, nobody, tmp_path / "nobody")
 
 
+def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
+    class Dying(InProcess):
+        def poll(self, wait_s):
+            raise KeyboardInterrupt
+
+    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), InProcess(honest, lambda _: 1.0, 4)
+    with pytest.raises(KeyboardInterrupt):
+        serve(SETUP, first, out)
+    assert serve(SETUP, second, out).finished
+    assert len(first.sent) == 4
+    assert not {job.ticket for job in first.sent} & {job.ticket for job in second.sent}
+    assert "resumed: no round is in the checkpoint" in (out / "events.log").read_text()
+
+
 def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "CLAIM_WITHIN_S", 0.2)
     out = tmp_path / "run"
