@@ -98,6 +98,7 @@ def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since
     assert [device.set_aside for device in server.devices] == [False, True, True, True]
     assert server.crew.states["set aside"].keys() == {1, 2, 3}
     play(server, 2, steps=3)
+    assert isinstance(server.transport, InProcess)
     assert not [job for job in server.transport.sent if job.ue]
     assert copies
 
