@@ -185,6 +185,7 @@ SUBSCRIBE_EMPTY = packet(Type.SUBSCRIBE, b"\0\1", 2)
 @example([packet(Type.CONNECT, text("MQIsdp") + b"\3\2\0\0" + text("v3"))], "tls")
 @example([packet(Type.CONNECT, text("MQTT") + b"\x84\2\0\0" + text("bridge"))], "tls")
 @example([b"\xff" * 300], "plain")
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module")  # the broker's thread does
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nonsense_ends_at_most_its_own_connection(broker, made, watcher, sent, after):
     process = broker.process_id
