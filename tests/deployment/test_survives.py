@@ -171,7 +171,7 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
 
 def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
     class Dying(InProcess):
-        def poll(self, wait_s):
+        def poll(self, wait_s):  # noqa: ARG002 (the interface)
             raise KeyboardInterrupt
 
     out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), InProcess(honest, lambda _: 1.0, 4)
