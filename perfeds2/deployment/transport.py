@@ -1,9 +1,10 @@
 """What does a federation need of the network? To dispatch a request, poll for replies, say who came and went, and who cannot come.
 
-``flower/`` is one engine that can do this; ``in_process.py`` is another, for tests, and the place to start reading before
-adding a third, which needs nothing of the first.
+``mqtt/`` and ``flower/`` are engines that can do this; ``in_process.py`` is another, for tests, and the place to start reading
+before adding one more, which needs nothing of the others.
 """
 
+import queue
 import threading
 import typing
 from collections.abc import Iterable, Mapping
@@ -97,6 +98,17 @@ class Presence:
         with self._lock:
             changes, self._went, self._came = Changes(self._went, self._came), set(), set()
         return changes
+
+
+def waited_for(replies: "queue.SimpleQueue[Reply]", wait_s: float) -> list[Reply]:
+    """What is in a transport's queue, after waiting for the first for at most so long."""
+    found = []
+    try:
+        found.append(replies.get(timeout=wait_s))
+        while True:
+            found.append(replies.get_nowait())
+    except queue.Empty:
+        return found
 
 
 @typing.runtime_checkable

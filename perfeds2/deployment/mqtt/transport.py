@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
 DOUBLE = "is two processes with one certificate, which chase each other away; end one of them"
@@ -107,13 +107,7 @@ class MqttTransport:
         return True
 
     def poll(self, wait_s: float) -> list[Reply]:
-        replies = []
-        try:
-            replies.append(self._replies.get(timeout=wait_s))
-            while True:
-                replies.append(self._replies.get_nowait())
-        except queue.Empty:
-            return replies
+        return waited_for(self._replies, wait_s)
 
     def changes(self) -> Changes:
         """Who said to be here and ready for this run, and who left. While the broker is away, nobody leaves."""
