@@ -2,16 +2,22 @@
 
 Each case is a task, how many devices there are, and how many of them a round waits for. It runs as ``perfeds2 federate local``
 does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.
-Prints one JSON line a case: the median and the 90th percentile of a round, of what a job takes beyond its computing, and how
-long it took until the first round had closed.
+Prints one JSON line a case and engine: the median and the 90th percentile of a round, of what a job takes beyond its computing, how
+long it took until the first round had closed, and the machine's load then; and with both engines, how they compare.
+
+``--ready 3`` types ``perfeds2 federate local --devices 6 --quorum 2`` so often instead, once with nothing compiled before: seconds from
+there to the first closed round and to the end, and the personal accuracy then.
 """
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +31,7 @@ CASES = ["digits-6-6", "digits-6-2", "mnist-20-20", "mnist-20-5"]
 WARM = 3  # the first rounds are not counted
 
 
-def measure(engine: str, case: str, rounds: int) -> dict[str, object]:
+def measure(engine: str, case: str, rounds: int) -> dict[str, Any]:
     task, devices, quorum = case.split("-")
     setup = Setup.from_texts(
         {"task": task, "devices": devices, "quorum": quorum, "rounds": rounds, "max-staleness": 10}
@@ -50,6 +56,7 @@ def measure(engine: str, case: str, rounds: int) -> dict[str, object]:
             "job_overhead_s": summary["overhead"].get("job_s"),
             "turn_s": summary["overhead"].get("round_s"),
             "first_round_after_s": round(first[0], 1) if first else None,
+            "load_average": round(os.getloadavg()[0], 1),
             "replay_relative_difference": replay_run(path).relative,
         }
 
@@ -58,15 +65,53 @@ def quantiles(seconds: np.ndarray) -> dict[str, float]:
     return {"median": round(float(np.median(seconds)), 4), "p90": round(float(np.quantile(seconds, 0.9)), 4)}
 
 
+def ready(number: int) -> dict[str, Any]:
+    """From typing the command on; the first time with an empty compile cache."""
+    with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as folder:
+        path, cache = Path(folder) / "run", {} if number else {"PERFEDS2_COMPILE_CACHE": str(Path(folder) / "cache")}
+        command = [sys.executable, "-m", "perfeds2.cli", "federate", "local", "--devices", "6", "--quorum", "2"]
+        started_s, ready_s = time.monotonic(), None
+        process = subprocess.Popen([*command, "--quiet", "--out", str(path)], env=os.environ | cache)  # noqa: S603 (ours)
+        while process.poll() is None:
+            log = path / "events.log"
+            if ready_s is None and log.exists() and "round 0 closed" in log.read_text():
+                ready_s = time.monotonic() - started_s
+            time.sleep(0.05)
+        took_s = time.monotonic() - started_s
+        rows = [line.split(",") for line in (path / "metrics.csv").read_text().splitlines()]
+        return {
+            "compiled_before": bool(number),
+            "first_round_after_s": None if ready_s is None else round(ready_s, 1),
+            "rounds": len(Timeline.load(path / "timeline.npz").time_s),
+            "all_done_after_s": round(took_s, 1),
+            "personal_accuracy": round(float(rows[-1][rows[0].index("test_accuracy_personal")]), 3),
+            "load_average": round(os.getloadavg()[0], 1),
+        }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", default="mqtt")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--flower-rounds", type=int, default=10, help="each takes it seconds")
+    parser.add_argument("--ready", type=int, default=0, metavar="TIMES")
     given = parser.parse_args()
+    for number in range(given.ready):
+        print(json.dumps(ready(number)), flush=True)
+    if given.ready:
+        return 0
     for case in given.cases.split(","):
+        median_s = {}
         for engine in given.engines.split(","):
-            print(json.dumps(measure(engine, case, given.rounds)), flush=True)
+            measured = measure(engine, case, given.rounds if engine == "mqtt" else given.flower_rounds)
+            print(json.dumps(measured), flush=True)
+            median_s[engine] = measured["round_s"]["median"]
+        if len(median_s) == 2:
+            print(
+                json.dumps({"case": case, "flower_over_mqtt": round(median_s["flower"] / median_s["mqtt"], 1)}),
+                flush=True,
+            )
     return 0
 
 

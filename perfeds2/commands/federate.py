@@ -224,7 +224,7 @@ def revoke(
     say(quiet, f"device {number} is revoked. {CARRY}")
 
 
-CARRY = "If this is not the server's own folder, copy revoked.crl there: it is heeded at once."
+CARRY = "If this is not the server's own folder, copy revoked.crl there. It is heeded at once; a broker you started yourself must be restarted."
 
 
 def open_credentials(credentials: Path) -> Any:
@@ -366,6 +366,8 @@ def submit(out: RunDir, quiet: Quiet = False, **given: Any) -> None:
 
     where = {name: given.pop(name) for name in OPERATE}
     setup = make_setup(given).with_own(out=out.resolve())
+    if where["engine"] == "mqtt":
+        open_queue(where["state"]).check_new(out)  # before anything is written: it waits with the settings it has
     with claimed(out, setup.spec, otherwise=already_runs(out)):
         setup.write(out)
     _start(setup, out, quiet, **where)

@@ -62,6 +62,10 @@ class Credentials:
         revoked = self.revoked()
         return [device for device in self._known() if not revoked or not self._is_revoked(device, revoked)]
 
+    def revoked_devices(self) -> list[int]:
+        """Whose certificates, as far as they are known here, no longer count."""
+        return sorted(set(self._known()).difference(self.devices()))
+
     def revoked(self) -> frozenset[int]:
         """The serial numbers of certificates that no longer count."""
         if not self.revocations.exists():

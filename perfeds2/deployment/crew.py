@@ -20,6 +20,7 @@ class Device:
     merges: int = 0
     job: Request | None = None  # sent, and not yet answered
     sent_s: float = 0.0
+    overdue: int = -1  # the ticket of the last job that was given up because no answer came
     wanted: bool = True  # False: the answer will be dropped, the device has been promised a newer model
     reply: Reply | None = None  # its update has arrived, and waits for its round to close
     held: int = IDLE  # the model of its last job, until that is merged

@@ -11,7 +11,7 @@ free, came, went, or are about to become too stale (``crew.py``).
 
 import math
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -70,6 +70,10 @@ class Federation:
     _handed: dict[int, list[int]] = field(
         init=False, default_factory=dict
     )  # version: whom it went to; while that matters
+    troubles: dict[int | None, str] = field(init=False, default_factory=dict)  # who cannot take part; None: nobody can
+    _troubled: Counter[int | None] = field(init=False, default_factory=Counter)  # how often
+    _sent: deque[tuple[float, int, int]] = field(init=False, default_factory=deque)  # when, UE and ticket of jobs
+    _reached_s: float = -math.inf  # when the network was last known to be away
     _accuracy: tuple[float, int] = (0.0, 0)  # the sum of what devices said last, and of how many
     _short_since_s: float = math.inf  # since when there are fewer devices than a round needs
 
@@ -98,6 +102,7 @@ class Federation:
     def _go_on(self) -> None:
         before = self.round
         self.look()
+        self._give_up()
         while self.round < self.rounds and self._close():
             pass
         if self.round < self.rounds:
@@ -116,6 +121,41 @@ class Federation:
                 self._drop(ue, job)
         self.crew.leave(went)
         self.crew.come(came)
+        for ue, why in self.transport.troubles().items():
+            if why != self.troubles.get(ue):
+                self._trouble(ue, why)
+
+    def _trouble(self, ue: int | None, why: str | None) -> None:
+        """Somebody cannot take part, or can again."""
+        who = "everybody" if ue is None else f"UE {ue}"
+        if why is None:
+            del self.troubles[ue]
+            self.log(f"no more trouble: {who}")
+            return
+        self.troubles[ue] = why
+        self._troubled[ue] += 1
+        if _worth_a_line(self._troubled[ue]):
+            self.log(f"trouble: {who}: {in_words(why)}")
+
+    def _give_up(self) -> None:
+        """Nobody is waited for for ever. A job whose answer is overdue has failed; while the network is away, none is."""
+        if None in self.troubles:
+            self._reached_s = self.time_s
+        while self._sent:
+            sent_s, ue, ticket = self._sent[0]
+            job, waited_s = self.crew[ue].job, self.time_s - max(sent_s, self._reached_s)
+            outstanding = job is not None and job.ticket == ticket
+            if outstanding and waited_s <= self.own.job_s:
+                return
+            self._sent.popleft()
+            if outstanding and job is not None:
+                self._overdue(ue, job)
+
+    def _overdue(self, ue: int, job: Request) -> None:
+        self.log(f"given up: UE {ue} did not answer ticket {job.ticket} within {self.own.job_s:g} s (--job-s)")
+        self.crew[ue].overdue = job.ticket
+        self._fail(Reply(ue, job.ticket, received_s=self.transport.now()), job)
+        self.crew.file(ue)
 
     # ---- replies
 
@@ -126,8 +166,12 @@ class Federation:
         device, time_s = self.crew[reply.ue], reply.received_s - self.origin_s
         device.seen_s = time_s
         job = device.job
-        if job is None or (reply.ticket if reply.on is None else reply.on) != job.ticket:
-            if reply.error is None:  # else of a job that was given up already
+        ticket = reply.ticket if reply.on is None else reply.on
+        if job is None or ticket != job.ticket:
+            if ticket == device.overdue:
+                self.log(f"late: UE {reply.ue} ticket {ticket}, which has been given up")
+                device.overdue = -1
+            elif reply.error is None:  # else of a job that was given up already
                 self._refuse(reply.ue, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
             return
         what = f"ticket {job.ticket}"
@@ -164,7 +208,7 @@ class Federation:
         device.refused += 1
         self.refused += 1
         self.crew.changed.add(ue)
-        if device.refused <= LOGGED or device.refused.bit_count() == 1:  # else a flood of replies floods the log
+        if _worth_a_line(device.refused):
             more = f" ({device.refused} so far)" if device.refused > LOGGED else ""
             self.log(f"refused: UE {ue} {why}{more}")
 
@@ -330,6 +374,8 @@ class Federation:
             self.log(f"not sent: UE {ue} ticket {request.ticket}")
             return False
         self.crew[ue].job, self.crew[ue].sent_s = request, time_s
+        if self.own.job_s and kind == "train":
+            self._sent.append((time_s, ue, request.ticket))
         self.jobs += 1
         return True
 
@@ -414,6 +460,7 @@ class Federation:
             refused=self.refused,
             accuracy=self.accuracy,
             warning=self.warning,
+            troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],
         )
 
     def _device_status(self, ue: int) -> DeviceStatus:
@@ -428,6 +475,11 @@ class Federation:
             refused=device.refused,
             accuracy=device.accuracy if math.isfinite(device.accuracy) else None,
         )
+
+
+def _worth_a_line(times: int) -> bool:
+    """The first of them, then ever fewer: else a flood of messages floods the log."""
+    return times <= LOGGED or times.bit_count() == 1
 
 
 def merged(

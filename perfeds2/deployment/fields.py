@@ -51,6 +51,7 @@ class DeploymentSpec(Section, title="Federation"):
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Wait so long for the last evaluation.")
     norm_bound: Positive | None = setting(None, "NORM", "Refuse updates whose norm is larger.")
     norm_factor: Factor = setting(10.0, "N", "Refuse updates whose norm is so many times the usual one, the devices' median; off: take any.")  # fmt: skip
+    job_s: Seconds = setting(600.0, "SECONDS", "Give up a job that is not answered for so long, as a failure of its device; 0: never.")  # fmt: skip
     set_aside_after: Count = setting(3, "N", "Leave out a device after so many failures in a row.")
     readmit_s: Seconds = setting(
         300.0, "SECONDS", "Give a device that was left out another chance after so long; 0: never."

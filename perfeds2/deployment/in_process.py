@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 
 Answer = Callable[[Request, Arrays], Reply]  # what a device does with a request; when it arrives is decided here
 
@@ -16,6 +16,7 @@ class InProcess:
     def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
         self.answer, self.delay_s = answer, delay_s
         self.present = Presence(range(ues))
+        self.trouble: Troubles = {}
         self.time_s = 0.0
         self.sent: list[Request] = []
         self._on_the_way: list[tuple[float, int, Reply]] = []
@@ -45,6 +46,10 @@ class InProcess:
 
     def changes(self) -> Changes:
         return self.present.changes()
+
+    def troubles(self) -> Troubles:
+        told, self.trouble = self.trouble, {}
+        return told
 
     def now(self) -> float:
         return self.time_s

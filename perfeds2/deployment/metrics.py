@@ -17,7 +17,6 @@ from perfeds2.deployment.record import Record
 from perfeds2.deployment.status import STATES, DeviceState, Status
 from perfeds2.errors import InputError
 
-LOOPBACK = "127.0.0.1"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside")  # states in which a device can be handed nothing
@@ -148,7 +147,7 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         try:
-            yield f"http://{LOOPBACK}:{server.server_port}"
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
@@ -181,7 +180,7 @@ def listening(metrics: Metrics, port: int) -> ThreadingHTTPServer:
             """Monitors ask every few seconds; nobody wants to read that."""
 
     try:
-        server = ThreadingHTTPServer((LOOPBACK, port), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise InputError(f"--metrics-port {port} cannot be opened ({error.strerror}); choose another.") from None
     server.daemon_threads = True

@@ -71,10 +71,12 @@ def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
     if started_unix is None:
         _gather(federation, tell)
         started_unix, elapsed_s = time.time(), 0.0
+        checkpoints.save(federation, started_unix)  # should we die in round 0, its tickets are gone too
     else:
         # The clock went on while the server was away; should the machine's have been set back, ours is not.
         elapsed_s = max(time.time() - started_unix, federation.opened_s)
-        federation.log(f"resumed: rounds 0 to {federation.round - 1} are in the checkpoint")
+        closed = f"rounds 0 to {federation.round - 1} are" if federation.round else "no round is"
+        federation.log(f"resumed: {closed} in the checkpoint")
     federation.save = lambda state: checkpoints.save(state, started_unix)
     federation.origin_s = transport.now() - elapsed_s
     while federation.round < federation.rounds:

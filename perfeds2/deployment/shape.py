@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.processes import Place
 from perfeds2.deployment.setup import Setup
@@ -32,6 +33,7 @@ from perfeds2.timeline.timeline import MERGED, Timeline
 SERVER_HOST = "10.231.255.1"
 BURST = "64kb"
 ROUNDS_OF_FADING = 101
+PATIENT = DeploymentSpec(job_s=0)  # a virtual clock knows that everybody answers
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def play(setup: Setup, job_s: Callable[[Request], float], here: Iterable[int], r
     clock = InProcess(answer, job_s, setup.ues)
     for ue in set(range(setup.ues)).difference(here):
         clock.present.discard(ue)
-    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, setup.ues, rounds)
+    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, setup.ues, rounds, PATIENT)
     while federation.round < rounds:
         federation.step(wait_s=math.inf)
     return federation.timeline()

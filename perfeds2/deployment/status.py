@@ -73,6 +73,7 @@ class Status(BaseModel):
     refused: int = 0  # replies of all devices that were not believed
     accuracy: float | None = None  # personal; the mean of what the devices said last
     warning: str | None = None  # what an operator should look at
+    troubles: list[str] = []  # why some devices, or all, cannot take part
 
     def write(self, folder: Path) -> None:
         write_text(folder / "status.json", self.model_dump_json())
@@ -103,6 +104,7 @@ def draw(status: Status) -> Group:
         if count:
             counts.append(f" {count} {state}", COLOURS[state])
     warning = [] if status.warning is None else [Text(f"warning: {status.warning}", "bold red")]
+    warning += [Text(trouble, "red") for trouble in status.troubles]
     devices = Table("device", "state", "version", "staleness", "last seen", "merges", "refused", "accuracy", box=None)
     for line in status.devices:
         seen = "never" if line.seen_s is None else f"{max(status.time_s - line.seen_s, 0.0):.0f} s ago"
@@ -126,6 +128,7 @@ class NewLines:
 
     def __init__(self) -> None:
         self._round, self._phase, self._warned = -1, "", False
+        self._troubles = set[str]()
 
     def __call__(self, status: Status) -> Iterator[str]:
         for closed in status.recent:
@@ -136,6 +139,8 @@ class NewLines:
         if status.warning is not None and not self._warned:
             yield f"warning: {status.warning}"
         self._warned = status.warning is not None
+        yield from (trouble for trouble in status.troubles if trouble not in self._troubles)
+        self._troubles = set(status.troubles)
         if status.phase != self._phase:
             self._phase = status.phase
             yield status.phase

@@ -1,9 +1,10 @@
-"""What does a federation need of the network? Three verbs: dispatch a request, poll for replies, say who came and went.
+"""What does a federation need of the network? To dispatch a request, poll for replies, say who came and went, and who cannot come.
 
-``flower/`` is one engine that can do this; ``in_process.py`` is another, for tests, and the place to start reading before
-adding a third, which needs nothing of the first.
+``mqtt/`` and ``flower/`` are engines that can do this; ``in_process.py`` is another, for tests, and the place to start reading
+before adding one more, which needs nothing of the others.
 """
 
+import queue
 import threading
 import typing
 from collections.abc import Iterable, Mapping
@@ -40,6 +41,11 @@ class Reply:
     error: str | None = None  # the job failed; in words
     gone: bool = False  # it failed because the device went away: nobody's fault
     on: int | None = None  # the ticket of the job it came back on, where the transport knows better than the sender
+
+
+Troubles = Mapping[
+    int | None, str | None
+]  # by UE, or of the network as a whole (None): what it is, or None when it is over
 
 
 class Changes(typing.NamedTuple):
@@ -94,6 +100,17 @@ class Presence:
         return changes
 
 
+def waited_for(replies: "queue.SimpleQueue[Reply]", wait_s: float) -> list[Reply]:
+    """What is in a transport's queue, after waiting for the first for at most so long."""
+    found = []
+    try:
+        found.append(replies.get(timeout=wait_s))
+        while True:
+            found.append(replies.get_nowait())
+    except queue.Empty:
+        return found
+
+
 @typing.runtime_checkable
 class Transport(typing.Protocol):
     """Reaches devices, known by their UE numbers."""
@@ -108,6 +125,10 @@ class Transport(typing.Protocol):
 
     def changes(self) -> Changes:
         """Which UEs went and came since the last call; a ``Presence`` keeps this. UE numbers below n only."""
+        ...
+
+    def troubles(self) -> "Troubles":
+        """Why UEs cannot take part, and why nobody can be reached; where that changed since the last call."""
         ...
 
     def now(self) -> float:

@@ -20,7 +20,9 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # its thread, type-checked, draws random numbers, which Hypothesis takes for a test's own
 def running(made, tmp_path_factory):
     """A broker of each kind, for all tests that do it no lasting harm."""
     from perfeds2.deployment.mqtt.broker import running_broker

@@ -1,12 +1,14 @@
-"""What happens to a real federation on Flower when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
+"""What happens to a real federation when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
 
 Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/deploy.md
-come from here. Names: kill-devices, kill-server-app, kill-superlink, liars, overhead,
-fedavg, slow.
+come from here. With Flower: kill-devices, kill-server-app, kill-superlink, liars, overhead, fedavg, slow. With ``--engine
+mqtt``: kills, slow.
 """
 
+import argparse
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -31,10 +33,10 @@ MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")
 class Drill:
     """A federation in a process of its own, which can be looked at and hurt."""
 
-    def __init__(self, folder, *flags, command=None):
+    def __init__(self, folder, *flags, command=None, engine="flower"):
         self.folder = folder
         self.process = subprocess.Popen(
-            command or [PERFEDS2, "federate", "local", "--engine", "flower", "--out", str(folder), "--quiet", *flags],
+            command or [PERFEDS2, "federate", "local", "--engine", engine, "--out", str(folder), "--quiet", *flags],
             start_new_session=True,
         )
 
@@ -350,35 +352,134 @@ def fedavg(folder):
 
 def slow(folder):
     """One device of six is slow (60 s a job): 18 updates in rounds of 2, against 18 updates in rounds of all six."""
-    common = ("--devices", "6", "--slow", "5=60", "--max-staleness", "5")
-    for name, flags in {
-        "semi-synchronous": ("--quorum", "2", "--rounds", "9"),
-        "synchronous": ("--algorithm", "PerFed-SYN", "--rounds", "3"),
+    compare(folder, "flower", ("--slow", "5=60", "--max-staleness", "5"), updates=18)
+
+
+def slow_mqtt(folder):
+    """One device of six takes 2 s a job, the others 0.2 s: 180 updates in rounds of 2, against 180 in rounds of all six."""
+    paces = [word for ue, pace_s in enumerate([0.2] * 5 + [2]) for word in ("--slow", f"{ue}={pace_s}")]
+    compare(folder, "mqtt", (*paces, "--max-staleness", "60"), updates=180)
+
+
+def compare(folder, engine, flags, updates):
+    for name, rules in {
+        "semi-synchronous": ("--quorum", "2", "--rounds", str(updates // 2)),
+        "synchronous": ("--algorithm", "PerFed-SYN", "--rounds", str(updates // 6)),
     }.items():
-        with Drill(folder / name, *common, *flags) as drill:
+        with Drill(folder / name, "--devices", "6", *flags, *rules, engine=engine) as drill:
             drill.end()
         timeline = check_log(folder / name)
         show(f"{name} round", seconds(folder / name))
+        end = final(folder / name)
         print(
-            f"{name}: {timeline.ues.size} updates merged after {timeline.end_s:.0f} s; by device {timeline.merges.tolist()}"
+            f"{name}: {timeline.ues.size} updates merged after {timeline.end_s:.1f} s, personal accuracy {end:.3f}; by device {timeline.merges.tolist()}"
         )
 
 
+def final(folder):
+    """The personal accuracy of the last model, over all devices."""
+    rows = (folder / "metrics.csv").read_text().splitlines()
+    return float(rows[-1].split(",")[rows[0].split(",").index("test_accuracy_personal")])
+
+
+def kills(folder, count=50, seed=0):
+    """kill -9 of a device, of all devices, of the process that has the model, or of the broker, at random, some two at a time; six devices."""
+    rng, rounds = random.Random(seed), 7 * count
+    paces = [word for ue in range(6) for word in ("--slow", f"{ue}=0.2")]  # so that most die at work
+    flags = ("--devices", "6", "--quorum", "2", "--max-staleness", "9", "--rounds", str(rounds), *paces)
+    told, killed = {}, []
+    with Drill(folder, *flags, engine="mqtt") as drill:
+
+        def pass_round(number):
+            """Rounds that were told as closed must be in the end what they were then."""
+            status = drill.status()
+            for each in status["recent"]:
+                told.setdefault(each["round"], each["ues"])
+                assert told[each["round"]] == each["ues"], f"round {each['round']} was closed twice, differently"
+            return status["round"] >= number
+
+        drill.wait_for(lambda: pass_round(1))
+        while len(killed) < count:
+            kinds = list(VICTIMS)
+            for kind in rng.sample(kinds, k=2 if rng.random() < 0.2 else 1, counts=[6, 1, 3, 3]):
+                for pid in VICTIMS[kind](drill, rng):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(kind)
+            before = drill.status()["round"]
+            until = before + rng.randint(1, 7)
+            drill.wait_for(lambda number=until: pass_round(number))
+            time.sleep(rng.uniform(0, 0.5))
+            assert before < rounds, "over before all were killed"
+        drill.end()
+    timeline = Timeline.load(folder / "timeline.npz")
+    closed = {}
+    for number, who in re.findall(r"round (\d+) closed at .*: merged (.*)", drill.log()):
+        closed[int(number)] = MERGED.findall(who)  # a server that was killed before it saved a round closes it again
+    tickets = [ticket for who in closed.values() for *_, ticket in who]
+    assert sorted(closed) == list(range(rounds)), "a round is missing"
+    assert len(tickets) == len(set(tickets)) == timeline.ues.size, "a job was merged twice"
+    assert all(timeline.ues[number].tolist() == ues for number, ues in told.items()), "a closed round was lost"
+    print({kind: killed.count(kind) for kind in VICTIMS}, f"= {len(killed)} kills within {timeline.end_s:.0f} s")
+    print(f"{rounds} rounds, each once; {len(tickets)} updates, none twice; {len(told)} rounds seen closed, none lost")
+    print(f"by device {timeline.merges.tolist()}; personal accuracy {final(folder):.3f}")
+    print(replayed(folder))
+
+
+def one_device(drill, rng):
+    running = dict(re.findall(r"device-(\d): is process (\d+)", (drill.folder / "logs" / "devices.log").read_text()))
+    alive = [int(pid) for pid in running.values() if Path(f"/proc/{pid}").exists()]
+    return [rng.choice(alive)] if alive else []
+
+
+def by_command(*words):
+    """The first of the processes of this federation whose command has these words."""
+
+    def find(drill, _):
+        for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
+            try:
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if str(drill.folder.parent) in command and all(word in command for word in words):
+                return [int(path.name)]
+        return []
+
+    return find
+
+
+VICTIMS = {
+    "device": one_device,
+    "all devices": by_command("mqtt.many"),
+    "server": by_command("mqtt.serving"),
+    "broker": by_command("mosquitto -c"),
+}
 DRILLS = {
-    "kill-devices": kill_devices,
-    "kill-server-app": kill_server_app,
-    "kill-superlink": kill_superlink,
-    "liars": liars,
-    "overhead": overhead,
-    "fedavg": fedavg,
-    "slow": slow,
+    "flower": {
+        "kill-devices": kill_devices,
+        "kill-server-app": kill_server_app,
+        "kill-superlink": kill_superlink,
+        "liars": liars,
+        "overhead": overhead,
+        "fedavg": fedavg,
+        "slow": slow,
+    },
+    "mqtt": {"kills": kills, "slow": slow_mqtt},
 }
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the federation is ended too
-    for name in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("names", nargs="+", choices=sorted({name for drills in DRILLS.values() for name in drills}))
+    parser.add_argument("--engine", choices=sorted(DRILLS), default="flower")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    for name in given.names:
+        drill = DRILLS[given.engine].get(name) or parser.error(f"{name} is not for --engine {given.engine}")
         place = Path(tempfile.mkdtemp(prefix="drill-")) / name
         began = time.monotonic()
-        print(f"== {name}: {DRILLS[name].__doc__}")
-        DRILLS[name](place)
-        print(f"== {name}: {time.monotonic() - began:.0f} s, {place}")
+        print(f"== {name}: {drill.__doc__}", flush=True)
+        drill(place, given.kills, given.seed) if name == "kills" else drill(place)
+        print(
+            f"== {name}: {time.monotonic() - began:.0f} s, load average {os.getloadavg()[0]:.1f}, {place}", flush=True
+        )

@@ -18,6 +18,11 @@ class SlowFederation(Federation):
         self.crew.here = (self.crew.here - went) | came
         self.refile()
 
+    def _give_up(self):
+        for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].sent_s, each[0])):
+            if device.job is not None and self.time_s - device.sent_s > self.own.job_s:
+                self._overdue(ue, device.job)
+
     def refile(self):
         for ue in range(self.ues):
             self.crew.file(ue)
@@ -53,14 +58,18 @@ class SlowFederation(Federation):
 
     def _readmit(self):
         for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].set_aside_s or 0.0, each[0])):
-            if self.own.readmit_s and device.set_aside and self.time_s - device.set_aside_s >= self.own.readmit_s:
+            if (
+                self.own.readmit_s
+                and device.set_aside
+                and self.time_s - (device.set_aside_s or 0.0) >= self.own.readmit_s
+            ):
                 device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
                 self.crew.file(ue)
 
     def _hand_to_the_free(self):
         idle = [ue for ue in range(self.ues) if self.free(ue) and self.crew[ue].version == IDLE]
         if self.protocol.waits:
-            most = self.protocol.quorum * (self.protocol.max_staleness + 1)
+            most = self.protocol.quorum * ((self.protocol.max_staleness or 0) + 1)
             free = most - sum(device.version != IDLE for device in self.devices)
             idle = sorted(sorted(idle, key=lambda ue: self.crew[ue].merged_in)[: max(free, 0)])
         for ue in idle:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slow_federation import SlowFederation
 from test_federation_by_machine import LEARNER, Net
 
+from perfeds2.deployment.crew import Crew
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.in_process import InProcess
@@ -16,7 +17,7 @@ from perfeds2.deployment.status import SHOWN, STATES
 from perfeds2.deployment.transport import Presence, Reply
 from perfeds2.timeline.rounds import Protocol
 
-OWN = DeploymentSpec(norm_factor=0, set_aside_after=2, readmit_s=7.0, wait_s=0)
+OWN = DeploymentSpec(norm_factor=0, set_aside_after=2, readmit_s=7.0, wait_s=0, job_s=9.0)
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["arrive", "arrive", "arrive", "fail", "leave", "return", "restart", "cannot", "time"]),
@@ -66,7 +67,7 @@ def play(kind, ues, protocol, events):
     return seen, server.record, net.sent, server.params["w"].tolist(), server
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])  # long stories: shrinking one takes minutes
+@settings(max_examples=25, deadline=None, phases=[Phase.generate])  # long stories: shrinking one takes minutes
 @given(st.integers(2, 9), PROTOCOLS, EVENTS)
 def test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all(ues, protocol, events):
     protocol = replace(protocol, quorum=min(protocol.quorum, ues))
@@ -136,3 +137,12 @@ def test_who_was_away_between_two_looks_has_gone_and_come():
     here.become([2, 3])
     assert here.changes() == ({0, 1}, {2, 3})
     assert here.members() == {2, 3}
+
+
+def test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back():
+    crew = Crew(3)
+    crew.come([0, 1, 2])
+    crew.leave([1])
+    assert crew.longest_out(3) == [0, 2]
+    crew.come([1])
+    assert crew.longest_out(3) == [1]

@@ -1,12 +1,15 @@
 """Does a server keep its rounds with real arrivals? By hand, with devices that are functions."""
 
+import io
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 
 from perfeds2.deployment.device import answer, evaluate_here
 from perfeds2.deployment.federation import Federation, merged
@@ -15,6 +18,7 @@ from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.evaluate import evaluate
@@ -276,7 +280,7 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     for name in ("spec.toml", "metrics.csv", "summary.json", "report.html", "events.log", "ue_metrics.csv"):
         assert (out / name).exists(), name
     assert not (out / "parts").exists()
-    assert (out / "events.log").read_text().count("resumed") == 1
+    assert (out / "events.log").read_text().count("resumed") == 2
     agreement = replay_run(out)
     assert agreement.rounds == 6
     assert agreement.relative <= 1e-5
@@ -336,6 +340,81 @@ def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
     assert not replay_run(out).holds
 
 
-def test_two_servers_do_not_share_a_folder(tmp_path):
+def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("perfeds2.deployment.serve.CLAIM_WITHIN_S", 0.3)
     with alone(tmp_path), pytest.raises(InputError, match="another process"):
         serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), tmp_path)
+
+
+def silent(ue, after=0):
+    """Everybody answers, but one device stays silent from a ticket on."""
+    return lambda job: 1e9 if job.ue == ue and job.ticket >= after else 1.0
+
+
+@pytest.mark.parametrize("protocol", [Protocol(3), Protocol(2, 1, "wait")], ids=["SYN", "wait"])
+def test_a_device_that_is_here_and_never_answers_is_given_up_and_set_aside(protocol):
+    log = []
+    net = InProcess(ones, silent(2, after=3), 3)
+    server = federation(net, protocol, log=log.append, job_s=10, set_aside_after=2, readmit_s=0, wait_s=30)
+    with pytest.raises(InputError, match="2 of 3 devices can be used") if protocol.quorum == 3 else nullcontext():
+        play(server, 20, steps=500)
+    assert sum("given up: UE 2 did not answer ticket" in line for line in log) == 2
+    assert "set aside: UE 2 after 2 failures in a row" in log
+    assert (server.crew[0].failures, server.crew[2].set_aside) == (0, True)
+    assert protocol.quorum == 3 or server.round == 20
+
+
+def test_a_job_is_given_up_after_its_time_and_not_before_and_never_if_so_told():
+    for job_s, given_up in ((10, [11.0]), (0, [])):
+        log, net = [], InProcess(ones, lambda _: 1e9, 1)
+        server = federation(net, Protocol(1), ues=1, job_s=job_s, log=lambda line, log=log, net=net: log.append((net.time_s, line)))  # fmt: skip
+        server.rounds = 1
+        for _ in range(15):
+            server.step(wait_s=1.0)
+        assert [time_s for time_s, line in log if line.startswith("given up")] == given_up
+
+
+def test_a_late_answer_to_an_overdue_job_is_late_and_not_an_offence():
+    log, net = [], InProcess(ones, lambda job: 14.0 if job.ticket == 0 else 1.0, 1)
+    server = federation(net, Protocol(1), ues=1, job_s=10, log=log.append)
+    play(server, 3)
+    net.deliver(Reply(0, 0, 0, {"w": np.ones(2, np.float32)}), 0.0)
+    play(server, 8)
+    assert "late: UE 0 ticket 0, which has been given up" in log
+    assert server.timeline().ues.tolist() == [[0]] * 8
+
+
+def test_while_the_network_is_away_nobody_is_overdue():
+    log, net = [], InProcess(ones, lambda job: 1e9 if job.ticket < 1 else 1.0, 1)
+    server = federation(net, Protocol(1), ues=1, job_s=10, log=log.append)
+    server.rounds, net.trouble = 5, {None: "the broker cannot be reached"}
+    for _ in range(30):
+        server.step(wait_s=1.0)
+    assert log == ["trouble: everybody: the broker cannot be reached"]
+    assert server.status("training").troubles == ["the broker cannot be reached"]
+    net.trouble = {None: None}
+    for _ in range(8):
+        server.step(wait_s=1.0)
+    assert log[1:] == ["no more trouble: everybody"]
+    play(server, 5)
+    assert log[2].startswith("given up: UE 0 did not answer ticket 0")
+
+
+def test_why_a_device_cannot_take_part_is_told_to_the_operator():
+    log, net = [], InProcess(ones, lambda _: 1.0, 3)
+    server = federation(net, log=log.append)
+    for said in range(100):  # by one who says something else each time
+        net.trouble = {1: f"no data {said}"}
+        server.look()
+    assert log[0] == "trouble: UE 1: no data 0"
+    assert len(log) < 25
+    status, lines = server.status("training"), NewLines()
+    assert status.troubles == ["device 1: no data 99"]
+    assert "device 1: no data 99" in list(lines(status))
+    assert "device 1: no data 99" not in list(lines(status))  # once
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(draw(status))
+    assert "device 1: no data 99" in console.export_text()
+    net.trouble = {1: None}
+    server.look()
+    assert server.status("training").troubles == []

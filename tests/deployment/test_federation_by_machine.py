@@ -43,6 +43,9 @@ class Net:
     def changes(self):
         return self.present.changes()
 
+    def troubles(self):
+        return {}
+
     def now(self):
         return self.time_s
 

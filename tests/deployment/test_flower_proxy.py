@@ -1,6 +1,7 @@
 """Does a federation work as docs/deploy.md says: a server on loopback, a proxy before it, devices that know the proxy only?"""
 
 import shutil
+import socket
 import subprocess
 import time
 
@@ -25,6 +26,12 @@ def perfeds2(place, *words):
     return done.stdout
 
 
+def answers(address):
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
 def test_devices_train_through_the_proxy_with_their_keys(tmp_path):
     inside, outside = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     perfeds2(tmp_path, "credentials", "credentials", "--devices", "2", "--host", "fl.example.org")
@@ -38,9 +45,11 @@ def test_devices_train_through_the_proxy_with_their_keys(tmp_path):
     with Processes(tmp_path / "logs", {}) as processes:
         processes.start("server", [PERFEDS2, "federate", "server", "--engine", "flower", "--listen", inside, *home])
         processes.start("proxy", [PERFEDS2, "federate", "proxy", "--listen", outside, "--server", inside, *home])
-        time.sleep(8)
+        ends = time.monotonic() + 60
+        while not (answers(inside) and answers(outside)):
+            assert time.monotonic() < ends
+            time.sleep(0.2)
         assert "device 1 is registered" in perfeds2(tmp_path, "register", "--server", inside, *home)
-        assert "device 1 was registered before" in perfeds2(tmp_path, "register", "--server", inside, *home)
         for number in (0, 1):
             own = ("--credentials", str(tmp_path / f"device-{number}"), "--state", str(tmp_path / f"state-{number}"))
             command = [
@@ -56,6 +65,7 @@ def test_devices_train_through_the_proxy_with_their_keys(tmp_path):
                 *own,
             ]
             processes.start(f"device-{number}", command)
+        assert "device 1 was registered before" in perfeds2(tmp_path, "register", "--server", inside, *home)
         settings = ("--devices", "2", "--quorum", "2", "--rounds", "2", "--evaluate-s", "20")
         perfeds2(tmp_path, "submit", "run", "--engine", "flower", "--server", inside, *home, *settings)
         ends = time.monotonic() + 150

@@ -2,6 +2,7 @@
 
 import json
 import queue
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tomli_w
 from fake_broker import FakeBroker
 
+from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.device import Device, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
@@ -220,7 +222,7 @@ def test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed()
     side.say(wire.here_topic(0), b"{")
     side.say(wire.here_topic(0), Here(here=True, session="new", run="r", error="no data\nhere").to_bytes())
     assert side.transport.changes().came == set()
-    assert side.transport.troubles == {0: "no data here"}
+    assert side.transport.troubles()[0] == "no data here"
 
 
 def test_a_device_that_comes_and_goes_all_the_time_costs_one_coming_a_second():
@@ -378,3 +380,61 @@ def test_texts_are_small_and_strict():
     assert wire.read(Here, b'{"here": 1}') is None
     assert len(wire.words("x" * 10**6)) == 300
     assert len(Run(run="r", settings="x").to_bytes()) < wire.TEXT_BYTES
+
+
+def test_what_is_the_servers_own_business_does_not_travel():
+    setup = Setup.from_texts({"devices": 3, "quorum": 1, "metrics-port": 9100, "log": "json", "out": "/x", "job-s": 5, "data-dir": "/d", "slow": "1=2"})  # fmt: skip
+    told = tomllib.loads(travelling(setup, "r").settings)
+    own = {name for name, each in SETTINGS.items() if each.section == "deployment"}
+    assert own & set(told) == {"slow"}
+    assert "data-dir" not in told
+    assert Setup.from_texts(told).algorithm == setup.algorithm  # and what devices need does
+
+
+def test_a_device_that_cannot_read_the_run_says_so_to_the_server():
+    side = Side()
+    device = Device(1, side.broker.link(), queue.SimpleQueue(), lambda _: None)
+    device.start()
+    side.broker.pump()
+    device._run = None
+    side.transport.troubles()
+    device.message(wire.RUN, b'{"run": "r", "from-the-future": ', False)
+    side.broker.pump()
+    assert "is perfeds2 here older" in str(side.transport.troubles()[1])
+
+
+def test_who_was_revoked_is_named_until_it_is_back():
+    broker = FakeBroker()
+    with MqttTransport(broker.link(), Run(run="r", settings=""), 3, barred=lambda: {1: "was revoked"}) as transport:
+        assert transport.troubles()[1] == "was revoked"
+        transport.message(wire.here_topic(1), Here(here=True, session="s", run="r").to_bytes(), False)
+        assert transport.troubles()[1] is None
+
+
+def test_a_broker_that_is_away_for_long_is_trouble_and_one_that_is_back_is_not():
+    side, clock = Side(), [1e6]
+    side.transport.now = lambda: clock[0]
+    assert side.transport.troubles()[None] is None
+    side.transport.link.is_up = False
+    clock[0] += 1.0
+    assert side.transport.troubles()[None] is None
+    clock[0] += 5.0
+    assert "cannot be reached" in str(side.transport.troubles()[None])
+    side.transport.link.is_up = True
+    assert side.transport.troubles()[None] is None
+
+
+def test_two_processes_with_one_certificate_are_noticed_and_a_restart_is_not():
+    side, clock = Side(), [1e6]
+    side.transport.now = lambda: clock[0]
+
+    def comes(session):
+        clock[0] += 5.0
+        side.say(wire.here_topic(1), Here(here=True, session=session, run="r").to_bytes())
+        return side.transport.troubles()[1]
+
+    assert [comes(session) for session in ("a-1", "a-2", "b-1", "b-1", "c-1")] == [None] * 5
+    assert "two processes" in str(comes("b-2"))
+    assert "two processes" in str(comes("b-2"))
+    clock[0] += 60.0
+    assert comes("b-3") is None

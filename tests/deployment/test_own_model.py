@@ -21,6 +21,18 @@ def example():
     return re.findall(r"```py\n(# my_task\.py\n.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)[0]
 
 
+def write_samples(data):
+    """Of three devices, as the example reads them."""
+    random = np.random.default_rng(0)
+    for device in range(3):
+        folder = data / f"device-{device}"
+        folder.mkdir(parents=True)
+        labels = random.integers(0, 3, 30 + device)
+        np.savez(
+            folder / "samples.npz", x=np.eye(3, 8)[labels] + 0.1 * random.standard_normal((len(labels), 8)), y=labels
+        )
+
+
 def test_the_example_has_at_most_twenty_lines():
     lines = [line for line in example().splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) <= 20
@@ -31,14 +43,7 @@ def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
     pytest.importorskip("equinox")
     module = tmp_path / "my_task.py"
     module.write_text(example())
-    random = np.random.default_rng(0)
-    for device in range(3):
-        folder = tmp_path / "data" / f"device-{device}"
-        folder.mkdir(parents=True)
-        labels = random.integers(0, 3, 30 + device)
-        np.savez(
-            folder / "samples.npz", x=np.eye(3, 8)[labels] + 0.1 * random.standard_normal((len(labels), 8)), y=labels
-        )
+    write_samples(tmp_path / "data")
     setup = Setup.from_texts(
         {"devices": 3, "quorum": 1, "rounds": 20, "beta": 0.5, "alpha": 0.1, "app-module": str(module)}
     )

@@ -98,6 +98,7 @@ def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since
     assert [device.set_aside for device in server.devices] == [False, True, True, True]
     assert server.crew.states["set aside"].keys() == {1, 2, 3}
     play(server, 2, steps=3)
+    assert isinstance(server.transport, InProcess)
     assert not [job for job in server.transport.sent if job.ue]
     assert copies
 
@@ -166,6 +167,20 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
     nobody = InProcess(honest, lambda _: 1.0, 0)
     with pytest.raises(InputError, match="0 of 4 devices came within"):
         serve(setup, nobody, tmp_path / "nobody")
+
+
+def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
+    class Dying(InProcess):
+        def poll(self, wait_s):  # noqa: ARG002 (the interface)
+            raise KeyboardInterrupt
+
+    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), InProcess(honest, lambda _: 1.0, 4)
+    with pytest.raises(KeyboardInterrupt):
+        serve(SETUP, first, out)
+    assert serve(SETUP, second, out).finished
+    assert len(first.sent) == 4
+    assert not {job.ticket for job in first.sent} & {job.ticket for job in second.sent}
+    assert "resumed: no round is in the checkpoint" in (out / "events.log").read_text()
 
 
 def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.numpy import load, save
 
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
 
 GONE = {3: "the reply never came", 4: "the reply is lost", 5: "the device went away"}  # Flower's error codes
 FAILED = {
@@ -38,7 +38,7 @@ class FlowerTransport:
         self._node: dict[int, int] = {}  # UE to node
         self._present = Presence()
         self._looked_s = float("-inf")
-        self._replies: queue.Queue[Reply] = queue.Queue()
+        self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._pull_every_s = max(0.3, ues / 40)
 
@@ -60,13 +60,7 @@ class FlowerTransport:
         return True
 
     def poll(self, wait_s: float) -> list[Reply]:
-        replies = []
-        try:
-            replies.append(self._replies.get(timeout=wait_s))
-            while True:
-                replies.append(self._replies.get_nowait())
-        except queue.Empty:
-            return replies
+        return waited_for(self._replies, wait_s)
 
     def changes(self) -> Changes:
         if time.monotonic() - self._looked_s > LOOK_EVERY_S:
@@ -75,6 +69,9 @@ class FlowerTransport:
             self._present.become(ue for ue, node in self._node.items() if node in online)
             self._looked_s = time.monotonic()
         return self._present.changes()
+
+    def troubles(self) -> Troubles:
+        return {}  # whom Flower does not let in, it does not say
 
     def now(self) -> float:
         return time.monotonic()

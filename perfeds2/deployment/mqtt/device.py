@@ -17,14 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
+from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
+UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
 
 
@@ -106,7 +110,10 @@ class Device:
             return
         run = wire.read(Run, data)
         if run is None:
-            self.say("the server announces a run that cannot be read; is this version of perfeds2 older?")
+            self.say(f"cannot take part: {UNREADABLE}")
+            if self._run is None:  # else it goes on with the one it knows
+                self._error = UNREADABLE
+                self._say_here()
         elif run == self._run:
             self._say_here()  # they ask who is here
         else:
@@ -242,7 +249,6 @@ class Worker:
 def prepare(run: Run, owner: Owner, number: int) -> Ready:
     """Check the settings, load the data, compile what will be needed."""
     from perfeds2.deployment.device import answer
-    from perfeds2.deployment.setup import settings_in
 
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
@@ -262,7 +268,10 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
 
 def travelling(setup: Setup, run_id: str) -> Run:
     """What devices are told of a run: all but what only makes sense on the server's machine."""
-    told = setup.with_own(app_module=None, out=None)
-    task = told.spec.task.model_copy(update={"data_dir": None})
-    settings = Setup(told.spec.model_copy(update={"task": task}), told.own).to_toml()
-    return Run(run=run_id, settings=settings, own_model=setup.own.app_module is not None)
+    told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
+    return Run(run=run_id, settings=tomli_w.dumps(told), own_model=setup.own.app_module is not None)
+
+
+def _is_the_servers(name: str) -> bool:
+    """Where files lie on its machine, and how it runs its rounds."""
+    return name == "data-dir" or (SETTINGS[name].section == "deployment" and name != "slow")

@@ -113,13 +113,29 @@ def read_numbers(text: str) -> list[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m perfeds2.deployment.mqtt.many")
-    parser.add_argument("numbers")
-    parser.add_argument("--server", required=True, metavar="HOST:PORT")
-    parser.add_argument("--credentials", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--app-module", type=Path, metavar="FILE")
-    parser.add_argument("--data", metavar="PATTERN", help="each device's data folder, with {} for its number")
-    parser.add_argument("--together", action="store_true", help="all in this process")
+    parser = argparse.ArgumentParser(
+        prog="python -m perfeds2.deployment.mqtt.many",
+        description="Run many devices of a federation on this machine, each with its own certificate and connection.",
+        epilog="300 devices in one process, for a load test: %(prog)s 0-299 --server fl.example.org:8883 --credentials credentials --together",
+    )
+    parser.add_argument("numbers", metavar="NUMBERS", help="which devices: 3, 0-5 or 0,2,4-6")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server's broker is")
+    parser.add_argument(
+        "--credentials",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="the folder with ca.crt and, in devices/, their keys and certificates (perfeds2 federate credentials)",
+    )
+    parser.add_argument("--app-module", type=Path, metavar="FILE", help="their own file with model and load_data")
+    parser.add_argument(
+        "--data", metavar="PATTERN", help="each device's data folder, with {} for its number: data/device-{}"
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="all in one process, which compute in turn; without it each is a process of its own, started again if it dies",
+    )
     given = parser.parse_args()
 
     def owner(number: int) -> Owner:

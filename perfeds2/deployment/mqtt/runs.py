@@ -52,13 +52,16 @@ class Queue:
         run = run.resolve()
         self.open()
         before = list(self.runs().values())
-        if run in before:
-            raise InputError(
-                f"{run} is in the queue of {self.state} already; follow it with perfeds2 federate watch {run}."
-            )
+        self.check_new(run)
         with alone(run, otherwise=already_runs(run)):  # nor does another server write there
             write_text(self.folder / f"{time.time_ns()}.json", json.dumps({"folder": str(run)}))
         return len(before)
+
+    def check_new(self, run: Path) -> None:
+        if run.resolve() in self.runs().values():
+            raise InputError(
+                f"{run} is in the queue of {self.state} already; follow it with perfeds2 federate watch {run}."
+            )
 
     def take_out(self, run: Path) -> None:
         files = [file for file, each in self.runs().items() if each == run.resolve()]

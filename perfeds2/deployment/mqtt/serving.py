@@ -22,8 +22,15 @@ from perfeds2.runs.folder import Folder
 def serve_run(folder: Path, site: Site) -> Folder:
     """From the first round, or the last that closed, to the report."""
     setup = Setup.read(folder)
-    with MqttTransport(site.server_link(), travelling(setup, run_id(folder)), setup.ues) as transport:
+    with MqttTransport(
+        site.server_link(), travelling(setup, run_id(folder)), setup.ues, barred=lambda: barred(site.credentials)
+    ) as transport:
         return serve(setup, transport, folder)
+
+
+def barred(credentials: Credentials) -> dict[int, str]:
+    """Whom the broker does not let in, as far as that is known here."""
+    return dict.fromkeys(credentials.revoked_devices(), "was revoked (perfeds2 federate rotate lets it in again)")
 
 
 def run_id(folder: Path) -> str:

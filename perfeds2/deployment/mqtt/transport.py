@@ -12,14 +12,18 @@ import queue
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
+DOUBLE = "is two processes with one certificate, which chase each other away; end one of them"
+DOUBLE_FOR_S = 60.0  # so long it is said, after it was seen
+AWAY_AFTER_S = 3.0  # a broker that is back by then is no trouble
 ONE_COMING_IN_S = (
     1.0  # a device may come again after so long, not earlier: two with one certificate chase each other away
 )
@@ -51,14 +55,20 @@ class MqttTransport:
     _strays_s: dict[int, float] = field(default_factory=dict)
     _presence: Presence = field(default_factory=Presence)
     _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
+    _processes: dict[int, tuple[str, str]] = field(default_factory=dict)  # which a device was last, and before that
+    _double_s: dict[int, float] = field(default_factory=dict)
     _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
     _confirm_by_s: float = float("inf")
+    _was_up_s: float = field(default_factory=time.monotonic)  # the connection, when last seen
     _came_s: dict[int, float] = field(default_factory=dict)
     _coming: dict[int, float] = field(default_factory=dict)  # who comes and goes too often comes at so much
     _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
     _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
     _newest: int = -1
-    troubles: dict[int, str] = field(default_factory=dict)  # why a device that is here cannot take part
+    barred: Callable[[], Mapping[int, str]] = (
+        dict  # whom the broker does not let in, and why; asked at every connection
+    )
+    _troubles: dict[int | None, str | None] = field(default_factory=dict)  # what is new of them
 
     def __enter__(self) -> "MqttTransport":
         self.link.start(self)
@@ -97,13 +107,7 @@ class MqttTransport:
         return True
 
     def poll(self, wait_s: float) -> list[Reply]:
-        replies = []
-        try:
-            replies.append(self._replies.get(timeout=wait_s))
-            while True:
-                replies.append(self._replies.get_nowait())
-        except queue.Empty:
-            return replies
+        return waited_for(self._replies, wait_s)
 
     def changes(self) -> Changes:
         """Who said to be here and ready for this run, and who left. While the broker is away, nobody leaves."""
@@ -118,6 +122,14 @@ class MqttTransport:
             for ue in changes.went:
                 self._let_go(ue)  # as the server does now
             return changes
+
+    def troubles(self) -> Troubles:
+        with self._lock:
+            news, self._troubles = self._troubles, {}
+            if self.link.is_up:
+                self._was_up_s = self.now()
+            away = self.now() - self._was_up_s > AWAY_AFTER_S
+            return news | {None: "the broker cannot be reached; see the server's log" if away else None}
 
     def now(self) -> float:
         return time.monotonic()
@@ -151,6 +163,7 @@ class MqttTransport:
         with self._lock:
             self._unconfirmed = set(self._sessions)
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
+            self._troubles |= {ue: why for ue, why in self.barred().items() if ue < self.ues}
             self.link.subscribe(wire.EVERYBODY_HERE)
             self.link.subscribe(wire.EVERY_REPLY)
             for version in self._models:
@@ -173,9 +186,10 @@ class MqttTransport:
         if said is None:
             return
         if said.error is not None:
-            self.troubles[ue] = wire.words(said.error)
+            self._troubles[ue] = wire.words(said.error)
+        elif said.here:
+            self._troubles[ue] = DOUBLE if self._is_double(ue, said.session.rpartition("-")[0]) else None
         if said.here and said.error is None and said.run in (None, self.run.run):
-            self.troubles.pop(ue, None)
             self._sessions[ue] = said.session
             self._unconfirmed.discard(ue)
             self._coming[ue] = self._came_s.get(ue, float("-inf")) + ONE_COMING_IN_S
@@ -183,6 +197,15 @@ class MqttTransport:
                 self._come(ue)
         elif said.here or said.session == self._sessions.get(ue):
             self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
+
+    def _is_double(self, ue: int, process: str) -> bool:
+        """Whether a process is back that another had taken the place of: the broker lets in one at a time, the last."""
+        now, before = self._processes.get(ue, ("", ""))
+        if process != now:
+            self._processes[ue] = process, now
+            if process and process == before:
+                self._double_s[ue] = self.now()
+        return self.now() - self._double_s.get(ue, -1e9) < DOUBLE_FOR_S
 
     def _come(self, ue: int) -> None:
         del self._coming[ue]

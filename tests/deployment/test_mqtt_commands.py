@@ -1,0 +1,77 @@
+"""What do the commands of a federation over MQTT say when something is missing? One sentence, with what to do."""
+
+import subprocess
+import sys
+
+import command_line
+import pytest
+
+pytest.importorskip("paho")
+pytest.importorskip("cryptography")
+
+from perfeds2.deployment.mqtt import broker, link, local
+from perfeds2.deployment.setup import Setup
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        command_line.perfeds2("federate", "credentials", "credentials", "--devices", 2, "--host", "127.0.0.1")[0] == 0
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("local",), ("server",), ("device", "--number", 0, "--server", "127.0.0.1:1")],
+    ids=lambda command: command[0],
+)
+def test_without_paho_it_says_what_to_install(here, monkeypatch, command):
+    found = link.importlib.util.find_spec
+    monkeypatch.setattr(link.importlib.util, "find_spec", lambda name: None if name == "paho" else found(name))
+    status, said = command_line.perfeds2("federate", *command)
+    assert status == 2
+    assert "a federation over MQTT needs paho-mqtt: python" in said
+    assert "-m pip install 'perfeds2[mqtt]'." in said
+    assert not (here / "runs").exists()
+
+
+def test_a_server_without_mosquitto_says_how_to_get_it_or_another(here, monkeypatch):
+    monkeypatch.setattr(broker, "find_mosquitto", lambda: None)
+    status, said = command_line.perfeds2("federate", "server", "--credentials", here / "credentials")
+    assert status == 2
+    assert "Mosquitto is not installed; install it (Debian, Ubuntu: sudo apt install mosquitto" in said
+    assert "--broker HOST:PORT" in said
+
+
+def test_a_local_federation_without_mosquitto_says_that_it_uses_its_own_broker(tmp_path, monkeypatch):
+    class Enough(Exception):
+        pass
+
+    def no_more(*_):
+        raise Enough
+
+    monkeypatch.setattr(broker, "find_mosquitto", lambda: None)
+    monkeypatch.setattr(local.KeptRun, "start", no_more)
+    said = []
+    with pytest.raises(Enough):
+        local.run_locally(Setup.from_texts({"devices": 2, "quorum": 1}), tmp_path / "run", say=said.append)
+    assert said == ["Mosquitto is not installed: the embedded broker carries the messages."]
+
+
+def test_what_waits_in_the_queue_is_not_rewritten(here):
+    run = ("runs/first", "--devices", 2, "--quorum", 1, "--rounds")
+    assert command_line.perfeds2("federate", "submit", *run, 5)[0] == 0
+    before = (here / "runs" / "first" / "federation.toml").read_text()
+    status, said = command_line.perfeds2("federate", "submit", *run, 5, "--job-s", 7)
+    assert (status, "is in the queue" in said) == (2, True)
+    assert (here / "runs" / "first" / "federation.toml").read_text() == before
+
+
+def test_many_teaches():
+    done = subprocess.run(
+        [sys.executable, "-m", "perfeds2.deployment.mqtt.many", "--help"], capture_output=True, text=True, check=True
+    )
+    for word in ("0,2,4-6", "HOST:PORT", "perfeds2 federate credentials", "load_data", "device-{}", "one process"):
+        assert word in " ".join(done.stdout.split()), word

@@ -1,0 +1,107 @@
+"""What ``make mutate`` breaks in a federation over MQTT, in its bound on norms, and in who is where."""
+
+FEDERATION: list[
+    tuple[str, str, *tuple[tuple[str, str, str], ...]]
+] = [  # a file, its tests, and mutants: (old, new, test)
+    (
+        "deployment/mqtt/transport.py",
+        "deployment/test_mqtt_hostile.py",
+        (
+            "if job is None or ticket != job.request.ticket:",
+            "if job is None:",
+            "test_chunks_without_a_head_or_of_another_ticket_are_never_kept",
+        ),
+        (
+            "elif said.here or said.session == self._sessions.get(ue):",
+            "else:",
+            "test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed",
+        ),
+        ("ue >= self.ues or retained", "ue >= self.ues", "test_what_was_retained_before_is_not_believed"),
+    ),
+    (
+        "deployment/mqtt/transport.py",
+        "deployment/test_mqtt_federation.py",
+        (
+            "            self.link.publish(wire.job_topic(ue), job.text)",
+            "            pass",
+            "test_a_device_that_comes_back_answers_the_job_it_had",
+        ),
+        (
+            "if each != self._newest and not self._held[each]",
+            "if False",
+            "test_a_model_is_published_once_and_cleared_when_nobody_works_on_it",
+        ),
+    ),
+    (
+        "deployment/mqtt/wire.py",
+        "deployment/test_mqtt_hostile.py",
+        ("0 < said.bytes <= most and", "0 < said.bytes and", "test_a_head_is_judged_before_any_memory_is_taken"),
+        (
+            "if hashlib.sha256(data).hexdigest() != self.sha256:",
+            "if False:",
+            "test_what_has_another_checksum_or_is_no_arrays_is_refused",
+        ),
+    ),
+    (
+        "deployment/mqtt/device.py",
+        "deployment/test_mqtt_hostile.py",
+        (
+            "        if name in settings_in(run.settings):",
+            "        if False:",
+            "test_the_network_never_says_what_a_device_loads_or_where",
+        ),
+        ('and name != "slow")', "and False)", "test_what_is_the_servers_own_business_does_not_travel"),
+    ),
+    (
+        "deployment/norms.py",
+        "deployment/test_attacks.py",
+        (
+            "            self._take_out(ue)\n",
+            "",
+            "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out",
+        ),
+        (
+            "max(self.median, HARMLESS * whole)",
+            "self.median",
+            "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out",
+        ),
+        (
+            "return min(factor * usual, LARGEST)",
+            "return LARGEST",
+            "test_who_comes_first_moves_the_model_by_no_more_than_its_own_length",
+        ),
+    ),
+    (
+        "deployment/crew.py",
+        "deployment/test_crew.py",
+        (
+            'if self._filed[ue] == "idle":',
+            "if True:",
+            "test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back",
+        ),
+        (
+            "(self.devices[ue].merged_in, ue))",
+            "(0, ue))",
+            "test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all",
+        ),
+    ),
+    (
+        "deployment/federation.py",
+        "deployment/test_federation_by_hand.py",
+        (
+            "waited_s <= self.own.job_s",
+            "waited_s < self.own.job_s",
+            "test_a_job_is_given_up_after_its_time_and_not_before_and_never_if_so_told",
+        ),
+        (
+            "self.time_s - max(sent_s, self._reached_s)",
+            "self.time_s - sent_s",
+            "test_while_the_network_is_away_nobody_is_overdue",
+        ),
+        (
+            "        self._give_up()\n",
+            "",
+            "test_a_device_that_is_here_and_never_answers_is_given_up_and_set_aside",
+        ),
+    ),
+]
