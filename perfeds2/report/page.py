@@ -32,7 +32,8 @@ def page(run: Run) -> str:
     length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
     seeds = f"seed{'s' if len(run.seeds) > 1 else ''} {listed([str(seed) for seed in run.seeds])}"
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
-    about = [*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs), *map(note, run.notes)]
+    links = [] if run.links is None else [run.links.line, *filter(None, [run.links.warning])]
+    about = [*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs), *map(note, [*run.notes, *links])]
     timed = groups(run)
     sections = [
         _curves(run),

@@ -145,6 +145,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         console.print(f"[dim]{said}[/dim]")
     if run.clocks is not None:
         console.print(clocks_line(run))
+    if run.links is not None:
+        console.print(run.links.line, style="dim", markup=False)
+        if run.links.warning is not None:
+            console.print(f"Warning: {run.links.warning}", style="yellow", markup=False)
     for note in run.notes:
         console.print(f"Note: {note}", style="dim", markup=False)
 

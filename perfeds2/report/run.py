@@ -64,6 +64,22 @@ class Clocks:
 
 
 @dataclass(frozen=True)
+class Links:
+    """How good the simulated links are: (10th percentile, median, 90th percentile), each UE on an equal part of the band."""
+
+    radio: str
+    snr_db: tuple[float, float, float]
+    bits_per_s_hz: tuple[float, float, float]
+    warning: str | None
+
+    @property
+    def line(self) -> str:
+        """In a sentence."""
+        snr, carried = (f"{mid:.3g} ({low:.3g} to {high:.3g})" for low, mid, high in (self.snr_db, self.bits_per_s_hz))
+        return f"Radio {self.radio}: SNR {snr} dB, {carried} bit/s/Hz: median (10th to 90th percentile) of UEs on equal parts of the band."
+
+
+@dataclass(frozen=True)
 class Run:
     """What a run's folder holds."""
 
@@ -78,6 +94,7 @@ class Run:
     notes: tuple[str, ...]
     algorithms: tuple[Outcome, ...]
     clocks: Clocks | None = None  # of a federation
+    links: Links | None = None  # of a simulation
     spec: str = ""  # spec.toml as it stands; empty if there is none
     metrics: pd.DataFrame | None = None
     ue_metrics: pd.DataFrame | None = None
@@ -142,6 +159,7 @@ def read_summary(summary: Mapping[str, Any]) -> Run:
         notes=tuple(str(note) for note in summary["notes"]),
         algorithms=tuple(_outcome(row) for row in summary["algorithms"]),
         clocks=_clocks(summary.get("clocks")),
+        links=_links(summary.get("radio")),
     )
 
 
@@ -150,6 +168,16 @@ def _clocks(found: Mapping[str, Any] | None) -> Clocks | None:
         return None
     real_s, simulated_s = (tuple(map(float, found[name])) for name in ("real_s", "simulated_s"))
     return Clocks(real_s, simulated_s, float(found["compute_s"]), float(found["beyond_s"]))
+
+
+def _links(found: Mapping[str, Any] | None) -> Links | None:
+    if not found:
+        return None
+    snr_db, carried = (
+        (float(found[name]["low"]), float(found[name]["median"]), float(found[name]["high"]))
+        for name in ("snr_db", "bits_per_s_hz")
+    )
+    return Links(str(found["name"]), snr_db, carried, None if found["warning"] is None else str(found["warning"]))
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:

@@ -1,12 +1,14 @@
 """What came out, in one row per algorithm?"""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfeds2 import __version__
 from perfeds2.learning.metrics import METRICS
+from perfeds2.network.quality import beyond_modulation, link_quality
 from perfeds2.runs.statistics import censored_median, statistic, time_to_target
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.timeline import Timeline
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from perfeds2.spec.build import Algorithm
 
 Row = dict[str, Any]  # one line of metrics.csv
+SEEDS_OF_RADIO = 5  # whose cells are looked at
 
 
 def summarise(
@@ -36,6 +39,7 @@ def summarise(
         "seeds": list(spec.run.seeds),
         "target_accuracy": spec.run.target_accuracy if trained else None,
         "notes": _notes(spec, algorithms, timelines, rows),
+        "radio": _radio_part(spec) if command != "federate" else None,
         "algorithms": [
             _timeline_part(algorithm, [timelines[algorithm.name, seed] for seed in spec.run.seeds])
             | (
@@ -46,6 +50,19 @@ def summarise(
             for algorithm in algorithms
         ],
     }
+
+
+def _radio_part(spec: Spec) -> dict[str, Any]:
+    """How good the simulated links are, over a few seeds, and a warning where no modem would carry so much."""
+    from perfeds2.spec.build import make_cell
+
+    name = radio_name(spec)
+    quality = link_quality(make_cell(spec, seed) for seed in spec.run.seeds[:SEEDS_OF_RADIO])
+    return {"name": name, **asdict(quality), "warning": beyond_modulation(name, quality)}
+
+
+def radio_name(spec: Spec) -> str:
+    return spec.cell.kind.label if spec.cell.kind is not None else "paper"
 
 
 def _timeline_part(algorithm: "Algorithm", timelines: list[Timeline]) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""How good are a cell's links, and could any modem carry what they promise?"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfeds2.network.cell import Cell
+from perfeds2.network.link import rate_bps
+
+MOST_CARRIED = 7.4  # bit/s/Hz: 256-QAM at the highest code rate of TS 38.214 (8 bits × 948/1024)
+LOOKS = 100_000  # at signals of a UE in a round, for one seed; at least one round
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a tenth of the links stays below, half of them, and nine tenths."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Spread":
+        return cls(*np.quantile(values, [0.1, 0.5, 0.9]).tolist())
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Signal-to-noise ratio and spectral efficiency over UEs and rounds, everybody on an equal part of the band."""
+
+    snr_db: Spread
+    bits_per_s_hz: Spread
+
+
+def link_quality(cells: Iterable[Cell]) -> Quality:
+    """The quality of the cells' links in their first rounds, before anything is played."""
+    snr, efficiency = [], []
+    for cell in cells:
+        part_hz = cell.bandwidth_hz / cell.ues
+        for round_ in range(max(1, min(16, LOOKS // cell.ues))):
+            signal_hz = cell.signal_hz(round_)
+            snr.append(signal_hz / part_hz)
+            efficiency.append(rate_bps(part_hz, signal_hz) / part_hz)
+    return Quality(Spread.of(10 * np.log10(np.concatenate(snr))), Spread.of(np.concatenate(efficiency)))
+
+
+def beyond_modulation(name: str, quality: Quality) -> str | None:
+    """A warning where the links promise more than modulation can carry."""
+    promised = quality.bits_per_s_hz
+    if promised.median <= MOST_CARRIED:
+        return None
+    what = "the paper's Table I" if name == "paper" else "this cell"
+    return (
+        f"radio {name}: {what} promises {promised.median:.3g} bit/s/Hz in the median, but 256-QAM carries about "
+        f"{MOST_CARRIED}: no real link is as fast. See docs/radio.md; --radio umi, uma or rma is nearer to one."
+    )

@@ -1,0 +1,58 @@
+"""How good links are, and when no modem would carry what they promise."""
+
+import json
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from perfeds2.network.cell import Cell
+from perfeds2.network.quality import MOST_CARRIED, Quality, Spread, beyond_modulation, link_quality
+from perfeds2.report.results import print_summary
+from perfeds2.runs.execute import execute_timelines
+from perfeds2.spec.resolve import spec_from
+
+
+def test_the_quality_by_hand():
+    # Eleven UEs whose signals are 1, 3, 7, … times their tenth of the band: 1, 2, 3, … 11 bit/s/Hz, and the same each round.
+    class Steps(Cell):
+        def signal_hz(self, round_, ues=None):  # noqa: ARG002 (as a cell is asked)
+            return (2.0 ** np.arange(1, 12) - 1) * self.bandwidth_hz / 11
+
+    quality = link_quality([Steps(np.ones(11), np.ones(11))])
+    assert astuple(quality.bits_per_s_hz) == pytest.approx((2.0, 6.0, 10.0))
+    assert quality.snr_db.median == pytest.approx(10 * np.log10(63))
+
+
+def test_table_1_is_far_better_than_modulation():
+    quality = link_quality(Cell.draw(50, seed) for seed in range(5))
+    assert 67 < quality.snr_db.low < quality.snr_db.median < quality.snr_db.high < 105
+    assert quality.bits_per_s_hz.low > 22 > MOST_CARRIED
+    assert "the paper's Table I promises" in (beyond_modulation("paper", quality) or "")
+
+
+def test_what_modulation_carries_is_no_warning():
+    links = Quality(Spread(0.0, 10.0, 20.0), Spread(1.0, 7.4, 9.0))
+    assert beyond_modulation("umi", links) is None
+    assert "umi" in (beyond_modulation("umi", Quality(links.snr_db, Spread(1.0, 7.5, 9.0))) or "")
+
+
+def test_a_million_links_are_looked_at_once():
+    class Counting(Cell):
+        seen = 0
+
+        def signal_hz(self, round_, ues=None):  # noqa: ARG002 (as a cell is asked)
+            Counting.seen += 1
+            return np.full(self.ues, 1.0)
+
+    link_quality([Counting(np.ones(1_000_000), np.ones(1_000_000))])
+    assert Counting.seen == 1
+
+
+def test_a_run_says_how_good_its_links_are(capsys):
+    summary = execute_timelines(spec_from(ues=50, rounds=2, seeds=[0, 1]), "simulate", None).summary
+    assert summary["radio"]["name"] == "paper"
+    print_summary(json.loads(json.dumps(summary)))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Radio paper: SNR" in said
+    assert "Warning: radio paper: the paper's Table I promises" in said
