@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from perfeds2.network.link import Array, closer_nats_per_hz, nats_per_hz
+from perfeds2.network.link import LN2, Array, closer_nats_per_hz, nats_per_hz
 
 Bandwidth = Float[np.ndarray, " n"]
 
@@ -27,6 +27,11 @@ class Uplink:
     bits: Float[np.ndarray, " n"]  # bits still to send; 0 for a UE that has nothing to send
     shares: Float[np.ndarray, " n"]  # η, participation targets, summing to 1
     planned: Bool[np.ndarray, " n"] | None  # the round's planned UEs; None when the first arrivals close it
+    most_bits_per_s_hz: float | None = None  # what modulation carries at most; None: whatever the signal allows
+
+    @property
+    def most_nats_per_hz(self) -> float:
+        return np.inf if self.most_bits_per_s_hz is None else self.most_bits_per_s_hz * LN2
 
 
 Policy = Callable[[Uplink], Bandwidth]
@@ -50,7 +55,12 @@ def equal_finish(uplink: Uplink) -> Bandwidth:
         return np.zeros(serve.size)
     bits, compute_s = uplink.bits[serve], uplink.compute_s[serve]
     nothing = np.zeros(bits.size)
-    return _spread(serve, _finish_together(uplink.bandwidth_hz, _signal(uplink, serve), bits, compute_s, nothing))
+    return _spread(
+        serve,
+        _finish_together(
+            uplink.bandwidth_hz, _signal(uplink, serve), bits, compute_s, nothing, uplink.most_nats_per_hz
+        ),
+    )
 
 
 def weighted_rate(uplink: Uplink) -> Bandwidth:
@@ -61,7 +71,12 @@ def weighted_rate(uplink: Uplink) -> Bandwidth:
     # To send η_i bits in the same time from now on is to send at rates in proportion to η_i.
     shares = uplink.shares[serve]
     nothing = np.zeros(shares.size)
-    return _spread(serve, _finish_together(uplink.bandwidth_hz, _signal(uplink, serve), shares, nothing, nothing))
+    return _spread(
+        serve,
+        _finish_together(
+            uplink.bandwidth_hz, _signal(uplink, serve), shares, nothing, nothing, uplink.most_nats_per_hz
+        ),
+    )
 
 
 def between(theta: float) -> Policy:
@@ -89,7 +104,12 @@ def between(theta: float) -> Policy:
         kept = np.where(bound, least, (1 - theta) * least)
         band = uplink.bandwidth_hz - kept[~serve].sum()
         together = _finish_together(
-            band, _signal(uplink, serve), uplink.bits[serve], uplink.compute_s[serve], kept[serve]
+            band,
+            _signal(uplink, serve),
+            uplink.bits[serve],
+            uplink.compute_s[serve],
+            kept[serve],
+            uplink.most_nats_per_hz,
         )
         return kept * ~serve + _spread(serve, together)
 
@@ -191,10 +211,12 @@ def _finish_together(
     bits: Float[np.ndarray, " s"],
     compute_s: Float[np.ndarray, " s"],
     least_hz: Float[np.ndarray, " s"],
+    most: float = np.inf,
 ) -> Float[np.ndarray, " s"]:
     """Share the band so that the last UE ends as early as it can, nobody getting less than ``least_hz``.
 
-    To end at T a UE needs b_i(T) = R_i/u_i: R_i = bits·ln2/(T − compute) in nat/s, u_i = ln(1 + g_i/b_i). We look for
+    To end at T a UE needs b_i(T) = R_i/u_i: R_i = bits·ln2/(T − compute) in nat/s, u_i = ln(1 + g_i/b_i), or what modulation
+    carries at ``most`` where that is less. We look for
     Σ max(b_i(T), least_i) = B. No band at all brings UE i home before compute_i + bits_i·ln2/g_i. The unknown is the
     time after the latest of those limits: it keeps its digits even where a UE is close to its limit.
 
@@ -210,14 +232,14 @@ def _finish_together(
         return least_hz
     # With equal parts of the spare band everybody is home by ``high``; with all of it the last UE is not before ``low``.
     snr = signal_hz / (least_hz + spare_hz / bits.size)
-    high = float((limit_s * _excess(snr) - spare_s).max())
-    low = float(limit_s[last] * _excess(signal_hz[last : last + 1] / bandwidth_hz)[0])
+    high = float((limit_s * _excess(snr, most) - spare_s).max())
+    low = float(limit_s[last] * _excess(signal_hz[last : last + 1] / bandwidth_hz, most)[0])
     after_s, efficiency, given = high, np.log1p(snr), np.empty(bits.size)
     blocks = [slice(start, start + BLOCK) for start in range(0, bits.size, BLOCK)]
     for _ in range(MOST_STEPS):
         slope = unsure = 0.0
         for at in blocks:
-            needed, fall, wrong = _needs(after_s, nats[at], limit_s[at], spare_s[at], efficiency[at])
+            needed, fall, wrong = _needs(after_s, nats[at], limit_s[at], spare_s[at], efficiency[at], most)
             np.maximum(needed, least_hz[at], out=given[at])
             slope += fall.sum(where=needed >= least_hz[at])
             unsure = max(unsure, wrong)
@@ -234,7 +256,7 @@ def _finish_together(
 
 
 def _needs(
-    after_s: float, nats: Array, limit_s: Array, spare_s: Array, efficiency: Array
+    after_s: float, nats: Array, limit_s: Array, spare_s: Array, efficiency: Array, most: float
 ) -> tuple[Array, Array, float]:
     """The bandwidths that bring these UEs home at a time, how fast they fall with it, and how far off they may be.
 
@@ -255,15 +277,19 @@ def _needs(
                 break
     if not unsure < 0.01:
         efficiency[:], unsure = nats_per_hz(np.log1p(headroom_s / limit_s)), 0.0
-    needed = nats / (sending_s * efficiency)
+    carried = efficiency if most == np.inf else np.minimum(efficiency, most)
+    needed = nats / (sending_s * carried)
     # −db/dT = b/(T − compute) · (Γ + u)/(Γ + u − 1), a factor below 4/u also where Γ + u − 1 has lost its digits
     reach = load + efficiency
-    return needed, needed / sending_s * reach / np.maximum(reach - 1, efficiency / 4), unsure
+    fall = needed / sending_s * reach / np.maximum(reach - 1, efficiency / 4)
+    if most < np.inf:
+        fall = np.where(efficiency < most, fall, needed / sending_s)
+    return needed, fall, unsure
 
 
-def _excess(snr: Array) -> Array:
+def _excess(snr: Array, most: float) -> Array:
     """x/ln(1+x) − 1: how much longer than its limit a UE sends at a signal-to-noise ratio of x."""
-    excess = snr / np.log1p(snr) - 1
+    excess = snr / np.minimum(np.log1p(snr), most) - 1
     weak = snr < 1e-3
     if weak.any():
         x = snr[weak]

@@ -30,9 +30,9 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float) -> Shares:
     fading, weight = _rayleigh_nodes()
     sending_s = np.zeros(cell.ues)
     for at, mass in zip(fading, weight, strict=True):
-        sending_s += (
-            mass * payload_bits / rate_bps(cell.bandwidth_hz / cell.ues, cell.mean_signal_hz * cell.fading_scale * at)
-        )
+        strength = cell.fading_scale * at if cell.radio is None else at * at / 2
+        part_hz = cell.bandwidth_hz / cell.ues
+        sending_s += mass * payload_bits / rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
     frequency = 1 / (cell.compute_s(samples) + sending_s)
     return frequency / frequency.sum()
 

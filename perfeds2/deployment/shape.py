@@ -95,7 +95,7 @@ def uplink_rates(setup: Setup) -> list[float]:
     known = setup.spec.cell.model_copy(update={"cycles_per_sample": 1.0})
     cell = make_cell(setup.spec.model_copy(update={"cell": known}), setup.seed)
     signal_hz = np.median([cell.signal_hz(k) for k in range(ROUNDS_OF_FADING)], axis=0)
-    return rate_bps(np.full(cell.ues, cell.bandwidth_hz / cell.ues), signal_hz).tolist()
+    return rate_bps(np.full(cell.ues, cell.bandwidth_hz / cell.ues), signal_hz, cell.cap_bits_per_s_hz).tolist()
 
 
 @contextmanager

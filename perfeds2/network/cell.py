@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from perfeds2.network.blocks import BLOCK, each_block
 from perfeds2.network.device import compute_seconds
+from perfeds2.network.radios import STREAMS, Radio, Where
 
 Layout = Literal["disc", "uniform", "equal"]
 
@@ -29,6 +30,11 @@ class Cell:
     fading_scale: float = 40.0  # Rayleigh scale of the coefficient h
     downlink_s: float = 0.0  # seconds until a UE has the model; free by default, as in the paper
     seed: int = 0  # whose fading this cell meets
+    radio: Radio | None = None  # None: Table I's, with the κ and the fading scale above
+    rician_k: float = (
+        0.0  # power of the steady part of the fading over the rest's: 0 is Rayleigh, infinite is no fading
+    )
+    most_bits_per_s_hz: float | None = None  # no link carries more; None: the radio's own, and Table I's has none
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -38,7 +44,7 @@ class Cell:
                 f"a cell needs one distance and one CPU frequency per UE, at least one UE; "
                 f"got {self.distance_m.shape} distances and {self.cpu_hz.shape} frequencies."
             )
-        for name in (f.name for f in fields(Cell)):
+        for name in (f.name for f in fields(Cell) if f.name not in OPTIONAL):
             values = np.atleast_1d(np.asarray(getattr(self, name), float))
             if name == "noise_dbm_per_hz":
                 low, range_ = values == -np.inf, ""
@@ -51,6 +57,10 @@ class Cell:
                 raise ValueError(f"{name} must be finite{range_}, got {values[wrong][0]}.")
         if self.seed != int(self.seed) or self.seed >= 2**64:
             raise ValueError(f"seed must be a whole number below 2^64, got {self.seed}.")
+        if not self.rician_k >= 0:
+            raise ValueError(f"rician_k must be at least 0, got {self.rician_k}.")
+        if self.most_bits_per_s_hz is not None and not self.most_bits_per_s_hz > 0:
+            raise ValueError(f"most_bits_per_s_hz must be above 0, got {self.most_bits_per_s_hz}.")
         object.__setattr__(self, "distance_m", np.maximum(self.distance_m, MIN_DISTANCE_M))
 
     @classmethod
@@ -62,7 +72,7 @@ class Cell:
         layout: Layout = "disc",
         radius_m: float = 200.0,
         cpu_hz: tuple[float, float] = (2e8, 2e9),
-        **rest: float,
+        **rest: Any,
     ) -> "Cell":
         """A random cell: UEs over the disc, with distances uniform in [0, radius], or all at the same distance.
 
@@ -90,49 +100,96 @@ class Cell:
     def ues(self) -> int:
         return self.distance_m.size
 
+    @cached_property
+    def angle(self) -> Float[np.ndarray, " n"]:
+        """In which direction each UE is. Table I's radio does not care; shadows do."""
+        return 2 * np.pi * np.random.default_rng([self.seed, STREAMS["angle"]]).random(self.ues)
+
     def signal_hz(self, round_: int, ues: Int[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
         """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round; of all UEs, or of these.
 
         A draw belongs to (seed, round, UE): whoever else is in the cell and whatever policy runs, it is the same.
         """
-        signal, mean_hz = self._uniform(round_), self.mean_signal_hz
-        if ues is not None:
-            signal, mean_hz = signal[ues], mean_hz[ues]
-
-        each_block(signal.size, partial(self._fade, signal, mean_hz))
+        mean_hz = self.mean_signal_hz if ues is None else self.mean_signal_hz[ues]
+        if self.rician_k == np.inf:
+            return mean_hz * self.signal_of_amplitude(1.0)
+        signal = self._uniform(round_)
+        signal = signal if ues is None else signal[ues]
+        angle = None
+        if self.rician_k > 0:
+            angle = self._uniform(round_, second=True)
+            angle = angle if ues is None else angle[ues]
+        each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
         return signal
 
-    def _fade(self, signal: Float[np.ndarray, " h"], mean_hz: Float[np.ndarray, " h"], at: slice) -> None:
-        """The signal in place of U: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1."""
+    def _fade(
+        self,
+        signal: Float[np.ndarray, " h"],
+        angle: Float[np.ndarray, " h"] | None,
+        mean_hz: Float[np.ndarray, " h"],
+        at: slice,
+    ) -> None:
+        """The signal in place of U: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1.
+
+        A real radio's gain goes with h², of mean 1. Rician fading adds a steady part, to which U and an angle are the rest.
+        """
         fading = signal[at]
         np.subtract(1.0, fading, out=fading)
         np.minimum(fading, 1 - 2.0**-53, out=fading)  # U = 0 counts as the next number: no UE is ever silent
         np.log(fading, out=fading)
-        fading *= -2 * self.fading_scale**2
-        np.sqrt(fading, out=fading)
+        if angle is not None:
+            steady, rest = math.sqrt(self.rician_k / (1 + self.rician_k)), np.sqrt(fading / -(1 + self.rician_k))
+            turn = 2 * np.pi * angle[at]
+            fading[:] = -np.maximum((steady + rest * np.cos(turn)) ** 2 + (rest * np.sin(turn)) ** 2, 2.0**-53)
+        if self.radio is None:
+            fading *= -2 * self.fading_scale**2
+            np.sqrt(fading, out=fading)
+        else:
+            np.negative(fading, out=fading)
         fading *= mean_hz[at]
+
+    def signal_of_amplitude(self, amplitude: float) -> float:
+        """The signal over the mean one at a fading amplitude whose mean square is 1: Table I's goes with h, a real one with h²."""
+        return self.fading_scale * math.sqrt(2) * amplitude if self.radio is None else amplitude**2
 
     @property
     def most_fading(self) -> float:
-        """No h is above this: 1 − U is at least 2^−53."""
-        return self.fading_scale * math.sqrt(2 * 53 * math.log(2)) * (1 + 1e-9)
+        """No signal is above the mean one by more than this: 1 − U is at least 2^−53."""
+        if self.rician_k == 0 and self.radio is None:
+            return self.fading_scale * math.sqrt(2 * 53 * math.log(2)) * (1 + 1e-9)
+        k = self.rician_k
+        steady = 1.0 if k == np.inf else math.sqrt(k / (1 + k))
+        return self.signal_of_amplitude(steady + math.sqrt(53 * math.log(2) / (1 + k))) * (1 + 1e-9)
 
     @cached_property
     def mean_signal_hz(self) -> Float[np.ndarray, " n"]:
         """The signal at h = 1, before fading."""
-        noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
-        return self.power_w / noise_w_per_hz * self.distance_m**-self.path_loss_exponent
+        if self.radio is None:
+            noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
+            return self.power_w / noise_w_per_hz * self.distance_m**-self.path_loss_exponent
+        where = Where(self.distance_m * np.cos(self.angle), self.distance_m * np.sin(self.angle), self.seed)
+        gain = self.radio.gain(where)
+        noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
+        return self.radio.power_w(gain, self.power_w, self.bandwidth_hz / self.ues) * gain / noise_w_per_hz
 
-    def _uniform(self, round_: int) -> Float[np.ndarray, " n"]:
-        """U, uniform from 0 to 1: the stream of the key (seed, round), whose i-th number is UE i's."""
+    @property
+    def cap_bits_per_s_hz(self) -> float | None:
+        """What no link exceeds, if anything."""
+        if self.most_bits_per_s_hz is not None:
+            return self.most_bits_per_s_hz
+        return None if self.radio is None else self.radio.most_bits_per_s_hz
+
+    def _uniform(self, round_: int, *, second: bool = False) -> Float[np.ndarray, " n"]:
+        """U, uniform from 0 to 1: the stream of the key (seed, round), whose i-th number is UE i's; or a second such."""
         uniform = np.empty(self.ues)
-        each_block(self.ues, partial(self._draw, uniform, round_))
+        each_block(self.ues, partial(self._draw, uniform, round_, int(second)))
         return uniform
 
-    def _draw(self, uniform: Float[np.ndarray, " n"], round_: int, at: slice) -> None:
+    def _draw(self, uniform: Float[np.ndarray, " n"], round_: int, stream: int, at: slice) -> None:
         dice, start = self._dice[at.start // BLOCK]
         with dice.bit_generator.lock:
             start["state"]["key"][1] = round_
+            start["state"]["counter"][1] = stream
             dice.bit_generator.state = start
             dice.random(out=uniform[at])
 
@@ -158,5 +215,6 @@ class Cell:
         return replace(self, distance_m=np.asarray(distance_m, float))
 
 
+OPTIONAL = ("radio", "rician_k", "most_bits_per_s_hz")  # have rules of their own
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself
 CELLS = {"paper": Cell}  # classes are drawn, functions called

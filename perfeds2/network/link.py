@@ -13,11 +13,16 @@ Array = Float[np.ndarray, "..."]
 LN2 = float(np.log(2))
 
 
-def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float) -> Array:
-    """Uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (9) with log2, erratum 3); 0 on no band."""
+def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, most_bits_per_s_hz: float | None = None) -> Array:
+    """Uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (9) with log2, erratum 3); 0 on no band.
+
+    Modulation carries no more than so many bit/s/Hz, where that is said.
+    """
     bandwidth = np.asarray(bandwidth_hz, float)
     ratio = np.asarray(signal_hz / np.where(bandwidth > 0, bandwidth, np.inf))
     rate = np.log1p(ratio, out=ratio)
+    if most_bits_per_s_hz is not None:
+        np.minimum(rate, most_bits_per_s_hz * LN2, out=rate)
     rate *= bandwidth / LN2
     return rate
 

@@ -31,18 +31,21 @@ class Quality:
 
     snr_db: Spread
     bits_per_s_hz: Spread
+    capped: float = 0.0  # share of the links that carry as much as modulation can
 
 
 def link_quality(cells: Iterable[Cell]) -> Quality:
     """The quality of the cells' links in their first rounds, before anything is played."""
-    snr, efficiency = [], []
+    snr, efficiency, capped = [], [], []
     for cell in cells:
         part_hz = cell.bandwidth_hz / cell.ues
         for round_ in range(max(1, min(16, LOOKS // cell.ues))):
             signal_hz = cell.signal_hz(round_)
             snr.append(signal_hz / part_hz)
-            efficiency.append(rate_bps(part_hz, signal_hz) / part_hz)
-    return Quality(Spread.of(10 * np.log10(np.concatenate(snr))), Spread.of(np.concatenate(efficiency)))
+            efficiency.append(rate_bps(part_hz, signal_hz, cell.cap_bits_per_s_hz) / part_hz)
+            capped.append(np.mean(efficiency[-1] >= (cell.cap_bits_per_s_hz or np.inf) * (1 - 1e-9)))
+    spreads = (Spread.of(10 * np.log10(np.concatenate(snr))), Spread.of(np.concatenate(efficiency)))
+    return Quality(*spreads, float(np.mean(capped)))
 
 
 def beyond_modulation(name: str, quality: Quality) -> str | None:

@@ -71,12 +71,14 @@ class Links:
     snr_db: tuple[float, float, float]
     bits_per_s_hz: tuple[float, float, float]
     warning: str | None
+    capped: float = 0.0
 
     @property
     def line(self) -> str:
         """In a sentence."""
         snr, carried = (f"{mid:.3g} ({low:.3g} to {high:.3g})" for low, mid, high in (self.snr_db, self.bits_per_s_hz))
-        return f"Radio {self.radio}: SNR {snr} dB, {carried} bit/s/Hz: median (10th to 90th percentile) of UEs on equal parts of the band."
+        most = f" {self.capped:.0%} of them carry all that modulation can." if self.capped else ""
+        return f"Radio {self.radio}: SNR {snr} dB, {carried} bit/s/Hz: median (10th to 90th percentile) of UEs on equal parts of the band.{most}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ def _links(found: Mapping[str, Any] | None) -> Links | None:
         (float(found[name]["low"]), float(found[name]["median"]), float(found[name]["high"]))
         for name in ("snr_db", "bits_per_s_hz")
     )
-    return Links(str(found["name"]), snr_db, carried, None if found["warning"] is None else str(found["warning"]))
+    warning = None if found["warning"] is None else str(found["warning"])
+    return Links(str(found["name"]), snr_db, carried, warning, float(found.get("capped", 0.0)))
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:

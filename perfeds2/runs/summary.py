@@ -62,7 +62,9 @@ def _radio_part(spec: Spec) -> dict[str, Any]:
 
 
 def radio_name(spec: Spec) -> str:
-    return spec.cell.kind.label if spec.cell.kind is not None else "paper"
+    """Of the radio, or of a cell that brings its own."""
+    named = spec.radio.name or spec.cell.kind
+    return "paper" if named is None else named.label
 
 
 def _timeline_part(algorithm: "Algorithm", timelines: list[Timeline]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ What is the user's own is called with what it names of what is known here:
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
 - a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
+- a radio: a ``Radio``, or a function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
+  gives the path loss of each UE in dB;
 - a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
   that returns rows of UEs or such a function;
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
@@ -36,6 +38,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
+from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
@@ -142,6 +145,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
         cell = kind
     else:
         known: dict[str, Any] = settings.model_dump(exclude={"kind", "distance_m", "payload_bits"}) | {"seed": seed}
+        known |= make_radio(spec)
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
         with blaming(f"--cell {own}", kind):
@@ -149,6 +153,47 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
+
+
+OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
+
+
+def make_radio(spec: Spec) -> dict[str, Any]:
+    """What a spec says of the radio, as a cell takes it; nothing where it says nothing."""
+    settings, named, made = spec.radio, spec.radio.name, dict[str, Any]()
+    own = {key: value for key in OF_A_RADIO if (value := dict(settings)[key]) is not None}
+    if named is None or named.value is None:
+        unused = next((key for key in own if key != "carrier_hz"), None)
+        if unused is not None:
+            flag = f"--{unused.replace('_', '-')}"
+            raise InputError(f"{flag} changes nothing in the paper's radio; choose one that has it, --radio umi.")
+    else:
+        for key, usual in (("path_loss_exponent", 3.8), ("fading_scale", 40.0)):
+            if dict(spec.cell)[key] != usual:
+                flag = f"--{key.replace('_', '-')}"
+                raise InputError(f"{flag} is of the paper's radio and changes nothing with --radio {named}.")
+        radio = named.value
+        if not isinstance(radio, Radio):
+            radio = Radio(named.label, partial(_own_loss, named))
+        made["radio"] = replace(radio, **own)
+    if settings.efficiency_cap is not None:
+        made["most_bits_per_s_hz"] = settings.efficiency_cap
+    if settings.fading is not None:
+        how, _, k = settings.fading.partition(":")
+        made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
+    return made
+
+
+def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n"]:
+    """Somebody's own radio: a function of any of these that gives the loss of each UE in dB."""
+    known = {"distance_m": where.distance_m, "x_m": where.x_m, "y_m": where.y_m, "seed": where.seed}
+    known |= {"carrier_hz": radio.carrier_hz, "bs_height_m": radio.bs_height_m, "ue_height_m": radio.ue_height_m}
+    loss = np.asarray(call(named.value, f"--radio {named}", known), float)
+    if loss.shape != where.x_m.shape or not np.isfinite(loss).all():
+        raise InputError(
+            f"--radio {named} gave {loss.tolist()!r:.80}; expected a path loss in dB for each of {where.x_m.size} UEs."
+        )
+    return loss
 
 
 def upload_bits(spec: Spec) -> float:
@@ -203,7 +248,7 @@ class Stage:
 def what_the_clock_sees(spec: Spec) -> Hashable:
     """Equal in specs whose cells, schedules and timelines are the same."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)))
-    return spec.cell, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
+    return spec.cell, spec.radio, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:

@@ -20,12 +20,15 @@ from perfeds2.spec.values import (
     MERGE,
     MODEL,
     POLICY,
+    RADIO,
     SCHEDULE,
     SHARES,
     TASK,
     AlgorithmName,
     CellName,
     Count,
+    Decibels,
+    FadingName,
     HessianName,
     Large,
     Length,
@@ -37,6 +40,7 @@ from perfeds2.spec.values import (
     PolicyName,
     Population,
     Positive,
+    RadioName,
     ScheduleName,
     Seconds,
     Seed,
@@ -99,6 +103,20 @@ class CellSpec(Section, title="Cell"):
     downlink_s: Seconds = setting(0.0, "SECONDS", "Until a UE has a new model.")
 
 
+class RadioSpec(Section, title="Radio"):
+    """How signals get weaker on their way. Nothing said: the paper's Table I."""
+
+    name: RadioName | None = setting(None, "NAME", "How signals get weaker on their way: {names} (TR 38.901), or your own.", flag="radio", shown="paper: Table I's, far better than a real one", kind=RADIO)  # fmt: skip
+    carrier_hz: Annotated[Positive, within(5e8, 1e11)] | None = setting(None, "HZ", "Carrier frequency.", shown="3.5 GHz; rma: 0.7 GHz")  # fmt: skip
+    bs_height_m: Annotated[Positive, within(1.5, 150)] | None = setting(None, "M", "Height of the base station's antenna.", shown="umi: 10; uma: 25; rma: 35")  # fmt: skip
+    ue_height_m: Annotated[Positive, within(1.01, 13)] | None = setting(None, "M", "Height of the UEs.", shown="1.5")
+    noise_figure_db: Decibels | None = setting(None, "DB", "What the base station's receiver adds to the noise.", shown="5; paper: 0")  # fmt: skip
+    shadowing_db: Annotated[NotNegative, within(0, 100)] | None = setting(None, "DB", "Standard deviation of the shadowing; 0 is none.", shown="TR 38.901's")  # fmt: skip
+    power_control: Annotated[tuple[Decibels, Annotated[float, Field(ge=0, le=1)]], List] | None = setting(None, "DBM,ALPHA", "P0 a resource block and α: a UE sends with min(its power, P0 + α·path loss + 10·lg(blocks)).", shown="full power")  # fmt: skip
+    efficiency_cap: Usual | None = setting(None, "BIT/S/HZ", "No link carries more, whatever its SNR.", shown="7.4, 256-QAM; paper: none")  # fmt: skip
+    fading: FadingName | None = setting(None, "LAW", "Fast fading: none, rayleigh, or rician:K (K: steady over scattered power).", shown="rayleigh")  # fmt: skip
+
+
 class ProtocolSpec(Section, title="Rounds"):
     """The semi-synchronous rounds. SYN and ASY follow from them: A = n, and A = 1 without a bound."""
 
@@ -147,6 +165,7 @@ class Spec(Section):
 
     task: TaskSpec = Field(default_factory=TaskSpec)
     cell: CellSpec = Field(default_factory=CellSpec)
+    radio: RadioSpec = Field(default_factory=RadioSpec)
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
     run: RunSpec = Field(default_factory=RunSpec)
@@ -169,6 +188,7 @@ class Spec(Section):
             self.task.name,
             self.task.model,
             self.cell.kind,
+            self.radio.name,
             self.protocol.schedule,
             shares,
             self.protocol.bandwidth,
@@ -190,7 +210,7 @@ class Spec(Section):
     def values(self) -> dict[str, Any]:
         """Nested values, as a TOML file has them."""
         dumped = self.model_dump(mode="json", exclude_none=True)
-        return {section: inner for section, inner in dumped.items() if inner or section not in ("each", "own")}
+        return {section: inner for section, inner in dumped.items() if inner or section not in ("radio", "each", "own")}
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.values())

@@ -11,7 +11,7 @@ import pydantic
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, sections_of, settings, settings_of
 from perfeds2.spec.names import Named
-from perfeds2.spec.values import ALGORITHM, CELL, TASK
+from perfeds2.spec.values import ALGORITHM, CELL, RADIO, TASK
 
 SEEDS = ("run", "seeds")
 EACH = "each"  # the section of what one algorithm has otherwise: [each.PerFed-ASY]
@@ -242,7 +242,7 @@ def _own_files(spec: Spec) -> dict[str, str]:
 def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, over what the task they name has for defaults, and over its number of UEs."""
     filled = dict(values)
-    for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL)):
+    for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL), ("radio", "name", RADIO)):
         inner = values.get(section)
         given = inner.get(key) if isinstance(inner, Mapping) else None
         given = SECTIONS[section].model_fields[key].default if given is None else given
@@ -252,7 +252,7 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
             value = kind.find(given).value
         except ValueError:  # said by the validation, with its flag
             continue
-        if not callable(value):  # a Task or a Cell is made for so many UEs
+        if not callable(value) and kind is not RADIO:  # a Task or a Cell is made for so many UEs
             _fill(filled, {"cell": {"ues": getattr(value, "ues", None)}})
         _fill(filled, getattr(value, "defaults", {}))
     return filled

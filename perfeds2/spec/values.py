@@ -21,10 +21,11 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.learning.merges import MERGES
     from perfeds2.learning.models import MODELS
     from perfeds2.network.cell import CELLS
+    from perfeds2.network.radios import RADIOS
     from perfeds2.spec.methods import ALGORITHMS
 
     tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
-    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES}
+    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES, "radio": RADIOS}
 
 
 def _kind(what: str, is_called: bool = True) -> Kind:
@@ -32,12 +33,13 @@ def _kind(what: str, is_called: bool = True) -> Kind:
 
 
 TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
-MODEL, MERGE = _kind("model"), _kind("merge", is_called=False)
+MODEL, MERGE, RADIO = _kind("model"), _kind("merge", is_called=False), _kind("radio", is_called=False)
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
 ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
 MergeName = Annotated[Named, PlainValidator(MERGE.find), AS_TEXT]
+RadioName = Annotated[Named, PlainValidator(RADIO.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
 ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
 SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
@@ -111,6 +113,20 @@ def read_hessian(value: Any) -> str:
     raise ValueError("is not known; expected exact, fo, hf or anneal:K, such as anneal:20")
 
 
+def read_fading(value: Any) -> str:
+    """``none``, ``rayleigh``, or ``rician:6``."""
+    text = str(value)
+    how, _, k = text.partition(":")
+    if text in ("none", "rayleigh"):
+        return text
+    try:
+        if how == "rician" and 0 <= float(k) <= 1e6:
+            return text
+    except ValueError:
+        pass
+    raise ValueError("is not known; expected none, rayleigh or rician:K with K from 0, such as rician:6")
+
+
 MOST_SEEDS = 1_000_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -122,6 +138,8 @@ Metres = Annotated[NotNegative, within(0, 1e9)]
 StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
 Length = Annotated[Positive, within(1e-30, 1e30)]
 HessianName = Annotated[str, BeforeValidator(read_hessian)]
+FadingName = Annotated[str, BeforeValidator(read_fading)]
+Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -9,14 +9,14 @@ fails costs time, never a digit.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 
 LEAST_CROWD = 50_000  # UEs; with fewer, following everybody is quick
 HOPE = 8  # times as many are followed as can be merged in S + 1 rounds: A·(S + 1)
-MARGIN = 1e-6  # far above what rounding does to the bits of a job
+MARGIN = 1e-12  # far above what rounding does to the bits of a job
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,23 @@ class Crowd:
     hopeful: Int[np.ndarray, " h"]  # UEs, in rising order
     place: Int[np.ndarray, " n"]  # of each UE among the hopeful; -1 for the hopeless
     strongest_hz: float  # no hopeless UE's signal is ever above this
+    least_s: float = 0.0  # no hopeless UE computes for less
+    cap: float | None = None  # bit/s/Hz that no link exceeds
 
 
-def split_crowd(cell: Cell, hopeful: int) -> Crowd:
-    """Hope for those with the best mean signals."""
-    order = np.argpartition(cell.mean_signal_hz, cell.ues - hopeful)
+def split_crowd(cell: Cell, hopeful: int, compute_s: Float[np.ndarray, " n"], payload_bits: float) -> Crowd:
+    """Hope for those with the best mean signals; where modulation sets the rate, for those with the shortest jobs."""
+    worth, cap = cell.mean_signal_hz, cell.cap_bits_per_s_hz
+    if cap is not None:
+        worth = -(compute_s + payload_bits / rate_bps(cell.bandwidth_hz / cell.ues, worth, cap))
+    order = np.argpartition(worth, cell.ues - hopeful)
     hopeless, chosen = order[: cell.ues - hopeful], np.sort(order[cell.ues - hopeful :])
     place = np.full(cell.ues, -1)
     place[chosen] = np.arange(hopeful)
-    return Crowd(chosen, place, float(cell.mean_signal_hz[hopeless].max()) * cell.most_fading)
+    strongest_hz = float(cell.mean_signal_hz[hopeless].max()) * cell.most_fading
+    return Crowd(chosen, place, strongest_hz, float(compute_s[hopeless].min()), cap)
 
 
 def most_bits(crowd: Crowd, bandwidth_hz: float, lasting_s: float) -> float:
-    """What the hopeless can send at most in a round on this band."""
-    return float(rate_bps(bandwidth_hz, crowd.strongest_hz)) * lasting_s
+    """What the hopeless can send at most in so many seconds on this band."""
+    return float(rate_bps(bandwidth_hz, crowd.strongest_hz, crowd.cap)) * lasting_s

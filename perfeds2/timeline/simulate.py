@@ -100,7 +100,8 @@ def simulate(
     conditions = Conditions(cell, protocol, float(payload_bits), cell.compute_s(samples), shares, bandwidth, schedule)
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
-        timeline = play_crowd(conditions, split_crowd(cell, hopeful), rounds=rounds, horizon_s=horizon_s, tell=tell)
+        crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
+        timeline = play_crowd(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell)
         if timeline is not None:
             return timeline
     _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
@@ -215,9 +216,10 @@ def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
         clock.bits,
         conditions.shares,
         None if planned is None else _mask(planned, n),
+        conditions.cell.cap_bits_per_s_hz,
     )
     bandwidth = allocate(conditions.bandwidth, uplink)
-    rate, arrival_s = _arrivals(clock, bandwidth, uplink.signal_hz)
+    rate, arrival_s = _arrivals(conditions.cell, clock, bandwidth, uplink.signal_hz)
     closing = close_round(server, arrival_s, conditions.protocol, planned)
     if not math.isfinite(closing.time_s):
         obstacle = _obstacle(server, arrival_s, conditions.protocol, planned)
@@ -245,15 +247,16 @@ def _mask(ues: Int[np.ndarray, " A"], n: int) -> Bool[np.ndarray, " n"]:
 
 
 def _arrivals(
-    clock: Clock, bandwidth_hz: Float[np.ndarray, " n"], signal_hz: Float[np.ndarray, " n"]
+    cell: Cell, clock: Clock, bandwidth_hz: Float[np.ndarray, " n"], signal_hz: Float[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """The rates, and when each update is complete at the server if this round lasts long enough: now, computing, sending."""
     rate, arrival_s = np.empty_like(clock.bits), np.empty_like(clock.bits)
-    each_block(rate.size, partial(_send, clock, bandwidth_hz, signal_hz, rate, arrival_s))
+    each_block(rate.size, partial(_send, cell.cap_bits_per_s_hz, clock, bandwidth_hz, signal_hz, rate, arrival_s))
     return rate, arrival_s
 
 
 def _send(
+    cap: float | None,
     clock: Clock,
     bandwidth_hz: Float[np.ndarray, " n"],
     signal_hz: Float[np.ndarray, " n"],
@@ -262,7 +265,7 @@ def _send(
     at: slice,
 ) -> None:
     """Fill in the rates and arrivals of a block of UEs."""
-    rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at])
+    rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at], cap)
     bits, arrival = clock.bits[at], arrival_s[at]
     with np.errstate(divide="ignore", invalid="ignore"):  # no rate: never; no bits at no rate: replaced below
         np.divide(bits, bits_per_s, out=arrival)
@@ -349,16 +352,17 @@ def play_crowd(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
     record, sent_bits = Recorder(conditions, _nothing_yet(conditions)), 0.0  # by a hopeless UE in its job, at most
+    since_s = crowd.least_s  # no hopeless UE sends before
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
     while rounds is None or clock.server.round < rounds:
         server, sending = clock.server, clock.bits > 0
         band_hz = cell.bandwidth_hz / (n - ues.size + np.count_nonzero(sending))
         signal_hz = cell.signal_hz(server.round, ues)
-        rate, arrival_s[ues] = _arrivals(clock, np.where(sending, band_hz, 0.0), signal_hz)
+        rate, arrival_s[ues] = _arrivals(cell, clock, np.where(sending, band_hz, 0.0), signal_hz)
         closing = close_round(server, arrival_s, protocol)
         if server.round % (protocol.max_staleness + 1) == 0:
-            sent_bits = 0.0  # never merged, the hopeless all start over together
-        sent_bits += most_bits(crowd, band_hz, closing.time_s - clock.time_s)
+            sent_bits, since_s = 0.0, clock.time_s + crowd.least_s  # never merged, the hopeless all start over together
+        sent_bits += most_bits(crowd, band_hz, max(closing.time_s - max(clock.time_s, since_s), 0.0))
         if not sent_bits < (1 - MARGIN) * conditions.payload_bits:
             return None
         if horizon_s is not None and closing.time_s > horizon_s:

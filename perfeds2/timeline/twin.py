@@ -27,6 +27,7 @@ class Radio:
     signal_hz: Callable[[int], np.ndarray]
     bandwidth_hz: float
     policy: Callable[[Uplink], np.ndarray]
+    cap: float = math.inf  # bit/s/Hz
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,10 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | No
         np.array([phone.bits_left() for phone in phones]),
         np.full(len(phones), 1 / len(phones)),
         None if plan is None else np.array([phone.number in plan for phone in phones]),
+        None if radio.cap == math.inf else radio.cap,
     )
     for phone, gain, band in zip(phones, gains.tolist(), radio.policy(uplink).tolist(), strict=True):
-        phone.set_rate(band * math.log2(1 + gain / band) if band > 0 else 0.0)
+        phone.set_rate(band * min(math.log2(1 + gain / band), radio.cap) if band > 0 else 0.0)
 
 
 def overdue(phone: Phone, k: int, rules: RoundRules) -> bool:

@@ -358,3 +358,19 @@ def test_a_million_ues_are_shared_out_exactly_too():
     end_s = finish_s(uplink, bandwidth)
     assert np.ptp(end_s) <= 1e-9 * end_s.max()
     assert bandwidth.sum() == pytest.approx(1e6, rel=1e-11)
+
+
+@given(st.integers(0, 10_000), st.floats(0.5, 12))
+@settings(max_examples=60, deadline=None)
+def test_finishing_together_knows_what_modulation_carries(seed, cap):
+    """With rates capped, all still end at one time, on the whole band; and no cap at all is a high one."""
+    random = np.random.default_rng(seed)
+    n = int(random.integers(1, 30))
+    parts = (10 ** random.uniform(4, 10, n), random.uniform(0, 1, n), 10 ** random.uniform(3, 6, n))
+    capped, free = (Uplink(0, 1e6, *parts, np.full(n, 1 / n), None, most) for most in (cap, None))
+    bandwidth = equal_finish(capped)
+    ends_s = capped.compute_s + capped.bits / rate_bps(bandwidth, capped.signal_hz, cap)
+    assert bandwidth.sum() == pytest.approx(1e6)
+    np.testing.assert_allclose(ends_s, ends_s.max(), rtol=1e-9)
+    unlimited = Uplink(0, 1e6, *parts, np.full(n, 1 / n), None, 1e3)
+    np.testing.assert_allclose(equal_finish(unlimited), equal_finish(free), rtol=1e-9)

@@ -8,6 +8,7 @@ from random_runs import STALE, Run, round_robin, runs
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
+from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
 
@@ -16,7 +17,7 @@ def assert_agrees(run: Run, rounds: int) -> None:
     timeline = run.simulate(rounds)
     protocol = run.protocol
     history = play_with_processes(
-        Radio(run.cell.signal_hz, run.cell.bandwidth_hz, run.bandwidth),
+        Radio(run.cell.signal_hz, run.cell.bandwidth_hz, run.bandwidth, run.cell.cap_bits_per_s_hz or np.inf),
         RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
         run.cell.compute_s(run.samples),
         run.payload_bits,
@@ -45,3 +46,13 @@ def test_simulate_agrees_with_processes_where_the_bound_binds(stale, quorum):
 def test_simulate_agrees_with_processes_on_a_plan():
     cell = Cell.draw(24, seed=3)
     assert_agrees(Run(cell, Protocol(5, 4, "wait"), 1e6, 100.0, equal_share, round_robin(24, 5, 0)), rounds=40)
+
+
+@pytest.mark.parametrize("name", ["umi", "uma"])
+@pytest.mark.parametrize("quorum", [1, 7])
+def test_simulate_agrees_with_processes_on_real_radios(name, quorum):
+    # 1 MHz for each: some links are at the cap, others far below.
+    cell = Cell.draw(20, seed=quorum, radio=RADIOS[name], radius_m=500.0, bandwidth_hz=2e7, power_w=0.2)
+    capped = np.mean(cell.signal_hz(0) * cell.ues / cell.bandwidth_hz > 2**7.4)
+    assert 0.05 < capped < 1
+    assert_agrees(Run(cell, Protocol(quorum, 3, "restart"), 1e6, 100.0, equal_share, None), rounds=40)

@@ -13,6 +13,7 @@ from random_runs import assert_same
 from perfeds2.network import blocks, cell
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
+from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as clock
 from perfeds2.timeline.crowd import split_crowd
 from perfeds2.timeline.file import load_timelines
@@ -35,7 +36,7 @@ def follow_everybody(given: Conditions, **limits) -> Timeline:
 def test_a_safe_guess_gives_the_timeline_of_following_everybody(seed, quorum, bound, rounds, share):
     given = setting(400, quorum, bound, seed)
     hopeful = min(max(int(400 * share), quorum), 399)
-    guessed = play_crowd(given, split_crowd(given.cell, hopeful), rounds=rounds)
+    guessed = play_crowd(given, split_crowd(given.cell, hopeful, given.compute_s, given.payload_bits), rounds=rounds)
     if guessed is not None:
         assert_same(guessed, follow_everybody(given, rounds=rounds))
 
@@ -43,22 +44,32 @@ def test_a_safe_guess_gives_the_timeline_of_following_everybody(seed, quorum, bo
 @pytest.mark.parametrize("limits", [{"rounds": 30}, {"horizon_s": 1.0}, {"rounds": 0}])
 def test_a_guess_as_large_as_usual_is_safe_in_a_large_cell(limits):
     given = setting(3_000, 5, 5)
-    guessed = play_crowd(given, split_crowd(given.cell, 240), **limits)
+    guessed = play_crowd(given, split_crowd(given.cell, 240, given.compute_s, given.payload_bits), **limits)
     assert guessed is not None
     assert_same(guessed, follow_everybody(given, **limits))
+
+
+@pytest.mark.parametrize("name", ["umi", "rma"])
+def test_where_modulation_sets_the_rate_the_fast_processors_are_followed(name):
+    given = setting(3_000, 5, 5, radio=RADIOS[name], power_w=0.2)
+    guessed = play_crowd(given, split_crowd(given.cell, 240, given.compute_s, given.payload_bits), rounds=30)
+    assert guessed is not None
+    assert_same(guessed, follow_everybody(given, rounds=30))
 
 
 def test_a_round_that_closes_at_the_horizon_belongs_to_it_in_a_crowd_too():
     given = setting(3_000, 5, 5)
     closed_s = follow_everybody(given, rounds=4).time_s
-    guessed = play_crowd(given, split_crowd(given.cell, 240), horizon_s=float(closed_s[3]))
+    guessed = play_crowd(
+        given, split_crowd(given.cell, 240, given.compute_s, given.payload_bits), horizon_s=float(closed_s[3])
+    )
     assert guessed is not None
     assert guessed.time_s.tolist() == closed_s.tolist()
 
 
 def test_where_everybody_is_equally_far_no_guess_is_safe():
     given = setting(400, 4, 3, layout="equal")
-    assert play_crowd(given, split_crowd(given.cell, 100), rounds=10) is None
+    assert play_crowd(given, split_crowd(given.cell, 100, given.compute_s, given.payload_bits), rounds=10) is None
 
 
 @pytest.mark.parametrize(("protocol", "chosen"), [(Protocol(5, 5), True), (Protocol(5, 5, "wait"), False)])

@@ -1,0 +1,279 @@
+"""What is left of a signal on its way through a street, a city or the country?
+
+Path loss, line of sight and shadowing of 3GPP TR 38.901 (tables 7.4.1-1, 7.4.2-1 and 7.5-6): ``umi`` (street canyon), ``uma``
+(above the roofs) and ``rma`` (the country). Everything is a function of the place and of (seed, UE): whoever asks when, and
+whoever else is there, it is the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from perfeds2.network.blocks import each_block
+
+PerUe = Float[np.ndarray, " n"]
+SPEED_OF_LIGHT = 3e8  # m/s, as TR 38.901 rounds it
+STREAMS = {"angle": 11, "sight": 12, "shadow": 13, "blocked shadow": 14}  # of draws: (seed, stream)
+WAVES = 32  # of which a shadow map is made
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the UEs are, seen from the foot of the base station, and whose draws they meet."""
+
+    x_m: PerUe
+    y_m: PerUe
+    seed: int
+
+    @property
+    def distance_m(self) -> PerUe:
+        """On the ground (d_2D)."""
+        return np.hypot(self.x_m, self.y_m)
+
+
+@dataclass(frozen=True)
+class Radio:
+    """How a signal gets weaker, and what sends and hears it."""
+
+    name: str
+    loss_db: "Callable[[Radio, Where], PerUe]"  # path loss and shadowing at each UE
+    carrier_hz: float = 3.5e9
+    bs_height_m: float = 10.0
+    ue_height_m: float = 1.5
+    noise_figure_db: float = 5.0  # of the base station's receiver
+    bs_power_dbm: float = 44.0  # on the whole band
+    most_bits_per_s_hz: float | None = 7.4  # what modulation carries at most: 256-QAM
+    shadowing_db: float | None = None  # σ; None: the scenario's own
+    power_control: tuple[float, float] | None = None  # P0 in dBm a resource block, and α; None: full power
+    defaults: ClassVar = {"cell": {"power_w": 0.2}}  # of settings, where nobody says otherwise: 23 dBm
+
+    def __post_init__(self) -> None:
+        for what, value, low, high in (
+            ("carrier_hz", self.carrier_hz, 5e8, 1e11),
+            ("bs_height_m", self.bs_height_m, 1.0, 150.0),
+            ("ue_height_m", self.ue_height_m, 1.0, 13.0),
+        ):
+            if not low <= value <= high or (what != "carrier_hz" and value == low):
+                raise ValueError(f"{what} must be between {low:g} and {high:g}, got {value:g}.")
+
+    def gain(self, where: Where) -> PerUe:
+        """What arrives of what is sent, before fading."""
+        return 10 ** (-self.loss_db(self, where) / 10)
+
+    def power_w(self, gain: PerUe, most_w: float, part_hz: float) -> PerUe | float:
+        """What a UE sends with: all it has, or min(that, P0 + α·PL + 10·lg(resource blocks)) on an equal part of the band."""
+        if self.power_control is None:
+            return most_w
+        target_dbm, compensation = self.power_control
+        wanted_dbm = target_dbm - compensation * 10 * np.log10(gain) + 10 * np.log10(part_hz / RESOURCE_BLOCK_HZ)
+        return np.minimum(most_w, 10 ** (wanted_dbm / 10) / 1000)
+
+
+RESOURCE_BLOCK_HZ = 180_000.0
+
+
+# ---- the three scenarios of TR 38.901
+
+
+@dataclass(frozen=True)
+class Path:
+    """From the base station to the UEs, as the formulas want it."""
+
+    ground_m: PerUe  # d_2D
+    direct_m: PerUe  # d_3D
+    carrier_ghz: float
+    bs_height_m: float
+    ue_height_m: float
+
+    @property
+    def breakpoint_m(self) -> float:
+        """d'_BP of UMi and UMa, with the effective height of the environment, 1 m, taken off."""
+        heights = (self.bs_height_m - 1) * (self.ue_height_m - 1)
+        return 4 * heights * self.carrier_ghz * 1e9 / SPEED_OF_LIGHT
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One of TR 38.901's: the loss with and without line of sight, how likely that is, and how shadows fall."""
+
+    seen_db: Callable[[Path], PerUe]
+    blocked_db: Callable[[Path], PerUe]  # before it is raised to the loss of a seen UE
+    chance_to_see: Callable[[PerUe], PerUe]  # by the distance on the ground
+    shadow_db: Callable[[Path], PerUe | float]  # σ of a seen UE
+    blocked_shadow_db: float
+    shadow_m: float  # over which shadows are alike
+    blocked_shadow_m: float
+
+    def __call__(self, radio: Radio, where: Where) -> PerUe:
+        """Path loss and shadowing in dB."""
+        loss = np.empty(where.x_m.size)
+        luck = np.random.default_rng([where.seed, STREAMS["sight"]]).random(loss.size)
+        maps = shadow_map(where.seed, "shadow", self.shadow_m), shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m)  # fmt: skip
+        each_block(loss.size, partial(self._block, radio, where, luck, maps, loss))
+        return loss
+
+    def _block(self, radio: Radio, where: Where, luck: PerUe, maps: "tuple[Waves, Waves]", loss: PerUe, at: slice) -> None:  # fmt: skip
+        x, y = where.x_m[at], where.y_m[at]
+        path = path_of(radio, np.hypot(x, y))
+        seen = luck[at] < self.chance_to_see(path.ground_m)
+        loss[at] = self.mean_db(path, seen)
+        if radio.shadowing_db == 0:
+            return
+        own = np.where(seen, self.shadow_db(path), self.blocked_shadow_db)
+        deviation = own if radio.shadowing_db is None else np.full(x.size, radio.shadowing_db)
+        for of, waves in ((seen, maps[0]), (~seen, maps[1])):
+            loss[at][of] += deviation[of] * waves(x[of], y[of])
+
+    def mean_db(self, path: Path, seen: Bool[np.ndarray, " n"]) -> PerUe:
+        """Without shadows."""
+        in_sight = self.seen_db(path)
+        return np.where(seen, in_sight, np.maximum(in_sight, self.blocked_db(path)))
+
+
+def path_of(radio: Radio, ground_m: PerUe) -> Path:
+    direct_m = np.hypot(ground_m, radio.bs_height_m - radio.ue_height_m)
+    return Path(ground_m, direct_m, radio.carrier_hz / 1e9, radio.bs_height_m, radio.ue_height_m)
+
+
+def _umi_seen(path: Path) -> PerUe:
+    near = 32.4 + 21 * np.log10(path.direct_m)
+    far = 32.4 + 40 * np.log10(path.direct_m) - 9.5 * _lg_breakpoint(path)
+    return np.where(path.ground_m <= path.breakpoint_m, near, far) + 20 * np.log10(path.carrier_ghz)
+
+
+def _umi_blocked(path: Path) -> PerUe:
+    fixed = 22.4 + 21.3 * np.log10(path.carrier_ghz) - 0.3 * (path.ue_height_m - 1.5)
+    return 35.3 * np.log10(path.direct_m) + fixed
+
+
+def _uma_seen(path: Path) -> PerUe:
+    near = 28.0 + 22 * np.log10(path.direct_m)
+    far = 28.0 + 40 * np.log10(path.direct_m) - 9 * _lg_breakpoint(path)
+    return np.where(path.ground_m <= path.breakpoint_m, near, far) + 20 * np.log10(path.carrier_ghz)
+
+
+def _uma_blocked(path: Path) -> PerUe:
+    fixed = 13.54 + 20 * np.log10(path.carrier_ghz) - 0.6 * (path.ue_height_m - 1.5)
+    return 39.08 * np.log10(path.direct_m) + fixed
+
+
+def _lg_breakpoint(path: Path) -> float:
+    return float(np.log10(path.breakpoint_m**2 + (path.bs_height_m - path.ue_height_m) ** 2))
+
+
+BUILDING_M, STREET_M = 5.0, 20.0  # h and W of the country
+
+
+def _rma_breakpoint(path: Path) -> float:
+    return 2 * np.pi * path.bs_height_m * path.ue_height_m * path.carrier_ghz * 1e9 / SPEED_OF_LIGHT
+
+
+def _rma_seen(path: Path) -> PerUe:
+    turn_m = _rma_breakpoint(path)
+    near = _rma_near(np.where(path.ground_m <= turn_m, path.direct_m, turn_m), path.carrier_ghz)
+    return near + np.where(path.ground_m <= turn_m, 0.0, 40 * np.log10(path.direct_m / turn_m))
+
+
+def _rma_near(direct_m: PerUe, carrier_ghz: float) -> PerUe:
+    free = 20 * np.log10(40 * np.pi * carrier_ghz / 3 * direct_m)
+    walls = min(0.03 * BUILDING_M**1.72, 10) * np.log10(direct_m) - min(0.044 * BUILDING_M**1.72, 14.77)
+    return free + walls + 0.002 * np.log10(BUILDING_M) * direct_m
+
+
+def _rma_blocked(path: Path) -> PerUe:
+    bs_m, lg_bs = path.bs_height_m, np.log10(path.bs_height_m)
+    fixed = 161.04 - 7.1 * np.log10(STREET_M) + 7.5 * np.log10(BUILDING_M)
+    fixed -= (24.37 - 3.7 * (BUILDING_M / bs_m) ** 2) * lg_bs
+    fixed += 20 * np.log10(path.carrier_ghz) - (3.2 * np.log10(11.75 * path.ue_height_m) ** 2 - 4.97)
+    return fixed + (43.42 - 3.1 * lg_bs) * (np.log10(path.direct_m) - 3)
+
+
+def _in_the_city(reach_m: float, ground_m: PerUe) -> PerUe:
+    near = 18 / np.maximum(ground_m, 18.0)
+    return near + np.exp(-ground_m / reach_m) * (1 - near)
+
+
+def _in_the_country(ground_m: PerUe) -> PerUe:
+    return np.exp(-np.maximum(ground_m - 10, 0.0) / 1000)
+
+
+STREET = Scenario(_umi_seen, _umi_blocked, partial(_in_the_city, 36.0), lambda _: 4.0, 7.82, 10.0, 13.0)
+CITY = Scenario(_uma_seen, _uma_blocked, partial(_in_the_city, 63.0), lambda _: 4.0, 6.0, 37.0, 50.0)
+COUNTRY = Scenario(
+    _rma_seen,
+    _rma_blocked,
+    _in_the_country,
+    lambda path: np.where(path.ground_m <= _rma_breakpoint(path), 4.0, 6.0),
+    8.0,
+    37.0,
+    120.0,
+)
+
+RADIOS: dict[str, Radio | None] = {
+    "paper": None,  # Table I's power law, which the cell has of itself
+    "umi": Radio("umi", STREET),
+    "uma": Radio("uma", CITY, bs_height_m=25.0, bs_power_dbm=49.0),
+    "rma": Radio("rma", COUNTRY, carrier_hz=7e8, bs_height_m=35.0, bs_power_dbm=49.0),
+}
+
+
+# ---- shadows
+
+
+@dataclass(frozen=True)
+class Waves:
+    """A map of shadows, standard normal everywhere, alike by e^(−Δd/d_c) in two places Δd apart.
+
+    It is a sum of plane waves. Their wave numbers are drawn from the spectrum that belongs to that correlation in the plane,
+    ∝ (1 + (k·d_c)²)^(−3/2), one from each of as many equally likely parts of it. So the map is a formula: it has a value at
+    any place, needs no grid, and costs the same for one UE and for the millionth.
+    """
+
+    along_x: Float[np.ndarray, " w"]  # turns a metre
+    along_y: Float[np.ndarray, " w"]
+    phase: Float[np.ndarray, " w"]  # turns
+
+    def __call__(self, x_m: PerUe, y_m: PerUe) -> PerUe:
+        total = np.zeros(x_m.size)
+        for start in range(0, x_m.size, IN_CACHE):
+            at = slice(start, start + IN_CACHE)
+            x, y, wave, square, inner = x_m[at], y_m[at], *np.empty((3, total[at].size))
+            for along_x, along_y, phase in zip(self.along_x, self.along_y, self.phase, strict=True):
+                np.multiply(x, along_x, out=wave)
+                wave += np.multiply(y, along_y, out=inner)
+                wave += phase
+                wave -= np.rint(wave, out=inner)
+                total[at] += _cosine(wave, square, inner)
+        return total * np.sqrt(2 / self.phase.size)
+
+
+IN_CACHE = 4096  # UEs
+
+
+def _cosine(turns: PerUe, square: PerUe, result: PerUe) -> PerUe:
+    """cos(2π·turns) for −1/2 to 1/2, to 4e-6: −sin z at z = 2π(|turns| − 1/4), by its series, which any processor does quickly."""
+    np.abs(turns, out=turns)
+    turns -= 0.25
+    turns *= 2 * np.pi
+    np.multiply(turns, turns, out=square)
+    np.multiply(square, -1 / 362_880, out=result)
+    for term in (1 / 5040, -1 / 120, 1 / 6):
+        result += term
+        result *= square
+    result -= 1.0
+    result *= turns
+    return result
+
+
+def shadow_map(seed: int, stream: str, alike_m: float) -> Waves:
+    """The map of a seed."""
+    random = np.random.default_rng([seed, STREAMS[stream]])
+    part = (np.arange(WAVES) + random.random(WAVES)) / WAVES
+    number = np.sqrt((1 / (1 - part)) ** 2 - 1) / alike_m
+    direction, phase = random.random((2, WAVES))
+    turns, direction = number / (2 * np.pi), 2 * np.pi * direction
+    return Waves(turns * np.cos(direction), turns * np.sin(direction), phase)
