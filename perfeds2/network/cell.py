@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from perfeds2.network.blocks import BLOCK, each_block
 from perfeds2.network.device import compute_seconds
+from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import STREAMS, Radio, Where
 
 Layout = Literal["disc", "uniform", "equal"]
@@ -35,6 +36,9 @@ class Cell:
         0.0  # power of the steady part of the fading over the rest's: 0 is Rayleigh, infinite is no fading
     )
     most_bits_per_s_hz: float | None = None  # no link carries more; None: the radio's own, and Table I's has none
+    coherence_s: float | None = None  # after so many seconds the fading is redrawn; None: every round
+    angle_rad: Float[np.ndarray, " n"] | None = None  # in which direction each UE is; None: drawn, when it matters
+    moves: Moves | None = None  # how UEs move; None: not at all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -59,8 +63,16 @@ class Cell:
             raise ValueError(f"seed must be a whole number below 2^64, got {self.seed}.")
         if not self.rician_k >= 0:
             raise ValueError(f"rician_k must be at least 0, got {self.rician_k}.")
-        if self.most_bits_per_s_hz is not None and not self.most_bits_per_s_hz > 0:
-            raise ValueError(f"most_bits_per_s_hz must be above 0, got {self.most_bits_per_s_hz}.")
+        for name in ("most_bits_per_s_hz", "coherence_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < np.inf:
+                raise ValueError(f"{name} must be finite and above 0, got {value}.")
+        if self.angle_rad is not None and self.angle_rad.shape != self.distance_m.shape:
+            raise ValueError(f"{self.ues} UEs need as many angles, got {self.angle_rad.shape}.")
+        if self.moves is not None and self.coherence_s is None:
+            raise ValueError(
+                "moving UEs need a coherence_s: their signals are redrawn, and they are looked for, that often."
+            )
         object.__setattr__(self, "distance_m", np.maximum(self.distance_m, MIN_DISTANCE_M))
 
     @classmethod
@@ -101,9 +113,24 @@ class Cell:
         return self.distance_m.size
 
     @cached_property
-    def angle(self) -> Float[np.ndarray, " n"]:
-        """In which direction each UE is. Table I's radio does not care; shadows do."""
-        return 2 * np.pi * np.random.default_rng([self.seed, STREAMS["angle"]]).random(self.ues)
+    def where(self) -> Where:
+        """The places of the UEs at second 0. Table I's radio looks only at their distances; shadows lie in a plane."""
+        angle = self.angle_rad
+        if angle is None:
+            angle = 2 * np.pi * np.random.default_rng([self.seed, STREAMS["angle"]]).random(self.ues)
+        return Where(self.distance_m * np.cos(angle), self.distance_m * np.sin(angle), self.seed)
+
+    def at(self, time_s: float) -> "Cell":
+        """The same cell with its UEs where they are at a second."""
+        if self._walk is None:
+            return self
+        x_m, y_m = self._walk.at(time_s)
+        return replace(self, distance_m=np.hypot(x_m, y_m), angle_rad=np.arctan2(y_m, x_m))
+
+    @cached_property
+    def _walk(self) -> Walk | None:
+        moves, where = self.moves, self.where
+        return None if moves is None else moves.walk(moves, where.x_m, where.y_m, self.seed)
 
     def signal_hz(self, round_: int, ues: Int[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
         """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round; of all UEs, or of these.
@@ -121,6 +148,57 @@ class Cell:
             angle = angle if ues is None else angle[ues]
         each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
         return signal
+
+    def signal_at(self, round_: int, time_s: float) -> Float[np.ndarray, " n"]:
+        """The signals at a second of a round. With a coherence time, draws belong to (seed, block of time, UE)."""
+        return self.signal_hz(round_) if self.coherence_s is None else self.signal_in(self._block_of_time(time_s))
+
+    def signal_in(self, block: int) -> Float[np.ndarray, " n"]:
+        """The signals in a block of time: its fading, and where the UEs are, looked up every metre of their way."""
+        signal_hz = self.signal_hz(block)
+        if self.moves is None:
+            return signal_hz
+        return signal_hz * self._moved(block - block % self._look_blocks)
+
+    @cached_property
+    def _look_blocks(self) -> int:
+        """How many blocks UEs are taken to stand still: as many as fit into a metre of their way."""
+        assert self.moves is not None
+        assert self.coherence_s is not None
+        return max(1, int(LOOK_M / (self.moves.speed_mps * self.coherence_s)))
+
+    def _moved(self, block: int) -> Float[np.ndarray, " n"]:
+        """What the way until a block has made of the mean signals. What was asked last is asked again, algorithm after algorithm."""
+        known = self._known_moves
+        if block not in known:
+            if len(known) * self.ues >= KNOWN_MOVES:
+                known.clear()
+            assert self.coherence_s is not None
+            known[block] = self.at(block * self.coherence_s).mean_signal_hz / self.mean_signal_hz
+        return known[block]
+
+    @cached_property
+    def _known_moves(self) -> dict[int, Float[np.ndarray, " n"]]:
+        return {}
+
+    @property
+    def changes_in_rounds(self) -> bool:
+        """Whether signals depend on when a round is, not just on which it is."""
+        return self.coherence_s is not None
+
+    def changes_s(self, time_s: float) -> float:
+        """When the signals change next within a round: at the end of this block of time, or not at all."""
+        return math.inf if self.coherence_s is None else (self._block_of_time(time_s) + 1) * self.coherence_s
+
+    def _block_of_time(self, time_s: float) -> int:
+        """The last block that begins by then; rounding must not put a border into the block that it ends."""
+        assert self.coherence_s is not None
+        block = int(time_s / self.coherence_s)
+        while (block + 1) * self.coherence_s <= time_s:
+            block += 1
+        while block * self.coherence_s > time_s:
+            block -= 1
+        return block
 
     def _fade(
         self,
@@ -167,8 +245,7 @@ class Cell:
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
             return self.power_w / noise_w_per_hz * self.distance_m**-self.path_loss_exponent
-        where = Where(self.distance_m * np.cos(self.angle), self.distance_m * np.sin(self.angle), self.seed)
-        gain = self.radio.gain(where)
+        gain = self.radio.gain(self.where)
         noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
         return self.radio.power_w(gain, self.power_w, self.bandwidth_hz / self.ues) * gain / noise_w_per_hz
 
@@ -215,6 +292,8 @@ class Cell:
         return replace(self, distance_m=np.asarray(distance_m, float))
 
 
-OPTIONAL = ("radio", "rician_k", "most_bits_per_s_hz")  # have rules of their own
+OPTIONAL = ("radio", "rician_k", "most_bits_per_s_hz", "coherence_s", "angle_rad", "moves")  # have rules of their own
+LOOK_M = 1.0  # shadows are alike over 10 m and more
+KNOWN_MOVES = 4_000_000  # numbers that are kept
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself
 CELLS = {"paper": Cell}  # classes are drawn, functions called

@@ -7,7 +7,7 @@ whoever else is there, it is the same.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -241,34 +241,39 @@ class Waves:
         total = np.zeros(x_m.size)
         for start in range(0, x_m.size, IN_CACHE):
             at = slice(start, start + IN_CACHE)
-            x, y, wave, square, inner = x_m[at], y_m[at], *np.empty((3, total[at].size))
-            for along_x, along_y, phase in zip(self.along_x, self.along_y, self.phase, strict=True):
-                np.multiply(x, along_x, out=wave)
-                wave += np.multiply(y, along_y, out=inner)
-                wave += phase
-                wave -= np.rint(wave, out=inner)
-                total[at] += _cosine(wave, square, inner)
-        return total * np.sqrt(2 / self.phase.size)
+            turns = self.along_x[:, None] * x_m[at]
+            turns += self.along_y[:, None] * y_m[at]
+            turns += self.phase[:, None]
+            part = total[at]
+            for wave in _cosine(turns):  # added up in one order, however many UEs there are
+                part += wave
+        total *= np.sqrt(2 / self.phase.size)
+        return total
 
 
-IN_CACHE = 4096  # UEs
+IN_CACHE = 1024  # UEs
+SINE = (-0.99969677 * 2 * np.pi, 0.16567306 * (2 * np.pi) ** 3, -0.00751438 * (2 * np.pi) ** 5)
 
 
-def _cosine(turns: PerUe, square: PerUe, result: PerUe) -> PerUe:
-    """cos(2π·turns) for −1/2 to 1/2, to 4e-6: −sin z at z = 2π(|turns| − 1/4), by its series, which any processor does quickly."""
+def _cosine(turns: Float[np.ndarray, "w c"]) -> Float[np.ndarray, "w c"]:
+    """cos(2π·turns) to 1e-4, where turns were: −sin of |t| − 1/4, t within half a turn, by the best polynomial of that degree.
+
+    It takes a fifth of the time of the library's cosine, and comes out the same on every processor.
+    """
+    other = np.rint(turns)
+    turns -= other
     np.abs(turns, out=turns)
     turns -= 0.25
-    turns *= 2 * np.pi
-    np.multiply(turns, turns, out=square)
-    np.multiply(square, -1 / 362_880, out=result)
-    for term in (1 / 5040, -1 / 120, 1 / 6):
-        result += term
-        result *= square
-    result -= 1.0
-    result *= turns
-    return result
+    np.multiply(turns, turns, out=other)
+    factor = SINE[2] * other
+    factor += SINE[1]
+    factor *= other
+    factor += SINE[0]
+    turns *= factor
+    return turns
 
 
+@lru_cache(maxsize=64)
 def shadow_map(seed: int, stream: str, alike_m: float) -> Waves:
     """The map of a seed."""
     random = np.random.default_rng([seed, STREAMS[stream]])

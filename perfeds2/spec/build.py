@@ -38,6 +38,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
+from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
@@ -181,6 +182,16 @@ def make_radio(spec: Spec) -> dict[str, Any]:
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
+    carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
+    if settings.coherence_s is not None:
+        made["coherence_s"] = settings.coherence_s
+    elif settings.speed_mps is not None:
+        made["coherence_s"] = coherence_seconds(settings.speed_mps, carrier_hz)
+    walk = MOBILITY[settings.mobility or "none"]
+    if walk is not None:
+        if settings.speed_mps is None:
+            raise InputError(f"--mobility {settings.mobility} needs a --speed-mps, such as 1.4 for walking.")
+        made["moves"] = Moves(walk, settings.speed_mps, spec.cell.radius_m)
     return made
 
 

@@ -115,6 +115,9 @@ class RadioSpec(Section, title="Radio"):
     power_control: Annotated[tuple[Decibels, Annotated[float, Field(ge=0, le=1)]], List] | None = setting(None, "DBM,ALPHA", "P0 a resource block and α: a UE sends with min(its power, P0 + α·path loss + 10·lg(blocks)).", shown="full power")  # fmt: skip
     efficiency_cap: Usual | None = setting(None, "BIT/S/HZ", "No link carries more, whatever its SNR.", shown="7.4, 256-QAM; paper: none")  # fmt: skip
     fading: FadingName | None = setting(None, "LAW", "Fast fading: none, rayleigh, or rician:K (K: steady over scattered power).", shown="rayleigh")  # fmt: skip
+    coherence_s: Annotated[Positive, within(1e-6, 1e9)] | None = setting(None, "SECONDS", "Fading is redrawn after so many seconds, also inside rounds.", shown="from the speed; without one, every round")  # fmt: skip
+    speed_mps: Annotated[Positive, within(1e-3, 1e3)] | None = setting(None, "M/S", "How fast UEs, or what is around them, move: fading is redrawn every 0.423·c/(v·f_c).")  # fmt: skip
+    mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(None, "LAW", "How UEs move, at --speed-mps: random waypoint or Gauss-Markov.", shown="none: they stay where they are")  # fmt: skip
 
 
 class ProtocolSpec(Section, title="Rounds"):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -211,7 +212,7 @@ def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
     uplink = Uplink(
         server.round,
         conditions.cell.bandwidth_hz,
-        conditions.cell.signal_hz(server.round),
+        conditions.cell.signal_at(server.round, clock.time_s),
         clock.compute_s,
         clock.bits,
         conditions.shares,
@@ -224,9 +225,16 @@ def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
     if not math.isfinite(closing.time_s):
         obstacle = _obstacle(server, arrival_s, conditions.protocol, planned)
         raise ValueError(f"round {server.round} never closes: {obstacle}")
+    opened_s = clock.time_s
+    while closing.time_s > (change_s := conditions.cell.changes_s(clock.time_s)):  # then from there, with other signals
+        clock = replace(clock, **_work_left(conditions, clock, change_s, rate, arrival_s))
+        rate, arrival_s = _arrivals(
+            conditions.cell, clock, bandwidth, conditions.cell.signal_at(server.round, change_s)
+        )
+        closing = close_round(server, arrival_s, conditions.protocol, planned)
     staleness = server.round - server.versions[closing.merged]
     later_server, handed = hand_out(server, closing, conditions.protocol)
-    info = RoundInfo(clock.time_s, closing, handed, staleness, uplink, bandwidth, rate, arrival_s, server.versions)
+    info = RoundInfo(opened_s, closing, handed, staleness, uplink, bandwidth, rate, arrival_s, server.versions)
     return _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s), info
 
 
@@ -304,7 +312,23 @@ def _carry_over(
     arrival_s: Float[np.ndarray, " n"],
 ) -> Clock:
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
-    now_s = server.opened_s
+    left = _work_left(conditions, clock, server.opened_s, rate, arrival_s)
+    compute_s, bits, arrived_s = left["compute_s"], left["bits"], left["arrived_s"]
+    if conditions.protocol.waits:  # a UE without a job has nothing left to do
+        idle = np.flatnonzero(server.versions == IDLE)
+        compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
+    compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
+    return Clock(server.opened_s, server, compute_s, bits, arrived_s)
+
+
+def _work_left(
+    conditions: Conditions,
+    clock: Clock,
+    now_s: float,
+    rate: Float[np.ndarray, " n"],
+    arrival_s: Float[np.ndarray, " n"],
+) -> dict[str, Any]:
+    """What is left to compute and to send at a later second, and who had arrived by then; as a clock has it."""
     compute_s = clock.compute_s - (now_s - clock.time_s)
     bits = np.minimum(compute_s, 0.0)
     bits *= rate  # minus the bits sent
@@ -315,11 +339,7 @@ def _carry_over(
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
-    if conditions.protocol.waits:  # a UE without a job has nothing left to do
-        idle = np.flatnonzero(server.versions == IDLE)
-        compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
-    compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
-    return Clock(now_s, server, compute_s, bits, arrived_s)
+    return {"time_s": now_s, "compute_s": compute_s, "bits": bits, "arrived_s": arrived_s}
 
 
 # A crowd: the same rounds, following only those who can arrive.
@@ -331,6 +351,7 @@ def _hopeful(conditions: Conditions) -> int | None:
     if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
+    known = known and not conditions.cell.changes_in_rounds
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 

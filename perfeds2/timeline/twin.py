@@ -24,10 +24,21 @@ OUT = -1  # the version of a phone without a job
 class Radio:
     """What the model is given about the cell."""
 
-    signal_hz: Callable[[int], np.ndarray]
+    signal_hz: Callable[[int], np.ndarray]  # of a round; with a coherence time, of a block of time
     bandwidth_hz: float
     policy: Callable[[Uplink], np.ndarray]
     cap: float = math.inf  # bit/s/Hz
+    coherence_s: float = math.inf  # how long a block of time is
+
+    def rate(self, band: float, gain: float) -> float:
+        return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
+
+
+@dataclass
+class Weather:
+    """Which block of time it is."""
+
+    block: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Phone:
         self.ready_s = 0.0  # when computing ends
         self.sending = False
         self.rate, self.rate_since_s, self.bits_then = 0.0, 0.0, 0.0
+        self.band = 0.0
         self.process = env.process(self.live())
 
     @property
@@ -121,12 +133,31 @@ def play_with_processes(radio: Radio, rules: RoundRules, compute_s, payload_bits
     bell = simpy.Store(env)
     phones = [Phone(env, i, float(seconds), payload_bits, bell) for i, seconds in enumerate(compute_s)]
     history: list[Round] = []
-    env.run(until=env.process(close_rounds(env, phones, bell, radio, rules, rounds, history)))
+    weather = Weather()
+    if radio.coherence_s < math.inf:
+        env.process(change_weather(env, phones, radio, weather))
+    env.run(until=env.process(close_rounds(env, phones, bell, radio, rules, rounds, history, weather)))
     return history
 
 
+def change_weather(env, phones: list[Phone], radio: Radio, weather: Weather):
+    """Block after block: new gains on the bands that everybody has."""
+    while True:
+        yield env.timeout((weather.block + 1) * radio.coherence_s - env.now)
+        weather.block += 1
+        for phone, gain in zip(phones, radio.signal_hz(weather.block).tolist(), strict=True):
+            phone.set_rate(radio.rate(phone.band, gain))
+
+
 def close_rounds(
-    env, phones: list[Phone], bell: simpy.Store, radio: Radio, rules: RoundRules, rounds: int, history: list[Round]
+    env,
+    phones: list[Phone],
+    bell: simpy.Store,
+    radio: Radio,
+    rules: RoundRules,
+    rounds: int,
+    history: list[Round],
+    weather: Weather,
 ):
     """The server: hears the bell, decides when a round is over, and hands out the new model."""
     places = len(phones)
@@ -137,7 +168,7 @@ def close_rounds(
         phone.hand(0)
     for k in range(rounds):
         plan = None if rules.schedule is None else [int(ue) for ue in rules.schedule(k)]
-        open_the_air(phones, radio, k, plan)
+        open_the_air(phones, radio, k, plan, weather)
         while (merged := who_closes(phones, k, rules, plan)) is None:
             yield bell.get()
             yield env.timeout(0)  # whoever arrives at this very instant counts too
@@ -160,9 +191,9 @@ def close_rounds(
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
 
 
-def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | None) -> None:
+def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | None, weather: Weather) -> None:
     """A round opens: new gains, new shares of the band, new rates."""
-    gains = radio.signal_hz(k)
+    gains = radio.signal_hz(k if radio.coherence_s == math.inf else weather.block)
     uplink = Uplink(
         k,
         radio.bandwidth_hz,
@@ -174,7 +205,8 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | No
         None if radio.cap == math.inf else radio.cap,
     )
     for phone, gain, band in zip(phones, gains.tolist(), radio.policy(uplink).tolist(), strict=True):
-        phone.set_rate(band * min(math.log2(1 + gain / band), radio.cap) if band > 0 else 0.0)
+        phone.band = band
+        phone.set_rate(radio.rate(band, gain))
 
 
 def overdue(phone: Phone, k: int, rules: RoundRules) -> bool:

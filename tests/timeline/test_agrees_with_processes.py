@@ -1,5 +1,7 @@
 """The virtual clock and a process-per-UE model of the same protocol tell the same story."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,16 +10,24 @@ from random_runs import STALE, Run, round_robin, runs
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
+from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
+
+
+def radio_of(run: Run) -> Radio:
+    cell = run.cell
+    limits = (cell.cap_bits_per_s_hz or np.inf, cell.coherence_s or np.inf)
+    signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
+    return Radio(signal_hz, cell.bandwidth_hz, run.bandwidth, *limits)
 
 
 def assert_agrees(run: Run, rounds: int) -> None:
     timeline = run.simulate(rounds)
     protocol = run.protocol
     history = play_with_processes(
-        Radio(run.cell.signal_hz, run.cell.bandwidth_hz, run.bandwidth, run.cell.cap_bits_per_s_hz or np.inf),
+        radio_of(run),
         RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
         run.cell.compute_s(run.samples),
         run.payload_bits,
@@ -56,3 +66,29 @@ def test_simulate_agrees_with_processes_on_real_radios(name, quorum):
     capped = np.mean(cell.signal_hz(0) * cell.ues / cell.bandwidth_hz > 2**7.4)
     assert 0.05 < capped < 1
     assert_agrees(Run(cell, Protocol(quorum, 3, "restart"), 1e6, 100.0, equal_share, None), rounds=40)
+
+
+@pytest.mark.parametrize("stale", STALE)
+@pytest.mark.parametrize("coherence_s", [0.003, 0.036, 0.5])
+def test_simulate_agrees_with_processes_where_fading_changes_inside_rounds(stale, coherence_s):
+    cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, coherence_s=coherence_s)
+    assert_agrees(Run(cell, Protocol(3, 2, stale), 1e5, 100.0, equal_share, None), rounds=40)
+
+
+def test_simulate_agrees_with_processes_on_a_plan_where_fading_changes_inside_rounds():
+    cell = Cell.draw(9, seed=3, coherence_s=0.02)
+    assert_agrees(Run(cell, Protocol(3, 4, "wait"), 1e6, 100.0, equal_share, round_robin(9, 3, 0)), rounds=30)
+
+
+@pytest.mark.slow
+@given(runs(max_ues=20), st.integers(1, 12), st.floats(2e-3, 1.0))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_simulate_agrees_with_processes_at_any_coherence_time(run: Run, rounds: int, coherence_s: float):
+    assert_agrees(replace(run, cell=replace(run.cell, coherence_s=coherence_s)), rounds)
+
+
+@pytest.mark.parametrize("walk", [Waypoints, GaussMarkov])
+def test_simulate_agrees_with_processes_where_ues_move(walk):
+    cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, coherence_s=0.02)
+    cell = replace(cell, moves=Moves(walk, 30.0, 200.0))
+    assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=60)
