@@ -19,17 +19,23 @@ def report(
     out: Path | None = flag(
         "--out", "Where the paper figures go. (default: DIR/figures; DIR for reproduced ones)", "DIR"
     ),
+    x: str = flag(
+        "--x", "What curves are drawn over: seconds, rounds, joules or bits (of merged uploads).", "WHAT", "seconds"
+    ),
     quiet: bool = flag("--quiet", "Print nothing.", default=False),
 ) -> None:
     """Draw a folder again: its page, and with --paper the figures for a paper."""
     with guarded("report", []):
+        axes = ("seconds", "rounds", "joules", "bits")
+        if x not in axes:
+            raise InputError(f"--x {x!r} is not known; expected one of {', '.join(axes)}.")
         is_set = (folder / "reproduce.toml").exists()
         if not (is_set or (folder / "summary.json").exists()):
             raise InputError(
                 f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
             )
         try:
-            for path in _draw_set(folder, paper, out) if is_set else _draw_run(folder, paper, out):
+            for path in _draw_set(folder, paper, out) if is_set else _draw_run(folder, paper, out, x):
                 kind = {".html": "Report", ".tex": "Table"}.get(path.suffix, "Figure")
                 say(quiet, f"{kind}: {path}")
         except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
@@ -38,14 +44,14 @@ def report(
             raise InputError(f"{folder}: {' '.join(str(error).split())}") from None
 
 
-def _draw_run(folder: Path, paper: bool, out: Path | None) -> list[Path]:
+def _draw_run(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
     from perfeds2.report.page import write_report
 
-    written = [write_report(folder)]
+    written = [write_report(folder, axis)]
     if paper:
         from perfeds2.report.paper import write_paper_figures
 
-        written += write_paper_figures(folder, out)
+        written += write_paper_figures(folder, out, axis)
     return written
 
 

@@ -245,9 +245,20 @@ class Cell:
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
             return self.power_w / noise_w_per_hz * self.distance_m**-self.path_loss_exponent
-        gain = self.radio.gain(self.where)
         noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
-        return self.radio.power_w(gain, self.power_w, self.bandwidth_hz / self.ues) * gain / noise_w_per_hz
+        return self.sent_power_w * self._gain / noise_w_per_hz
+
+    @cached_property
+    def _gain(self) -> Float[np.ndarray, " n"]:
+        assert self.radio is not None
+        return self.radio.gain(self.where)
+
+    @property
+    def sent_power_w(self) -> Float[np.ndarray, " n"] | float:
+        """What UEs send with: all they have, or what power control lets them have."""
+        if self.radio is None or self.radio.power_control is None:
+            return self.power_w
+        return self.radio.power_w(self._gain, self.power_w, self.bandwidth_hz / self.ues)
 
     @property
     def cap_bits_per_s_hz(self) -> float | None:

@@ -9,8 +9,8 @@ from perfeds2.report.answer import answer, listed
 from perfeds2.report.charts import SHOWN_UES, activity_chart, shares_chart, staleness_chart, ue_chart
 from perfeds2.report.clocks import clocks_chart, clocks_hint, clocks_table
 from perfeds2.report.document import Part, document, legend, line_sample, note, scrolling, section, verbatim
-from perfeds2.report.results import meaning, results_table
-from perfeds2.report.run import Run, load_run
+from perfeds2.report.results import energy_line, meaning, results_table
+from perfeds2.report.run import Run, load_run, over
 from perfeds2.report.series import Group, curve_panels, groups
 from perfeds2.report.style import DASHES_PX
 from perfeds2.report.tables import as_html, seconds
@@ -18,25 +18,29 @@ from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import NO_INTERVAL
 
 
-def write_report(folder: Path | str) -> Path:
+def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     """Read a run's folder and write its ``report.html``. Returns the page's path."""
     path = Path(folder) / "report.html"
-    write_text(path, page(load_run(folder)))
+    write_text(path, page(load_run(folder), axis))
     return path
 
 
-def page(run: Run) -> str:
-    """The whole page. A section that has no data is left out."""
+def page(run: Run, axis: str = "seconds") -> str:
+    """The whole page, its curves over seconds, or over something else. A section that has no data is left out."""
     headline, paragraphs = answer(run)
     simulated = "" if run.clock == "time" else " simulated"
     length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
     seeds = f"seed{'s' if len(run.seeds) > 1 else ''} {listed([str(seed) for seed in run.seeds])}"
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
+    energy = energy_line(run)
     links = [] if run.links is None else [run.links.line, *filter(None, [run.links.warning])]
-    about = [*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs), *map(note, [*run.notes, *links])]
+    about = [
+        *(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs),
+        *map(note, [*run.notes, *links, *filter(None, [energy])]),
+    ]
     timed = groups(run)
     sections = [
-        _curves(run),
+        _curves(over(run, axis)),
         _table(run),
         _clocks(run),
         _activity(run, timed),
@@ -64,7 +68,11 @@ def _curves(run: Run) -> list[Part]:
         f"seed diverges."
     )
     shown = (legend(run.styles, "Algorithms shown"), charts)
-    return section(f"Loss and accuracy over {run.clock}", *shown, hint=hint) if charts else []
+    return (
+        section(f"Loss and accuracy over {run.clock if run.axis is None else run.axis.words}", *shown, hint=hint)
+        if charts
+        else []
+    )
 
 
 def _table(run: Run) -> list[Part]:

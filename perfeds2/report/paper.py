@@ -9,27 +9,27 @@ from matplotlib.ticker import MaxNLocator
 
 from perfeds2.report import drawing, series
 from perfeds2.report.results import write_latex
-from perfeds2.report.run import Run, load_run
+from perfeds2.report.run import Run, load_run, over
 from perfeds2.report.series import Activity, BarRows, CurvePanel, Group
 from perfeds2.report.style import DASHES_PX, LOST_COLOUR, MARK, STATE_COLOURS, short
 
 SHOWN_UES = 8  # rows of the activity figure
 
 
-def write_paper_figures(folder: Path | str, out: Path | str | None = None) -> list[Path]:
+def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis: str = "seconds") -> list[Path]:
     """Draw a run's folder as PDF and PNG files and tabulate it in ``table.tex``, by default in its ``figures``.
 
     Returns what was written.
     """
     run = load_run(folder)
     out = Path(folder) / "figures" if out is None else Path(out)
-    return [*drawing.write_figures(out, lambda: _figures(run)), write_latex(run, out)]
+    return [*drawing.write_figures(out, lambda: _figures(run, axis)), write_latex(run, out)]
 
 
-def _figures(run: Run) -> dict[str, Figure]:
+def _figures(run: Run, axis: str = "seconds") -> dict[str, Figure]:
     """All figures the folder has data for, by file name."""
     figures: dict[str, Figure | None] = {
-        panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(run)
+        panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(over(run, axis))
     }
     timed = series.groups(run)
     if any(timeline.rounds for group in timed for timeline in group.timelines):

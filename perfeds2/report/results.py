@@ -145,12 +145,21 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         console.print(f"[dim]{said}[/dim]")
     if run.clocks is not None:
         console.print(clocks_line(run))
+    if said := energy_line(run):
+        console.print(said, style="dim", markup=False)
     if run.links is not None:
         console.print(run.links.line, style="dim", markup=False)
         if run.links.warning is not None:
             console.print(f"Warning: {run.links.warning}", style="yellow", markup=False)
     for note in run.notes:
         console.print(f"Note: {note}", style="dim", markup=False)
+
+
+def energy_line(run: Run) -> str:
+    """What a merged update cost, in words."""
+    found = [(each.name, each.estimates["joules_per_merge"].mean) for each in run.algorithms if "joules_per_merge" in each.estimates]  # fmt: skip
+    costs = ", ".join(f"{name} {joules * 1000:,.3g}" for name, joules in found if joules is not None)
+    return f"Energy of all UEs, mJ a merged update: {costs}." if costs else ""
 
 
 def write_latex(run: Run, out: Path) -> Path:

@@ -97,6 +97,7 @@ class Run:
     algorithms: tuple[Outcome, ...]
     clocks: Clocks | None = None  # of a federation
     links: Links | None = None  # of a simulation
+    axis: "Axis | None" = None  # what curves are drawn over; None: time
     spec: str = ""  # spec.toml as it stands; empty if there is none
     metrics: pd.DataFrame | None = None
     ue_metrics: pd.DataFrame | None = None
@@ -109,8 +110,8 @@ class Run:
 
     @property
     def time_label(self) -> str:
-        """What stands at an axis of time."""
-        return f"{self.clock.capitalize()} (s)"
+        """What stands at an axis of time, or of what curves are drawn over instead."""
+        return f"{self.clock.capitalize()} (s)" if self.axis is None else self.axis.label
 
     @property
     def is_trained(self) -> bool:
@@ -125,6 +126,36 @@ class Run:
     def styles(self) -> dict[str, LineStyle]:
         """How each algorithm's line is drawn."""
         return algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What curves are drawn over instead of time."""
+
+    column: str  # of metrics.csv
+    label: str
+    words: str
+    unit: str
+
+
+AXES = {
+    "seconds": None,
+    "rounds": Axis("round", "Rounds", "rounds", "rounds"),
+    "joules": Axis("joules", "Energy of all UEs (J)", "energy", "J"),
+    "bits": Axis("merged_bits", "Merged uploads (bit)", "uploaded bits", "bit"),
+}
+
+
+def over(run: Run, name: str) -> Run:
+    """The same run with its curves over something else: what had been spent of it at an evaluation stands for its time."""
+    axis = AXES[name]
+    if axis is None or run.metrics is None:
+        return run
+    if axis.column not in run.metrics:
+        raise ValueError(
+            f"metrics.csv has no {axis.column}; this run was made without. Run it again, or draw over seconds."
+        )
+    return replace(run, metrics=run.metrics.assign(time_s=run.metrics[axis.column]), horizon_s=None, axis=axis)
 
 
 def load_run(folder: Path | str) -> Run:

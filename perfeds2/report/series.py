@@ -39,6 +39,7 @@ class CurvePanel:
     styles: Mapping[str, LineStyle]
     target_accuracy: float | None = None  # where a line shows it
     time_label: str = "Simulated time (s)"
+    unit: str = "s"
 
     @property
     def is_accuracy(self) -> bool:
@@ -92,7 +93,11 @@ def curve_panels(run: Run) -> list[CurvePanel]:
     for metric in METRICS:
         if drawn := curves(run, metric):
             target = run.target_accuracy if metric == "test_accuracy_personal" else None
-            panels.append(CurvePanel(metric, drawn, run.styles, target, run.time_label))
+            panels.append(
+                CurvePanel(
+                    metric, drawn, run.styles, target, run.time_label, "s" if run.axis is None else run.axis.unit
+                )
+            )
     return panels
 
 

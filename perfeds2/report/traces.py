@@ -38,7 +38,11 @@ def curve_chart(
         for line, curve in panel.curves.items()
         for trace in _curve_traces(panel, line, curve, panel.styles[line], numbers[line])
     ]
-    x = {"title": {"text": panel.time_label}, "tickformat": ",", "unifiedhovertitle": {"text": "after %{x:,.1f} s"}}
+    x = {
+        "title": {"text": panel.time_label},
+        "tickformat": ",",
+        "unifiedhovertitle": {"text": f"after %{{x:,.1f}} {panel.unit}"},
+    }
     y = {} if panel.is_accuracy else {"range": [0, loss_ceiling(panel.curves)]}
     layout = make_layout(x, y, hovermode="x unified")
     if panel.target_accuracy is not None:

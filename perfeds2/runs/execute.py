@@ -24,7 +24,7 @@ from perfeds2.learning.train_many import Trial, group_trials, shape_of, train_to
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.comparison import Comparison, Which, csv_text, load_comparison, write_results
 from perfeds2.runs.folder import Arrays, Folder, alone, open_folder
-from perfeds2.runs.summary import Row, summarise
+from perfeds2.runs.summary import Row, costs_at, summarise
 from perfeds2.spec.build import (
     Algorithm,
     Stage,
@@ -135,6 +135,7 @@ class Entrant:
     place: tuple[int, int]  # of the algorithm among the spec's, and of the seed
     algorithm: Algorithm
     trial: Trial
+    costs: list[Row]  # by the time of each evaluation: joules, and bits that were merged
 
     @property
     def which(self) -> Which:
@@ -249,7 +250,8 @@ class _Contender:
         (timeline,) = make_timelines(self.spec, self.stage, [self.algorithm], tell)
         points = evaluation_points(timeline, horizon_s=run.horizon_s, every_s=run.eval_every_s)
         trial = Trial(self.task, timeline, self.algorithm.learner, points, self.seed)
-        return Entrant(self.spec, self.number, self.place, self.algorithm, trial)
+        costs = costs_at(self.spec, self.stage.cell, timeline, points)
+        return Entrant(self.spec, self.number, self.place, self.algorithm, trial, costs)
 
 
 def _companies(specs: Sequence[Spec], teller: "Teller", together: bool) -> Iterator[list[Entrant]]:
@@ -289,7 +291,10 @@ def _finish(
         assert folders is not None
         if (saved := folders[entrant.number].load_part(entrant.name)) is not None:
             params, facts = saved
-            finished.append((entrant, Trained(facts["rows"], facts["ue_rows"], params)))
+            rows = [
+                row | cost for row, cost in zip(facts["rows"], entrant.costs, strict=True)
+            ]  # older ones had no costs
+            finished.append((entrant, Trained(rows, facts["ue_rows"], params)))
     found = {id(entrant) for entrant, _ in finished}
     left = [entrant for entrant in entrants if id(entrant) not in found]
     return finished + (_train(left, folders, teller) if left else [])
@@ -355,8 +360,8 @@ def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | N
     """What an entrant leaves when it has been trained to its end."""
     (name, seed), timeline = entrant.which, entrant.trial.timeline
     rows = [
-        {"algorithm": name, "seed": seed, "round": point.round, "time_s": point.time_s, **values}
-        for point, values in zip(entrant.trial.points, training.values, strict=True)
+        {"algorithm": name, "seed": seed, "round": point.round, "time_s": point.time_s, **values, **cost}
+        for point, values, cost in zip(entrant.trial.points, training.values, entrant.costs, strict=True)
     ]
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}

@@ -62,9 +62,12 @@ def censored_median(times: Sequence[float | None]) -> float | None:
     return reached[middle] if 0 <= middle < len(reached) else None
 
 
-def time_to_target(rows: Sequence[Mapping[str, Any]], target: float) -> float | None:
-    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
-    return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
+def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str = "time_s") -> float | None:
+    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is.
+
+    Or what had been spent then of something else that the rows tell; None as well where they do not.
+    """
+    return next((row.get(what) for row in rows if row["test_accuracy_personal"] >= target), None)
 
 
 def mean_over_time(rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal") -> float:

@@ -8,12 +8,15 @@ import numpy as np
 
 from perfeds2 import __version__
 from perfeds2.learning.metrics import METRICS
+from perfeds2.network.cell import Cell
 from perfeds2.network.quality import beyond_modulation, link_quality
 from perfeds2.runs.statistics import censored_median, statistic, time_to_target
 from perfeds2.spec.fields import Spec
+from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
+    from perfeds2.learning.train import EvaluationPoint
     from perfeds2.spec.build import Algorithm
 
 Row = dict[str, Any]  # one line of metrics.csv
@@ -42,6 +45,7 @@ def summarise(
         "radio": _radio_part(spec) if command != "federate" else None,
         "algorithms": [
             _timeline_part(algorithm, [timelines[algorithm.name, seed] for seed in spec.run.seeds])
+            | (_energy_part(spec, algorithm, timelines) if command != "federate" else {})
             | (
                 _learning_part(spec, [rows[algorithm.name, seed] for seed in spec.run.seeds])
                 if rows is not None
@@ -87,12 +91,42 @@ def _timeline_part(algorithm: "Algorithm", timelines: list[Timeline]) -> dict[st
     }
 
 
+def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, int], Timeline]) -> dict[str, Any]:
+    """Joules of all UEs together, and for each merge."""
+    from perfeds2.spec.build import make_cell, make_energy, upload_bits
+
+    totals: list[float] = []
+    shares: list[float | None] = []
+    for seed in spec.run.seeds:
+        timeline = timelines[algorithm.name, seed]
+        energy = energy_of(timeline, make_cell(spec, seed), make_energy(spec), upload_bits(spec), np.zeros(0))
+        totals.append(energy.total_j)
+        shares.append(energy.total_j / timeline.ues.size if timeline.ues.size else None)
+    return {"joules": statistic(totals), "joules_per_merge": statistic(shares)}
+
+
+def costs_at(spec: Spec, cell: Cell, timeline: Timeline, points: "Sequence[EvaluationPoint]") -> list[Row]:
+    """What had been spent when a model was evaluated: joules of all UEs, and the bits of the merged uploads."""
+    from perfeds2.spec.build import make_energy, upload_bits
+
+    bits, times_s = upload_bits(spec), np.array([point.time_s for point in points], float)
+    by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j
+    return [
+        {"joules": float(joules), "merged_bits": float(point.round * timeline.quorum * bits)}
+        for point, joules in zip(points, by_time_j, strict=True)
+    ]
+
+
 def _learning_part(spec: Spec, rows: list[list[Row]]) -> dict[str, Any]:
-    times = [time_to_target(seed_rows, spec.run.target_accuracy) for seed_rows in rows]
+    times, joules = (
+        [time_to_target(seed_rows, spec.run.target_accuracy, what) for seed_rows in rows]
+        for what in ("time_s", "joules")
+    )
     reached = sum(time is not None for time in times)
     diverged = sum(not np.isfinite(seed_rows[-1]["train_loss"]) for seed_rows in rows)
     return {
         "time_to_target_s": {"values": times, "reached": reached, "median": censored_median(times)},
+        "joules_to_target": {"values": joules, "median": censored_median(joules)},
         **{name: statistic([seed_rows[-1][name] for seed_rows in rows]) for name in METRICS},
         "diverged": diverged,
     }

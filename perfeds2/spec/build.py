@@ -38,6 +38,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
+from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.alpha import smoothness_of
@@ -157,6 +158,11 @@ def make_cell(spec: Spec, seed: int) -> Cell:
 
 
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
+
+
+def make_energy(spec: Spec) -> EnergyModel:
+    """What computing and sending take."""
+    return ENERGY[spec.energy.model or "yang"].with_kappa(spec.energy.kappa)
 
 
 def make_radio(spec: Spec) -> dict[str, Any]:

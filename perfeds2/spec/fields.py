@@ -120,6 +120,13 @@ class RadioSpec(Section, title="Radio"):
     mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(None, "LAW", "How UEs move, at --speed-mps: random waypoint or Gauss-Markov.", shown="none: they stay where they are")  # fmt: skip
 
 
+class EnergySpec(Section, title="Energy"):
+    """What computing and sending take of a battery."""
+
+    model: Literal["yang", "chen", "lte", "5g-low", "5g-mmwave"] | None = setting(None, "NAME", "What a job takes: κ·cycles·f² + p·t with the κ of a paper (yang, chen), or a whole phone's measured uplink (lte, 5g-low, 5g-mmwave).", flag="energy", shown="yang")  # fmt: skip
+    kappa: Annotated[NotNegative, within(0, 1e-20)] | None = setting(None, "KAPPA", "κ: a cycle at f Hz takes κ·f² joules.", shown="1e-28; chen: 1e-27")  # fmt: skip
+
+
 class ProtocolSpec(Section, title="Rounds"):
     """The semi-synchronous rounds. SYN and ASY follow from them: A = n, and A = 1 without a bound."""
 
@@ -169,6 +176,7 @@ class Spec(Section):
     task: TaskSpec = Field(default_factory=TaskSpec)
     cell: CellSpec = Field(default_factory=CellSpec)
     radio: RadioSpec = Field(default_factory=RadioSpec)
+    energy: EnergySpec = Field(default_factory=EnergySpec)
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
     run: RunSpec = Field(default_factory=RunSpec)
@@ -213,7 +221,11 @@ class Spec(Section):
     def values(self) -> dict[str, Any]:
         """Nested values, as a TOML file has them."""
         dumped = self.model_dump(mode="json", exclude_none=True)
-        return {section: inner for section, inner in dumped.items() if inner or section not in ("radio", "each", "own")}
+        return {
+            section: inner
+            for section, inner in dumped.items()
+            if inner or section not in ("radio", "energy", "each", "own")
+        }
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.values())

@@ -126,3 +126,28 @@ def test_a_folder_that_is_none_is_refused_with_what_to_do(tmp_path: Path):
     (tmp_path / "summary.json").write_text(json.dumps({"algorithms": []}))
     with pytest.raises(ValueError, match="not a summary"):
         load_run(tmp_path)
+
+
+def test_curves_are_drawn_over_what_is_asked_for():
+    from dataclasses import replace
+
+    import pandas as pd
+
+    from perfeds2.report.run import Run, over
+
+    rows = {
+        "algorithm": ["A"] * 3,
+        "seed": [0] * 3,
+        "round": [0, 4, 9],
+        "time_s": [0.0, 1.0, 2.0],
+        "joules": [0.0, 5.0, 7.0],
+    }
+    run = Run("0", "compare", "digits", 4, 2.0, None, (0,), None, (), (), metrics=pd.DataFrame(rows))
+    assert over(run, "seconds") is run
+    drawn = over(run, "joules")
+    assert drawn.metrics is not None
+    assert drawn.metrics["time_s"].tolist() == [0.0, 5.0, 7.0]
+    assert (drawn.time_label, drawn.horizon_s) == ("Energy of all UEs (J)", None)
+    assert over(run, "rounds").time_label == "Rounds"
+    with pytest.raises(ValueError, match=r"metrics\.csv has no merged_bits"):
+        over(replace(run), "bits")

@@ -45,6 +45,8 @@ TYPED: dict[str, tuple[str, object]] = {
     "coherence_s": ("0.05", 0.05),
     "speed_mps": ("1.4", 1.4),
     "mobility": ("waypoint", "waypoint"),
+    "energy": ("lte", "lte"),
+    "kappa": ("1e-27", 1e-27),
     "quorum": ("3", 3),
     "max_staleness": ("unbounded", "unbounded"),
     "stale": ("wait", "wait"),

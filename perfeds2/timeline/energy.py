@@ -1,0 +1,144 @@
+"""How many joules went into a timeline: by whom, for what, and until when?
+
+Every job takes its computing power while it computes and its sending power while it sends, also if nobody merges it. Waiting
+for a model or for a round to close is free. What a job that was cut short had sent is not in a timeline: it counts as sent
+at the mean rate of that UE's merged uploads (of everybody's, if it has none). Only models with joules a bit ask for it.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from perfeds2.network.cell import Cell
+from perfeds2.network.energy import EnergyModel
+from perfeds2.timeline.timeline import JOBS_AT_A_TIME, LONG_ROW, Jobs, Timeline
+
+PerUe = Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules of a timeline."""
+
+    computing_j: PerUe  # of each UE
+    sending_j: PerUe
+    by_time_j: Float[np.ndarray, " t"]  # of everybody, until each of the seconds asked for
+
+    @property
+    def ue_j(self) -> PerUe:
+        return self.computing_j + self.sending_j
+
+    @property
+    def total_j(self) -> float:
+        return float(self.ue_j.sum())
+
+
+@dataclass(frozen=True)
+class Powers:
+    """What each UE takes in a second, and when its computing begins."""
+
+    computing_w: PerUe
+    sending_w: PerUe
+    downlink_s: PerUe | float
+
+
+def energy_of(
+    timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Float[np.ndarray, " t"]
+) -> Energy:
+    """The joules of all jobs, by UE and by time."""
+    bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
+    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, cell.downlink_s)
+    whole = _long_rows(timeline)
+    computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, whole, times_s)
+    rest = replace(
+        timeline,
+        **{f.name: getattr(timeline, f.name)[~whole] for f in fields(timeline) if f.name.startswith("lost_")},
+    )
+    step = -(-rest.population // -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME))
+    for first in range(0, rest.population, step):
+        jobs = rest.jobs(range(first, first + step))
+        own_j = job_joules(jobs, powers)
+        computing_j += np.bincount(jobs.ue, own_j[0], rest.population)
+        sending_j += np.bincount(jobs.ue, own_j[1], rest.population)
+        by_time_j += _until(jobs, powers, times_s)
+    return Energy(computing_j, sending_j, by_time_j)
+
+
+def job_joules(jobs: Jobs, powers: Powers) -> tuple[Float[np.ndarray, " j"], Float[np.ndarray, " j"]]:
+    """Computing and sending, of each job."""
+    began_s = _began_s(jobs, powers)
+    computing = powers.computing_w[jobs.ue] * (jobs.sending_s - began_s)
+    return computing, powers.sending_w[jobs.ue] * (jobs.arrival_s - jobs.sending_s)
+
+
+def _began_s(jobs: Jobs, powers: Powers) -> Float[np.ndarray, " j"]:
+    """When a job's computing begins: with the model there."""
+    downlink_s = powers.downlink_s
+    downlink_s = downlink_s[jobs.ue] if isinstance(downlink_s, np.ndarray) else downlink_s
+    return np.minimum(jobs.start_s + downlink_s, jobs.sending_s)
+
+
+def _until(jobs: Jobs, powers: Powers, times_s: Float[np.ndarray, " t"]) -> Float[np.ndarray, " t"]:
+    """The joules of these jobs until each second: the power of everybody together changes at the borders of their jobs."""
+    computing_w, sending_w = powers.computing_w[jobs.ue], powers.sending_w[jobs.ue]
+    at_s = np.concatenate([_began_s(jobs, powers), jobs.sending_s, jobs.arrival_s])
+    change_w = np.concatenate([computing_w, sending_w - computing_w, -sending_w])
+    order = np.argsort(at_s, kind="stable")
+    at_s, power_w = at_s[order], np.cumsum(change_w[order])
+    if not at_s.size:
+        return np.zeros(times_s.size)
+    return np.interp(times_s, at_s, np.concatenate([[0.0], np.cumsum(power_w[:-1] * np.diff(at_s))]))
+
+
+def _sending_seconds(timeline: Timeline) -> PerUe:
+    """The mean time that each UE sent for a merged upload."""
+    ue, start_s = timeline.ues.ravel(), timeline.start_s[timeline.versions.ravel()]
+    seconds = timeline.arrival_s.ravel() - start_s - timeline.compute_s[ue]
+    merges = timeline.merges
+    everybody = float(seconds.mean()) if seconds.size else 1.0
+    own = np.bincount(ue, seconds, timeline.population) / np.maximum(merges, 1)
+    return np.maximum(np.where(merges > 0, own, everybody), 1e-12)
+
+
+# ---- a crowd that is restarted has more jobs than memory holds: its long rows are added up whole
+
+
+def _long_rows(timeline: Timeline) -> Bool[np.ndarray, " l"]:
+    """Rows of lost jobs of many UEs, all of which had begun to send."""
+    assert timeline.lost_count is not None
+    lasted_s = timeline.start_s[timeline.lost_round + 1] - timeline.start_s[timeline.lost_version]
+    long = (timeline.lost_count > LONG_ROW) & np.isinf(timeline.lost_arrival_s)
+    return long & (lasted_s >= timeline.compute_s.max())
+
+
+def _of_long_rows(
+    timeline: Timeline, powers: Powers, whole: Bool[np.ndarray, " l"], times_s: Float[np.ndarray, " t"]
+) -> tuple[PerUe, PerUe, Float[np.ndarray, " t"]]:
+    """The same for these rows, each as spread evenly over its time."""
+    n, by_time_j = timeline.population, np.zeros(times_s.size)
+    if not whole.any():
+        return np.zeros(n), np.zeros(n), by_time_j
+    assert timeline.lost_count is not None
+    first, past = timeline.lost_ue[whole], (timeline.lost_ue + timeline.lost_count)[whole]
+    begin_s, end_s = timeline.start_s[timeline.lost_version[whole]], timeline.start_s[timeline.lost_round[whole] + 1]
+    jobs, lasted_s = (_covering(n, first, past, each) for each in (np.ones(first.size), end_s - begin_s))
+    computed_s = np.maximum(timeline.compute_s - powers.downlink_s, 0.0)
+    computing_j = jobs * powers.computing_w * computed_s
+    sending_j = powers.sending_w * (lasted_s - jobs * timeline.compute_s)
+    a_job_j = np.cumsum(
+        np.concatenate([[0.0], powers.computing_w * computed_s - powers.sending_w * timeline.compute_s])
+    )
+    a_second_w = np.cumsum(np.concatenate([[0.0], powers.sending_w]))
+    row_j = a_job_j[past] - a_job_j[first] + (a_second_w[past] - a_second_w[first]) * (end_s - begin_s)
+    for row in range(row_j.size):
+        by_time_j += row_j[row] * np.clip((times_s - begin_s[row]) / (end_s[row] - begin_s[row]), 0.0, 1.0)
+    return computing_j, sending_j, by_time_j
+
+
+def _covering(n: int, first: np.ndarray, past: np.ndarray, worth: Float[np.ndarray, " r"]) -> PerUe:
+    """For each UE the sum over the rows it is in."""
+    change = np.zeros(n + 1)
+    np.add.at(change, first, worth)
+    np.add.at(change, past, -worth)
+    return np.cumsum(change)[:-1]
