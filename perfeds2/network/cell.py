@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from perfeds2.network.blocks import BLOCK, each_block
 from perfeds2.network.device import compute_seconds
+from perfeds2.network.downlink import UE_NOISE_FIGURE_DB, Downlink
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import STREAMS, Radio, Where
 
@@ -39,6 +40,7 @@ class Cell:
     coherence_s: float | None = None  # after so many seconds the fading is redrawn; None: every round
     angle_rad: Float[np.ndarray, " n"] | None = None  # in which direction each UE is; None: drawn, when it matters
     moves: Moves | None = None  # how UEs move; None: not at all
+    downlink: Downlink | None = None  # how models are sent; None: for nothing, but for downlink_s
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -295,15 +297,38 @@ class Cell:
         return dice
 
     def compute_s(self, samples: float) -> Float[np.ndarray, " n"]:
-        """Seconds from getting the model to having the gradient."""
+        """Seconds from being handed a model, at what ``downlink_s`` says, to having the gradient."""
         return self.downlink_s + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
+
+    def job_s(self, samples: float, at_once: int) -> Float[np.ndarray, " n"]:
+        """The same with the time that the downlink takes to send so many UEs the model."""
+        if self.downlink is None:
+            return self.compute_s(samples)
+        return self.model_s(at_once) + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
+
+    def model_s(self, at_once: int) -> Float[np.ndarray, " n"] | float:
+        """Seconds until UEs have a model, so many of them being handed it at a time."""
+        if self.downlink is None:
+            return self.downlink_s
+        noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
+        heard_hz = self.mean_signal_hz * self.signal_of_amplitude(1.0) / self.sent_power_w
+        heard_hz = heard_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
+        return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, self.cap_bits_per_s_hz)
 
     def with_distances(self, distance_m: Sequence[float] | Float[np.ndarray, " n"]) -> "Cell":
         """The same cell with its UEs elsewhere."""
         return replace(self, distance_m=np.asarray(distance_m, float))
 
 
-OPTIONAL = ("radio", "rician_k", "most_bits_per_s_hz", "coherence_s", "angle_rad", "moves")  # have rules of their own
+OPTIONAL = (
+    "radio",
+    "rician_k",
+    "most_bits_per_s_hz",
+    "coherence_s",
+    "angle_rad",
+    "moves",
+    "downlink",
+)  # have rules of their own
 LOOK_M = 1.0  # shadows are alike over 10 m and more
 KNOWN_MOVES = 4_000_000  # numbers that are kept
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself

@@ -38,6 +38,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
+from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
@@ -188,6 +189,10 @@ def make_radio(spec: Spec) -> dict[str, Any]:
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
+    if settings.downlink in ("multicast", "unicast"):
+        dbm = settings.bs_power_dbm
+        dbm = dbm if dbm is not None else made["radio"].bs_power_dbm if "radio" in made else 44.0
+        made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, model_bits(spec))
     carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
     if settings.coherence_s is not None:
         made["coherence_s"] = settings.coherence_s
@@ -211,6 +216,11 @@ def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n
             f"--radio {named} gave {loss.tolist()!r:.80}; expected a path loss in dB for each of {where.x_m.size} UEs."
         )
     return loss
+
+
+def model_bits(spec: Spec) -> float:
+    """What a model takes on its way to a UE."""
+    return spec.cell.payload_bits or payload_bits(model_of(spec))
 
 
 def upload_bits(spec: Spec) -> float:

@@ -98,7 +98,8 @@ def simulate(
     shares = np.full(cell.ues, 1 / cell.ues) if shares is None else np.asarray(shares, float)
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
-    conditions = Conditions(cell, protocol, float(payload_bits), cell.compute_s(samples), shares, bandwidth, schedule)
+    job_s = cell.job_s(samples, protocol.quorum)
+    conditions = Conditions(cell, protocol, float(payload_bits), job_s, shares, bandwidth, schedule)
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)

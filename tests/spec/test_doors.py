@@ -45,6 +45,8 @@ TYPED: dict[str, tuple[str, object]] = {
     "coherence_s": ("0.05", 0.05),
     "speed_mps": ("1.4", 1.4),
     "mobility": ("waypoint", "waypoint"),
+    "downlink": ("multicast", "multicast"),
+    "bs_power_dbm": ("40", 40.0),
     "energy": ("lte", "lte"),
     "kappa": ("1e-27", 1e-27),
     "quorum": ("3", 3),

@@ -10,6 +10,7 @@ from random_runs import STALE, Run, round_robin, runs
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
+from perfeds2.network.downlink import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.rounds import Protocol
@@ -29,7 +30,7 @@ def assert_agrees(run: Run, rounds: int) -> None:
     history = play_with_processes(
         radio_of(run),
         RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
-        run.cell.compute_s(run.samples),
+        run.cell.job_s(run.samples, protocol.quorum),
         run.payload_bits,
         rounds,
     )
@@ -92,3 +93,9 @@ def test_simulate_agrees_with_processes_where_ues_move(walk):
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, coherence_s=0.02)
     cell = replace(cell, moves=Moves(walk, 30.0, 200.0))
     assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=60)
+
+
+@pytest.mark.parametrize("way", ["multicast", "unicast"])
+def test_simulate_agrees_with_processes_where_models_take_time(way):
+    cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], power_w=0.2, coherence_s=0.1, downlink=Downlink(way, 25.0, 1e6))
+    assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=30)
