@@ -21,6 +21,7 @@ from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
+from perfeds2.learning.payload import quantised
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
@@ -38,6 +39,7 @@ class Learner:
     merge: Merge | OfMean = MEAN
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
+    bits: int | None = None  # of each number of an upload; None: all of them, nothing of it is compiled
 
     @property
     def personal_step(self) -> float:
@@ -105,6 +107,7 @@ class Program:
     each: int | None = None  # so many uploads a round are looked at one by one; None: only their sum is
     side_by_side: int | None = None  # so many participants of a round at once; None: one after the other
     mesh: Mesh | None = None  # the devices that share the participants of a round
+    bits: int | None = None  # of each number of an upload
 
     @classmethod
     def of(
@@ -119,7 +122,7 @@ class Program:
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum
-        return cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh)
+        return cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh, learner.bits)
 
 
 @partial(
@@ -293,7 +296,11 @@ def local_job(
         total, kept = objective.job(loss, params, told, kept, batches, known.beta)
     else:
         total = _summed_gradients(program, known, objective, loss, params, batches)
-    return total if known.clip is None else clip(total, known.clip), kept
+    total = total if known.clip is None else clip(total, known.clip)
+    return total if program.bits is None else quantised(jax.random.fold_in(key, QUANTISING), total, program.bits), kept
+
+
+QUANTISING = 7  # the use of a job's key for its coins
 
 
 def _summed_gradients(

@@ -84,7 +84,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     return (
         *(task.model, task.ues, tree, shapes, quorum),
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
-        *(learner.batch, learner.local_steps, learner.clip is None),
+        *(learner.batch, learner.local_steps, learner.clip is None, learner.bits),
     )
 
 

@@ -41,10 +41,10 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
             gradient = now(loss, here, handed, (x[step], y[step]))
             total = jax.tree.map(jnp.add, total, gradient)
             here = jax.tree.map(lambda w, g: w - learner.beta * g, here, gradient)
-        if learner.clip is None:
-            return total
-        length = jnp.linalg.norm(jnp.concatenate([jnp.ravel(g) for g in jax.tree.leaves(total)]))
-        return jax.tree.map(lambda g: jnp.where(length <= learner.clip, g, g / length * learner.clip), total)
+        if learner.clip is not None:
+            length = jnp.linalg.norm(jnp.concatenate([jnp.ravel(g) for g in jax.tree.leaves(total)]))
+            total = jax.tree.map(lambda g: jnp.where(length <= learner.clip, g, g / length * learner.clip), total)
+        return total if learner.bits is None else sent_in_few_bits(total, jax.random.fold_in(key, 7), learner.bits)
 
     models = [task.model.init(start_key)]
     optimiser = learner.merge.transformation if isinstance(learner.merge, Optax) else optax.sgd(learner.beta)
@@ -58,3 +58,15 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
         step, state = optimiser.update(mean, state, models[-1])
         models.append(jax.tree.map(jnp.add, models[-1], step))
     return models[-1]
+
+
+def sent_in_few_bits(upload: Params, key: Array, bits: int) -> Params:
+    """Every number as the step below or above it, whose odds are how near they are."""
+    received, most = {}, 2 ** (bits - 1) - 1
+    for number, (name, array) in enumerate(sorted(upload.items())):
+        largest = jnp.abs(array).max()
+        position = jnp.nan_to_num(array / largest) * most
+        below = jnp.floor(position)
+        goes_up = jax.random.uniform(jax.random.fold_in(key, number), array.shape) >= 1 - (position - below)
+        received[name] = (below + goes_up) * largest / most
+    return received

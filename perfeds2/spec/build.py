@@ -35,6 +35,7 @@ from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold
 from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Model
+from perfeds2.learning.payload import SCALE_BITS
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
@@ -224,8 +225,12 @@ def model_bits(spec: Spec) -> float:
 
 
 def upload_bits(spec: Spec) -> float:
-    """Z: what one upload takes."""
-    return spec.cell.payload_bits or payload_bits(model_of(spec))
+    """Z: what one upload takes. Of fewer bits a number, every array has its scale besides."""
+    bits = spec.radio.bits or 32
+    if spec.cell.payload_bits or bits == 32:
+        return model_bits(spec)
+    arrays = jax.eval_shape(lambda: model_of(spec).init(jax.random.key(0)))
+    return bits / 32 * model_bits(spec) + SCALE_BITS * len(jax.tree.leaves(arrays))
 
 
 def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
@@ -343,7 +348,8 @@ def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
     merge: Any = what.merge if chosen is None else chosen.value
     merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
     steps = (learning.beta, learning.batch, learning.local_steps)
-    return Learner(made, *steps, _expect_merge(merge, chosen), alpha=alpha, clip=learning.clip)
+    bits = None if spec.radio.bits == 32 else spec.radio.bits
+    return Learner(made, *steps, _expect_merge(merge, chosen), alpha=alpha, clip=learning.clip, bits=bits)
 
 
 def callable_to_make(merge: Any) -> bool:

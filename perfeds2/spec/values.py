@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
 
@@ -113,6 +113,11 @@ def read_hessian(value: Any) -> str:
     raise ValueError("is not known; expected exact, fo, hf or anneal:K, such as anneal:20")
 
 
+def read_whole(value: Any) -> Any:
+    """A text as the whole number that it is."""
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
 def read_fading(value: Any) -> str:
     """``none``, ``rayleigh``, or ``rician:6``."""
     text = str(value)
@@ -139,6 +144,7 @@ StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
 Length = Annotated[Positive, within(1e-30, 1e30)]
 HessianName = Annotated[str, BeforeValidator(read_hessian)]
 FadingName = Annotated[str, BeforeValidator(read_fading)]
+Bits = Annotated[Literal[32, 16, 8, 4], BeforeValidator(read_whole)]
 Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory

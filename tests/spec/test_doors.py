@@ -45,6 +45,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "coherence_s": ("0.05", 0.05),
     "speed_mps": ("1.4", 1.4),
     "mobility": ("waypoint", "waypoint"),
+    "bits": ("8", 8),
     "downlink": ("multicast", "multicast"),
     "bs_power_dbm": ("40", 40.0),
     "energy": ("lte", "lte"),

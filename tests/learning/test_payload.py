@@ -1,0 +1,83 @@
+"""Uploads of few bits: what the server reads, in the mean and at most, and what the clock makes of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.errors import InputError
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.payload import quantised
+from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.twin import replay_slowly, sent_in_few_bits
+from perfeds2.network.cell import Cell
+from perfeds2.runs.execute import compare
+from perfeds2.spec.build import make_task, model_bits, upload_bits
+from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+KEY = jax.random.key(3)
+
+
+def test_four_bits_by_hand():
+    # 15 levels from −7 to 7: with 14 as the largest number a step is 2, and what lies on one stays.
+    whole = quantised(KEY, {"a": jnp.array([14.0, -14.0, 2.0, 0.0, -6.0])}, 4)
+    np.testing.assert_allclose(whole["a"], [14, -14, 2, 0, -6], rtol=1e-6)
+    between = quantised(KEY, {"a": jnp.full(2001, 0.5).at[0].set(14.0)}, 4)["a"][1:]
+    assert set(np.unique(between)) == {0.0, 2.0}
+    assert np.mean(between) == pytest.approx(0.5, abs=0.08)
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_nothing_is_wrong_in_the_mean_and_by_at_most_a_step(bits):
+    upload = {"a": jax.random.normal(KEY, (40,)), "b": jax.random.normal(jax.random.key(4), (3, 5)) * 1e-3}
+    read = jax.vmap(lambda key: quantised(key, upload, bits))(jax.random.split(jax.random.key(5), 2000))
+    for name, array in upload.items():
+        step = float(jnp.abs(array).max()) / (2 ** (bits - 1) - 1)
+        assert float(jnp.abs(read[name] - array).max()) <= step * (1 + 1e-3)
+        np.testing.assert_allclose(read[name].mean(axis=0), array, atol=step * 0.06)
+
+
+def test_nothing_is_nothing():
+    assert np.array_equal(quantised(KEY, {"a": jnp.zeros(4)}, 8)["a"], np.zeros(4))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_twin_sends_the_same(bits):
+    upload = {"b": jax.random.normal(KEY, (30, 7)), "a": jax.random.normal(jax.random.key(9), (11,))}
+    one, two = quantised(KEY, upload, bits), sent_in_few_bits(upload, KEY, bits)
+    for name in upload:
+        np.testing.assert_allclose(one[name], two[name], rtol=1e-5, atol=1e-6)
+
+
+def test_replay_agrees_with_its_twin_but_for_coins_on_the_edge():
+    """A gradient that differs in its last digit may fall on the other side of a coin: that moves one number by a step."""
+    task = make_task(spec_from(task="synthetic", ues=6), 0)
+    line = simulate(Cell.draw(6, 0), Protocol(2, 3), payload_bits=1e4, samples=8, rounds=12)
+    learner = Learner(FedAvg(), batch=8, bits=4)
+    fast, slow = replay(task, line, learner, seed=3), replay_slowly(task, line, learner, seed=3)
+    plain = replay(task, line, Learner(FedAvg(), batch=8), seed=3)
+    off = np.concatenate([np.ravel(np.abs(fast[name] - slow[name])) for name in fast])
+    moved = np.concatenate([np.ravel(np.abs(fast[name] - plain[name])) for name in fast])
+    assert np.mean(off > 1e-5) < 0.01
+    assert np.mean(moved > 1e-5) > 0.5
+
+
+def test_fewer_bits_make_shorter_uploads():
+    spec, plain = spec_from(bits=8), spec_from()
+    # The digits' model: 2,410 numbers in 4 arrays.
+    assert upload_bits(plain) == model_bits(spec) == 77_120
+    assert upload_bits(spec) == 77_120 / 4 + 4 * 32
+    assert upload_bits(spec_from(bits=32)) == 77_120
+    assert upload_bits(spec_from(bits=4, payload_bits=500)) == 500  # who says so knows
+    with pytest.raises(InputError, match="--bits must be 32, 16, 8 or 4, got 7"):
+        spec_from(bits=7)
+
+
+def test_fewer_bits_give_more_rounds_and_still_learn():
+    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "horizon_s": 2.0, "bandwidth_hz": 2e5}
+    full, short = (compare(**settings, bits=bits) for bits in (32, 8))
+    (full_row,), (short_row,) = full.summary["algorithms"], short.summary["algorithms"]
+    assert short_row["rounds"]["mean"] > 2 * full_row["rounds"]["mean"]
+    assert short_row["train_loss_personal"]["mean"] < full_row["train_loss_personal"]["mean"]
