@@ -54,6 +54,38 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "timeline/simulate.py",
+        "timeline/test_agrees_with_processes.py",
+        (
+            "while closing.time_s > (change_s",
+            "while False and closing.time_s > (change_s",
+            "test_simulate_agrees_with_processes_on_a_plan_where_fading_changes_inside_rounds",
+        ),
+    ),
+    *of(
+        "network/radios.py",
+        "network/test_radios.py",
+        (
+            "np.hypot(ground_m, radio.bs_height_m - radio.ue_height_m)",
+            "np.hypot(ground_m, radio.bs_height_m)",
+            "test_umi_by_hand",
+        ),
+        (
+            "number = np.sqrt((1 / (1 - part)) ** 2 - 1) / alike_m",
+            "number = part / alike_m",
+            "test_shadows_are_alike_by_the_distance",
+        ),
+    ),
+    *of(
+        "timeline/energy.py",
+        "timeline/test_energy.py",
+        (
+            "np.minimum(jobs.start_s + downlink_s, jobs.sending_s)",
+            "jobs.start_s",
+            "test_waiting_for_the_model_is_free",
+        ),
+    ),
+    *of(
         "timeline/rounds.py",
         "timeline/test_rounds_by_hand.py",
         (
@@ -144,8 +176,8 @@ MUTATIONS = [
         "learning/train_many.py",
         "learning/test_gradients.py",
         (
-            "learner.local_steps, learner.clip is None)",
-            "learner.local_steps)",
+            "learner.local_steps, learner.clip is None, learner.bits)",
+            "learner.local_steps, learner.bits)",
             "test_trainings_with_other_numbers_go_together_and_get_their_own",
         ),
     ),
