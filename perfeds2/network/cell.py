@@ -139,15 +139,14 @@ class Cell:
 
         A draw belongs to (seed, round, UE): whoever else is in the cell and whatever policy runs, it is the same.
         """
-        mean_hz = self.mean_signal_hz if ues is None else self.mean_signal_hz[ues]
-        if self.rician_k == np.inf:
-            return mean_hz * self.signal_of_amplitude(1.0)
+        mean_hz, angle = self.mean_signal_hz, None
+        if self.rician_k == math.inf:
+            return (mean_hz if ues is None else mean_hz[ues]) * self.signal_of_amplitude(1.0)
         signal = self._uniform(round_)
-        signal = signal if ues is None else signal[ues]
-        angle = None
         if self.rician_k > 0:
-            angle = self._uniform(round_, second=True)
-            angle = angle if ues is None else angle[ues]
+            angle = self._uniform(round_, 1)
+        if ues is not None:
+            signal, mean_hz, angle = signal[ues], mean_hz[ues], None if angle is None else angle[ues]
         each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
         return signal
 
@@ -262,17 +261,17 @@ class Cell:
             return self.power_w
         return self.radio.power_w(self._gain, self.power_w, self.bandwidth_hz / self.ues)
 
-    @property
+    @cached_property
     def cap_bits_per_s_hz(self) -> float | None:
         """What no link exceeds, if anything."""
         if self.most_bits_per_s_hz is not None:
             return self.most_bits_per_s_hz
         return None if self.radio is None else self.radio.most_bits_per_s_hz
 
-    def _uniform(self, round_: int, *, second: bool = False) -> Float[np.ndarray, " n"]:
-        """U, uniform from 0 to 1: the stream of the key (seed, round), whose i-th number is UE i's; or a second such."""
+    def _uniform(self, round_: int, stream: int = 0) -> Float[np.ndarray, " n"]:
+        """U, uniform from 0 to 1: a stream of the key (seed, round), whose i-th number is UE i's."""
         uniform = np.empty(self.ues)
-        each_block(self.ues, partial(self._draw, uniform, round_, int(second)))
+        each_block(self.ues, partial(self._draw, uniform, round_, stream))
         return uniform
 
     def _draw(self, uniform: Float[np.ndarray, " n"], round_: int, stream: int, at: slice) -> None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -228,7 +227,7 @@ def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
         raise ValueError(f"round {server.round} never closes: {obstacle}")
     opened_s = clock.time_s
     while closing.time_s > (change_s := conditions.cell.changes_s(clock.time_s)):  # then from there, with other signals
-        clock = replace(clock, **_work_left(conditions, clock, change_s, rate, arrival_s))
+        clock = Clock(change_s, server, *_work_left(conditions, clock, change_s, rate, arrival_s))
         rate, arrival_s = _arrivals(
             conditions.cell, clock, bandwidth, conditions.cell.signal_at(server.round, change_s)
         )
@@ -313,8 +312,7 @@ def _carry_over(
     arrival_s: Float[np.ndarray, " n"],
 ) -> Clock:
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
-    left = _work_left(conditions, clock, server.opened_s, rate, arrival_s)
-    compute_s, bits, arrived_s = left["compute_s"], left["bits"], left["arrived_s"]
+    compute_s, bits, arrived_s = _work_left(conditions, clock, server.opened_s, rate, arrival_s)
     if conditions.protocol.waits:  # a UE without a job has nothing left to do
         idle = np.flatnonzero(server.versions == IDLE)
         compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
@@ -328,8 +326,8 @@ def _work_left(
     now_s: float,
     rate: Float[np.ndarray, " n"],
     arrival_s: Float[np.ndarray, " n"],
-) -> dict[str, Any]:
-    """What is left to compute and to send at a later second, and who had arrived by then; as a clock has it."""
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """What is left to compute and to send at a later second, and when those who had arrived by then did."""
     compute_s = clock.compute_s - (now_s - clock.time_s)
     bits = np.minimum(compute_s, 0.0)
     bits *= rate  # minus the bits sent
@@ -340,7 +338,7 @@ def _work_left(
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
-    return {"time_s": now_s, "compute_s": compute_s, "bits": bits, "arrived_s": arrived_s}
+    return compute_s, bits, arrived_s
 
 
 # A crowd: the same rounds, following only those who can arrive.
