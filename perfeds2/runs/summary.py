@@ -93,7 +93,8 @@ def _timeline_part(algorithm: "Algorithm", timelines: list[Timeline]) -> dict[st
 
 def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, int], Timeline]) -> dict[str, Any]:
     """Joules of all UEs together, and for each merge."""
-    from perfeds2.spec.build import make_cell, make_energy, upload_bits
+    from perfeds2.spec.build import make_cell, upload_bits
+    from perfeds2.spec.radio import make_energy
 
     totals: list[float] = []
     shares: list[float | None] = []
@@ -107,7 +108,8 @@ def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, 
 
 def costs_at(spec: Spec, cell: Cell, timeline: Timeline, points: "Sequence[EvaluationPoint]") -> list[Row]:
     """What had been spent when a model was evaluated: joules of all UEs, and the bits of the merged uploads."""
-    from perfeds2.spec.build import make_energy, upload_bits
+    from perfeds2.spec.build import upload_bits
+    from perfeds2.spec.radio import make_energy
 
     bits, times_s = upload_bits(spec), np.array([point.time_s for point in points], float)
     by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j

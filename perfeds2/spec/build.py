@@ -39,14 +39,11 @@ from perfeds2.learning.payload import SCALE_BITS
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
-from perfeds2.network.energy import ENERGY, EnergyModel
-from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
-from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.radio import make_radio
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -149,7 +146,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
         cell = kind
     else:
         known: dict[str, Any] = settings.model_dump(exclude={"kind", "distance_m", "payload_bits"}) | {"seed": seed}
-        known |= make_radio(spec)
+        known |= make_radio(spec, partial(model_bits, spec))
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
         with blaming(f"--cell {own}", kind):
@@ -157,66 +154,6 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
-
-
-OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
-
-
-def make_energy(spec: Spec) -> EnergyModel:
-    """What computing and sending take."""
-    return ENERGY[spec.energy.model or "yang"].with_kappa(spec.energy.kappa)
-
-
-def make_radio(spec: Spec) -> dict[str, Any]:
-    """What a spec says of the radio, as a cell takes it; nothing where it says nothing."""
-    settings, named, made = spec.radio, spec.radio.name, dict[str, Any]()
-    own = {key: value for key in OF_A_RADIO if (value := dict(settings)[key]) is not None}
-    if named is None or named.value is None:
-        unused = next((key for key in own if key != "carrier_hz"), None)
-        if unused is not None:
-            flag = f"--{unused.replace('_', '-')}"
-            raise InputError(f"{flag} changes nothing in the paper's radio; choose one that has it, --radio umi.")
-    else:
-        for key, usual in (("path_loss_exponent", 3.8), ("fading_scale", 40.0)):
-            if dict(spec.cell)[key] != usual:
-                flag = f"--{key.replace('_', '-')}"
-                raise InputError(f"{flag} is of the paper's radio and changes nothing with --radio {named}.")
-        radio = named.value
-        if not isinstance(radio, Radio):
-            radio = Radio(named.label, partial(_own_loss, named))
-        made["radio"] = replace(radio, **own)
-    if settings.efficiency_cap is not None:
-        made["most_bits_per_s_hz"] = settings.efficiency_cap
-    if settings.fading is not None:
-        how, _, k = settings.fading.partition(":")
-        made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
-    if settings.downlink in ("multicast", "unicast"):
-        dbm = settings.bs_power_dbm
-        dbm = dbm if dbm is not None else made["radio"].bs_power_dbm if "radio" in made else 44.0
-        made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, model_bits(spec))
-    carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
-    if settings.coherence_s is not None:
-        made["coherence_s"] = settings.coherence_s
-    elif settings.speed_mps is not None:
-        made["coherence_s"] = coherence_seconds(settings.speed_mps, carrier_hz)
-    walk = MOBILITY[settings.mobility or "none"]
-    if walk is not None:
-        if settings.speed_mps is None:
-            raise InputError(f"--mobility {settings.mobility} needs a --speed-mps, such as 1.4 for walking.")
-        made["moves"] = Moves(walk, settings.speed_mps, spec.cell.radius_m)
-    return made
-
-
-def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n"]:
-    """Somebody's own radio: a function of any of these that gives the loss of each UE in dB."""
-    known = {"distance_m": where.distance_m, "x_m": where.x_m, "y_m": where.y_m, "seed": where.seed}
-    known |= {"carrier_hz": radio.carrier_hz, "bs_height_m": radio.bs_height_m, "ue_height_m": radio.ue_height_m}
-    loss = np.asarray(call(named.value, f"--radio {named}", known), float)
-    if loss.shape != where.x_m.shape or not np.isfinite(loss).all():
-        raise InputError(
-            f"--radio {named} gave {loss.tolist()!r:.80}; expected a path loss in dB for each of {where.x_m.size} UEs."
-        )
-    return loss
 
 
 def model_bits(spec: Spec) -> float:
