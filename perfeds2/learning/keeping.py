@@ -92,7 +92,7 @@ class Scaffold:
         return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, told, total)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["personal_steps"])
+@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["moreau_steps"])
 @dataclass(frozen=True)
 class PFedMe:
     """pFedMe, Dinh et al. 2020, algorithm 1: in each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
@@ -102,7 +102,7 @@ class PFedMe:
 
     alpha: float | Array = 0.03
     moreau: float | Array = MOREAU  # λ
-    personal_steps: int = 5  # K
+    moreau_steps: int = 5  # K
 
     @property
     def batches(self) -> int:
@@ -110,7 +110,7 @@ class PFedMe:
 
     @property
     def passes(self) -> int:
-        return self.personal_steps
+        return self.moreau_steps
 
     def first(self, params: Params) -> Params:
         return params
@@ -133,7 +133,7 @@ class PFedMe:
                 gradient = jax.grad(loss)(theta, _batch(own, 0))
                 return jax.tree.map(lambda t, g, v: t - size * (g + self.moreau * (t - v)), theta, gradient, w)
 
-            theta = jax.lax.fori_loop(0, self.personal_steps, towards, w)
+            theta = jax.lax.fori_loop(0, self.moreau_steps, towards, w)
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
             return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g), theta), None
 

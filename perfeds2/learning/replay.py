@@ -38,6 +38,7 @@ class Learner:
     merge: Merge | OfMean = MEAN
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
+    personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
 
     @property
     def personal_step(self) -> float:

@@ -271,7 +271,14 @@ def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
     merge: Any = what.merge if chosen is None else chosen.value
     merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
     steps = (learning.beta, learning.batch, learning.local_steps)
-    return Learner(made, *steps, _expect_merge(merge, chosen), alpha=alpha, clip=learning.clip)
+    return Learner(
+        made,
+        *steps,
+        _expect_merge(merge, chosen),
+        alpha=alpha,
+        clip=learning.clip,
+        personal_steps=learning.personal_steps or 1,
+    )
 
 
 def callable_to_make(merge: Any) -> bool:

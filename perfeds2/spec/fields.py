@@ -115,6 +115,7 @@ class LearningSpec(Section, title="Learning"):
 
     alpha: StepSize | Literal["auto"] = setting(0.03, "STEP", "Step size of the personal gradient step; 'auto': the task's, or 1/L where that is shorter.")  # fmt: skip
     beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
+    personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Personal gradient steps at an evaluation, one after the other: fine-tuning, for every method whose UEs keep no model of their own.", shown="1")  # fmt: skip
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
     proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")

@@ -110,7 +110,7 @@ def test_fedbuff_that_trusts_all_alike_is_fedavg():
 
 
 def test_pfedme_with_a_huge_lambda_is_fedavg():
-    stiff = Learner(PFedMe(alpha=1.0, moreau=3000.0, personal_steps=4), batch=8, local_steps=2)
+    stiff = Learner(PFedMe(alpha=1.0, moreau=3000.0, moreau_steps=4), batch=8, local_steps=2)
     plain = Learner(FedAvg(), batch=8, local_steps=2)
     state, expected = final(stiff), flat(final(plain).params)
     moved = np.abs(expected - WORLD.first).max()
@@ -235,3 +235,23 @@ def test_an_evaluation_looks_at_the_ues_own_models():
     assert own.values[0]["train_loss_personal"] == pytest.approx(own.values[0]["train_loss"])  # w_0 is their own
     assert own.values[1]["train_loss_personal"] < own.values[1]["train_loss"]
     assert own.values[1]["train_loss_personal"] != pytest.approx(plain.values[1]["train_loss_personal"])
+
+
+def test_fine_tuning_is_for_all_whose_ues_keep_no_model():
+    """More personal steps fit a UE's training part better; alone and together they are the same, and no weight hears of them."""
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(4, 1.0)]
+    tuned = replace(learner_of("FedBuff"), personal_steps=5)
+    *_, once = train(TASK, LINE, learner_of("FedBuff"), points)
+    *_, often = train(TASK, LINE, tuned, points)
+    *_, stand = train_together([Trial(TASK, LINE, tuned, points, seed) for seed in (0, 1)])
+    assert often.values[1]["train_loss_personal"] < once.values[1]["train_loss_personal"]
+    assert often.values[1]["train_loss"] == once.values[1]["train_loss"]
+    assert stand[0].values[1] == pytest.approx(often.values[1], abs=1e-4)
+    *_, own = train(TASK, LINE, learner_of("Ditto"), points)
+    *_, same = train(TASK, LINE, replace(learner_of("Ditto"), personal_steps=5), points)
+    assert own.values == same.values
+
+
+def test_trainings_with_another_number_of_personal_steps_do_not_go_together():
+    trials = [Trial(TASK, LINE, replace(learner_of("FedBuff"), personal_steps=k), []) for k in (1, 2)]
+    assert trials[0].shape != trials[1].shape

@@ -41,6 +41,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "bandwidth": ("between:0.5", "between:0.5"),
     "alpha": ("0.01", 0.01),
     "beta": ("0.02", 0.02),
+    "personal_steps": ("5", 5),
     "batch": ("10", 10),
     "local_steps": ("2", 2),
     "proximal": ("0.2", 0.2),
