@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from perfeds2.learning.objectives import norm
+
 Params = dict[str, Any]  # JAX's arrays in a replay, NumPy's in a federation
 Discount = Literal["poly", "hinge", "constant"]
 
@@ -148,6 +150,22 @@ class FedOpt:
                 return v + d**2
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["server_step", "momentum"], meta_fields=[])
+@dataclass(frozen=True)
+class Momentum:
+    """FedAvgM, Hsu et al. 2019: v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
+
+    server_step: float | Array = 1.0  # η_g
+    momentum: float | Array = 0.9
+
+    def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def step(self, params: Params, mean: Params, beta: Any, state: Params) -> tuple[Params, Params]:
+        state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
+        return jax.tree.map(lambda w, v: w - self.server_step * v, params, state), state
+
+
 MEAN = Mean()
 
 
@@ -225,6 +243,32 @@ class FedAsync:
             return jax.tree.map(lambda mine, new: (1 - alpha) * mine + alpha * new, w, model), None
 
         return jax.lax.scan(mix, params, (theirs, alphas))[0], state
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["server_step", "epsilon"], meta_fields=[])
+@dataclass(frozen=True)
+class AsyncFedED:
+    """w −= η·Δ_i with η = λ/(γ + ε), Wang et al. 2022, algorithm 1: the further the model has gone meanwhile, the shorter.
+
+    Staleness is a distance here, γ = ‖w − w_handed‖/‖Δ_i‖. The paper's number of local steps follows it, K ← K + ⌊κ(γ̄ − γ)⌋; a
+    timeline knows no weights, so this is κ = 0: K is what it was. Several uploads go one after the other.
+    """
+
+    server_step: float | Array = 1.0  # λ
+    epsilon: float | Array = 1.0  # ε
+    looks_back: typing.ClassVar = True
+
+    def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
+        return None
+
+    def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
+        def add(w: Params, one: tuple[Params, Params]) -> tuple[Params, None]:
+            handed, move = one
+            far, long = norm(jax.tree.map(jnp.subtract, w, handed)), norm(move)
+            size = self.server_step * long / jnp.maximum(far + self.epsilon * long, 1e-30)  # also of a move of length 0
+            return jax.tree.map(lambda a, d: a - size * d, w, move), None
+
+        return jax.lax.scan(add, params, (arrived.handed, arrived.moves))[0], state
 
 
 @partial(
@@ -321,6 +365,8 @@ MERGES: dict[str, Callable[..., Merge | OfMean]] = {
     "staleness:constant": partial(Stale, "constant"),
     "fedbuff": Stale,
     "fedasync": FedAsync,
+    "asyncfeded": AsyncFedED,
+    "momentum": Momentum,
     "fedadam": partial(FedOpt, "adam"),
     "fedyogi": partial(FedOpt, "yogi"),
     "fedadagrad": partial(FedOpt, "adagrad", first_decay=0.0),
