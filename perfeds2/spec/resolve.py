@@ -203,7 +203,8 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
     """What is compared where nobody says: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
 
     def is_usual(name: str) -> bool:
-        objective, several_steps = name.partition("-")[0].removesuffix("S2"), spec.learning_of(name).local_steps > 1
+        several_steps = spec.learning_of(name).local_steps > 1
+        objective = name.partition("-")[0].removesuffix("S2")
         return objective in ("FedAvg", "PerFed") or (objective == "FedProx" and several_steps)
 
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))

@@ -8,7 +8,8 @@ from jax.flatten_util import ravel_pytree
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
 from perfeds2.errors import InputError
-from perfeds2.learning.merges import Stale
+from perfeds2.learning.keeping import APFL, FedRep, PFedMe
+from perfeds2.learning.merges import Momentum, Stale
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
@@ -46,6 +47,17 @@ def test_every_learning_setting_reaches_the_learner():
         learner = algorithm.learner
         assert learner.objective == objective
         assert (learner.beta, learner.batch, learner.local_steps, learner.personal_step) == (0.03, 7, 3, 0.02)
+
+
+def test_a_methods_own_settings_reach_it():
+    settings = {"momentum": 0.5, "own_share": 0.25, "head_steps": 4, "moreau_steps": 3, "personal_steps": 6}
+    names = ["FedAvgM", "FedBuff", "APFL", "FedRep", "pFedMe", "PersA-FL-ME"]
+    _, _, made = algorithms_of(algorithms=names, **settings)
+    learners = [each.learner for each in made.values()]
+    assert [each.merge for each in learners[:2]] == [Momentum(momentum=0.5), Stale(momentum=0.5)]
+    expected = [APFL(0.25), FedRep(4), PFedMe(0.03, moreau_steps=3), Moreau(0.03, moreau_steps=3)]
+    assert [each.objective for each in learners[2:]] == expected
+    assert {each.personal_steps for each in learners} == {6}
 
 
 def test_what_keeps_gradients_stable_reaches_the_learner():
