@@ -54,6 +54,16 @@ class Personal(Keeping, typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Withholding(Keeping, typing.Protocol):
+    """One whose UEs keep a part of the model for themselves, so it is not uploaded."""
+
+    @staticmethod
+    def withheld(params: Params) -> Params:
+        """The arrays of that part."""
+        ...
+
+
 def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
     """Local steps: where they end, and the sum of their gradients."""
 
@@ -286,6 +296,7 @@ class FedPer:
         return _without(total, kept), {name: end[name] for name in kept}
 
     personal = staticmethod(with_head)
+    withheld = staticmethod(head_of)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["head_steps"])
@@ -327,6 +338,7 @@ class FedRep:
         return total, head
 
     personal = staticmethod(with_head)
+    withheld = staticmethod(head_of)
 
 
 def _without(gradient: Params, head: Params) -> Params:
