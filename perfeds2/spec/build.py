@@ -158,16 +158,11 @@ def upload_bits(spec: Spec, objective: Any = None) -> float:
     model = model_of(spec)
     if not isinstance(objective, Withholding):
         return payload_bits(model)
-    whole = jax.eval_shape(lambda: model.init(jax.random.key(0)))
     try:
-        stays = parameters_in(objective.withheld(whole))
+        stays = jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0))))
     except ValueError as error:
         raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
-    return payload_bits(model) * (1 - stays / parameters_in(whole))
-
-
-def parameters_in(arrays: Any) -> int:
-    return sum(math.prod(each.shape) for each in jax.tree.leaves(arrays))
+    return payload_bits(model) - 32.0 * sum(math.prod(each.shape) for each in stays.values())
 
 
 def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
@@ -419,7 +414,7 @@ def make_timelines(
     for algorithm in algorithms:
         bits = upload_bits(spec, algorithm.learner.objective)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
-        same = (algorithm.protocol, algorithm.learner.samples, bits, algorithm.bandwidth, algorithm.schedule, shares)
+        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
@@ -443,6 +438,7 @@ def check(spec: Spec, *, trains: bool) -> None:
     """Find out what cannot work before anything is written."""
     seed = spec.run.seeds[0]
     check_model(spec)
-    make_algorithms(spec, Stage.of(spec, seed))
+    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+        upload_bits(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)

@@ -16,7 +16,7 @@ from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines, what_the_clock_sees
+from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines, upload_bits, what_the_clock_sees
 from perfeds2.spec.resolve import spec_from
 
 
@@ -58,6 +58,23 @@ def test_a_methods_own_settings_reach_it():
     expected = [APFL(0.25), FedRep(4), PFedMe(0.03, moreau_steps=3), Moreau(0.03, moreau_steps=3)]
     assert [each.objective for each in learners[2:]] == expected
     assert {each.personal_steps for each in learners} == {6}
+
+
+def test_what_a_ue_keeps_for_itself_is_not_sent():
+    """Of 64·32 + 32 + 32·10 + 10 numbers FedRep keeps the last 330, so its rounds are shorter; unless somebody says what is sent."""
+    spec, stage, made = algorithms_of(algorithms=["FedAvgS2", "FedPer"])
+    bits = [upload_bits(spec, each.learner.objective) for each in made.values()]
+    assert bits == [32 * 2410, pytest.approx(32 * 2080)]
+    whole, part = make_timelines(spec, stage, list(made.values()))
+    assert part.end_s / part.rounds < whole.end_s / whole.rounds
+    said = spec_from(payload_bits=1e4, algorithms=["FedPer"])
+    assert upload_bits(said, made["FedPer"].learner.objective) == 1e4
+
+
+def test_a_clip_that_the_server_would_not_hear_of_is_refused():
+    with pytest.raises(InputError, match=r"--clip 2 would shorten .* SCAFFOLD"):
+        algorithms_of(algorithms=["SCAFFOLD"], clip=2.0)
+    algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], each={"PerFedS2": {"clip": 2.0}})
 
 
 def test_what_keeps_gradients_stable_reaches_the_learner():
