@@ -130,11 +130,25 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "learning/merges.py",
+        "learning/test_methods.py",
+        ("d - h[arrived.ues]", "d - 0 * h[arrived.ues]", "test_a_method_is_its_papers_pseudocode"),
+        ("far + self.epsilon * long", "self.epsilon * long", "test_a_method_is_its_papers_pseudocode"),
+        ("(1.0 + tau) ** -a", "(1.0 + 0 * tau) ** -a", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
+        "learning/keeping.py",
+        "learning/test_methods.py",
+        ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
+        ("a - beta * share * b", "a - beta * b", "test_a_method_is_its_papers_pseudocode"),
+        ("jnp.where(begins, moved, share)", "moved", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
         "learning/train_many.py",
         "learning/test_gradients.py",
         (
-            "learner.optimiser, learner.clip is None)",
-            "learner.optimiser)",
+            "learner.local_steps, learner.clip is None)",
+            "learner.local_steps)",
             "test_trainings_with_other_numbers_go_together_and_get_their_own",
         ),
     ),
@@ -146,13 +160,18 @@ MUTATIONS = [
             "jnp.where(jnp.isnan(losses), jnp.nan, right)",
             "test_a_model_whose_loss_is_not_finite_has_no_accuracy",
         ),
+        (
+            "            1, steps, lambda",
+            "            0, steps, lambda",
+            "test_so_many_personal_steps_as_one_would_do_them_by_hand",
+        ),
     ),
     *of(
         "learning/train_many.py",
         "learning/test_train_many.py",
         (
-            "look_at_ues(params, known.data, known.alpha,",
-            "look_at_ues(params, known.data, known.beta,",
+            "params, whole.data, whole.alpha, memory",
+            "params, whole.data, whole.beta, memory",
             "test_each_is_evaluated_with_its_own_alpha",
         ),
     ),
@@ -163,13 +182,13 @@ MUTATIONS = [
         ('mode == "ASY" and together', "together", "test_only_asy_does_not_finish_together"),
         ('mode == "ASY" and together', 'mode == "ASY"', "test_only_asy_does_not_finish_together"),
         (
-            "learning.batch, learning.local_steps, alpha",
-            "learning.batch, 1, alpha",
+            "learning.batch, learning.local_steps)",
+            "learning.batch, 1)",
             "test_every_learning_setting_reaches_the_learner",
         ),
         (
-            '{objective}", known)',
-            '{objective}", known | {"hessian": "exact"})',
+            '{what.objective}", known)',
+            '{what.objective}", known | {"hessian": "exact"})',
             "test_every_learning_setting_reaches_the_learner",
         ),
         (

@@ -42,7 +42,7 @@ class Checkpoints:
 
         self._append(federation)
         arrays = {f"params/{name}": values for name, values in federation.params.items()}
-        leaves = jax.tree.leaves(federation.optimiser)
+        leaves = jax.tree.leaves(federation.merging)
         arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
         facts = {
             "round": federation.round,
@@ -83,7 +83,7 @@ class Checkpoints:
         import jax
 
         params = _under("params/", arrays)
-        leaves, structure = jax.tree.flatten(federation.optimiser)
+        leaves, structure = jax.tree.flatten(federation.merging)
         saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
         fits = form_of(params) == federation.form and len(saved) == len(leaves) and facts.get("ues") == federation.ues
         if not fits or "journal" not in facts:

@@ -21,10 +21,11 @@ import numpy as np
 
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
+from perfeds2.deployment.merging import merged
 from perfeds2.deployment.norms import Norms, norm_of
 from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
-from perfeds2.deployment.transport import Arrays, Kind, Reply, Request, Transport
+from perfeds2.deployment.transport import Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
@@ -51,7 +52,7 @@ class Federation:
     log: Callable[[str], None] = lambda _: None
     save: Callable[["Federation"], None] = lambda _: None  # called when a round has closed, before anything goes out
     origin_s: float = 0.0  # when round 0 opened, on the transport's clock
-    optimiser: Any = None
+    merging: Any = None  # what the merge has in mind
     round: int = 0  # the open one: so many have closed
     opened_s: float = 0.0
     next_ticket: int = 0
@@ -80,8 +81,8 @@ class Federation:
         self.protocol.check(self.ues)
         self.form, self.length = form_of(self.params), norm_of(self.params)
         self.crew, self.norms = Crew(self.ues), Norms(self.ues)
-        if self.optimiser is None and self.learner.optimiser is not None:
-            self.optimiser = self.learner.optimiser.init(self.params)
+        if self.merging is None:
+            self.merging = self.learner.merge.init(self.params, self.ues)
 
     @property
     def devices(self) -> list[Device]:
@@ -306,8 +307,8 @@ class Federation:
         return IDLE if bound is None else self.round - bound
 
     def _merge(self, ues: list[int], time_s: float) -> None:
-        """w_{k+1} = w_k − β·mean of the updates, in the order the simulator adds them up."""
-        updates, merges = [], []
+        """w_{k+1} from the updates, in the order the simulator takes them."""
+        updates, merges = [], list[Merge]()
         for ue in ues:
             device = self.crew[ue]
             assert device.reply is not None
@@ -316,7 +317,8 @@ class Federation:
             merges.append(Merge(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
             device.merged_in, device.merges = self.round, device.merges + 1
-        self.params, self.optimiser = merged(self.params, updates, self.learner, self.optimiser)
+        senders = [(m.ue, self.round - m.version) for m in merges]
+        self.params, self.merging = merged(self.params, updates, self.learner, self.merging, senders)
         self.length = norm_of(self.params)
         self.record.merges += merges
         self.record.closed_s.append(time_s)
@@ -419,9 +421,9 @@ class Federation:
 
     # ---- from a checkpoint, and for those who look on
 
-    def take_up(self, params: dict[str, np.ndarray], optimiser: Any, round_: int, opened_s: float) -> None:
+    def take_up(self, params: dict[str, np.ndarray], merging: Any, round_: int, opened_s: float) -> None:
         """Stand where another stood."""
-        self.params, self.optimiser, self.round, self.opened_s = params, optimiser, round_, opened_s
+        self.params, self.merging, self.round, self.opened_s = params, merging, round_, opened_s
         self.length = norm_of(params)
 
     def recall(self) -> None:
@@ -478,21 +480,3 @@ class Federation:
 def _worth_a_line(times: int) -> bool:
     """The first of them, then ever fewer: else a flood of messages floods the log."""
     return times <= LOGGED or times.bit_count() == 1
-
-
-def merged(
-    params: Arrays, updates: list[Arrays], learner: Learner, optimiser: Any = None
-) -> tuple[dict[str, np.ndarray], Any]:
-    """The next model, in float32 and in the order of ``learning/replay.py``, so that a replay gives the same weights."""
-    quorum = np.float32(len(updates))
-    mean = {}
-    for name, values in params.items():
-        total = np.zeros_like(values)
-        for update in updates:
-            total = total + update[name]
-        mean[name] = total / quorum
-    if learner.optimiser is None:
-        return {name: values - np.float32(learner.beta) * mean[name] for name, values in params.items()}, None
-    steps: Any
-    steps, optimiser = learner.optimiser.update(mean, optimiser, dict(params))
-    return {name: np.asarray(values + steps[name]) for name, values in params.items()}, optimiser

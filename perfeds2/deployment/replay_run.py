@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from perfeds2.deployment.device import compute_update
-from perfeds2.deployment.federation import merged
+from perfeds2.deployment.merging import merged
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
@@ -56,11 +57,12 @@ def _job_by_job(setup: Setup, timeline: Timeline, data_folders: str) -> Arrays:
     """Every job as its device computed it; keeps every model there ever was."""
     tasks = [setup.task(ue, Path(data_folders.format(ue))) for ue in range(timeline.population)]
     learner, models = setup.algorithm.learner, [dict(setup.first_params())]
-    optimiser = None if learner.optimiser is None else learner.optimiser.init(models[0])
-    for ues, versions in zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True):
+    merging: Any = learner.merge.init(models[0], timeline.population)
+    for number, (ues, versions) in enumerate(zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)):
         jobs = zip(ues, versions, strict=True)
         updates = [compute_update(setup, tasks[ue], models[version], ue, version) for ue, version in jobs]
-        model, optimiser = merged(models[-1], updates, learner, optimiser)
+        senders = [(ue, number - version) for ue, version in zip(ues, versions, strict=True)]
+        model, merging = merged(models[-1], updates, learner, merging, senders)
         models.append(model)
     return models[-1]
 

@@ -17,6 +17,8 @@ from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
+from perfeds2.learning.keeping import Keeping
+from perfeds2.learning.merges import Backward
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
@@ -52,7 +54,7 @@ class Setup:
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         what: Combination = named.value
-        learner, protocol = make_learner(self.spec, named.text, what.objective), protocol_of(self.spec, what.mode)
+        learner, protocol = make_learner(self.spec, named.text, what), protocol_of(self.spec, what.mode)
         return Algorithm(named.text, learner, protocol, mode=what.mode)
 
     def with_own(self, **changed: Any) -> "Setup":
@@ -69,7 +71,7 @@ class Setup:
             if name not in SETTINGS:
                 raise InputError(f"{name} is not a setting of a federation.")
             each = SETTINGS[name]
-            if each.kind is not None and ":" in str(value):
+            if each.kind is not None and ":" in str(value) and str(value) not in each.kind.table():
                 raise InputError(
                     f"{each.flag} {value} refers to a file or module, which a federation does not run; give one of "
                     f"{', '.join(each.kind.table())}, and your own model and data by --app-module."
@@ -82,7 +84,9 @@ class Setup:
                 "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
                 "the table of perfeds2 run --alpha auto has one)."
             )
-        return cls(spec, validated(OwnSections, own).deployment)
+        told = cls(spec, validated(OwnSections, own).deployment)
+        refuse_what_needs_more(told.algorithm)
+        return told
 
     def to_toml(self) -> str:
         """Every setting that is not left out, by its name."""
@@ -128,6 +132,15 @@ class Setup:
 
         params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
         return {name: np.asarray(values) for name, values in params.items()}
+
+
+def refuse_what_needs_more(algorithm: Algorithm) -> None:
+    """Devices keep nothing between jobs yet, and the server no models older than the newest."""
+    name, learner = algorithm.name, algorithm.learner
+    if isinstance(learner.objective, Keeping):
+        raise InputError(f"--algorithm {name} keeps something at the devices between jobs, which a federation does not do yet; see perfeds2 compare.")  # fmt: skip
+    if isinstance(learner.merge, Backward):
+        raise InputError(f"--algorithm {name} merges with the models that devices were handed, which a federation does not keep yet; see perfeds2 compare.")  # fmt: skip
 
 
 def settings_in(toml: str) -> dict[str, Any]:

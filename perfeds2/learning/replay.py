@@ -14,12 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from perfeds2.learning.keeping import Keeping
+from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, mean_of
 from perfeds2.learning.models.model import Model, Params, cross_entropy
-from perfeds2.learning.objectives import Adapting, Annealed, Objective, clip, passes
+from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
@@ -30,13 +31,14 @@ ALPHA = 0.03  # Table I
 class Learner:
     """How a job is computed and a round merged."""
 
-    objective: Objective
+    objective: Objective | Keeping
     beta: float = 0.07  # β, the server's step size, and the UE's where it takes several local steps
     batch: int = 40
     local_steps: int = 1
-    optimiser: optax.GradientTransformation | None = None  # stands in for w −= β·mean where given
+    merge: Merge | OfMean = MEAN
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
+    personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
 
     @property
     def personal_step(self) -> float:
@@ -51,14 +53,15 @@ class Learner:
         return self.local_steps * passes(self.objective) * self.batch
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "optimiser"], meta_fields=[])
+@partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "merge", "memory"], meta_fields=[])
 @dataclass(frozen=True)
 class State:
     """What is carried from round to round."""
 
     params: Params  # w_k
-    shelf: Params  # older versions, stacked; the last place is for what nobody will ask for
-    optimiser: Any
+    shelf: Any  # older versions and what was told with them, stacked; the last place is for what nobody will ask for
+    merge: Any  # what the merge has in mind
+    memory: Any = None  # what each UE keeps, a row for each; None where the objective keeps nothing
 
 
 @partial(
@@ -97,20 +100,33 @@ class Program:
 
     model: Model
     structure: Any  # of the objective
+    merge: Any  # its structure
     batch: int
     local_steps: int
-    optimiser: optax.GradientTransformation | None
+    each: int | None = None  # so many uploads a round are looked at one by one; None: only their sum is
     side_by_side: int | None = None  # so many participants of a round at once; None: one after the other
     mesh: Mesh | None = None  # the devices that share the participants of a round
 
     @classmethod
-    def of(cls, model: Model, learner: Learner, side_by_side: int | None = None, mesh: Mesh | None = None) -> "Program":
-        _, structure = split(learner.objective)
-        return cls(model, structure, learner.batch, learner.local_steps, learner.optimiser, side_by_side, mesh)
+    def of(
+        cls,
+        model: Model,
+        learner: Learner,
+        quorum: int | None = None,
+        *,
+        one_by_one: bool = True,
+        mesh: Mesh | None = None,
+    ) -> "Program":
+        (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
+        looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
+        each, side_by_side = quorum if looks else None, None if one_by_one else quorum
+        return cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh)
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["data", "numbers", "beta", "alpha", "key", "clip"], meta_fields=[]
+    jax.tree_util.register_dataclass,
+    data_fields=["data", "numbers", "merging", "beta", "alpha", "key", "clip"],
+    meta_fields=[],
 )
 @dataclass(frozen=True)
 class Known:
@@ -118,6 +134,7 @@ class Known:
 
     data: Any  # the task's ``Data``; of stacked trainings, what each has of its own
     numbers: list[Any]  # the objective's
+    merging: list[Any]  # the merge's
     beta: Float[Array, "*trials"]
     alpha: Float[Array, "*trials"]
     key: Key[Array, "*trials"]  # where the data noise of all its jobs comes from
@@ -125,10 +142,11 @@ class Known:
 
     @classmethod
     def of(cls, task: Task, learner: Learner, seed: int) -> "Known":
-        numbers, _ = split(learner.objective)
+        (numbers, _), (merging, _) = split(learner.objective), split(learner.merge)
         beta, alpha = (jnp.asarray(number, jnp.float32) for number in (learner.beta, learner.personal_step))
         most = None if learner.clip is None else jnp.asarray(learner.clip, jnp.float32)
-        return cls(task.data, numbers, beta, alpha, jax.random.fold_in(jax.random.key(as_int32(seed)), 1), most)
+        key = jax.random.fold_in(jax.random.key(as_int32(seed)), 1)
+        return cls(task.data, numbers, merging, beta, alpha, key, most)
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,7 @@ class Prepared:
         quorum = int(script.quorum)
         mesh = shared_by(quorum)
         one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
-        program = Program.of(task.model, learner, None if one_by_one else quorum, mesh)
+        program = Program.of(task.model, learner, quorum, one_by_one=one_by_one, mesh=mesh)
         return cls(program, *everywhere((script, Known.of(task, learner, seed)), mesh))
 
 
@@ -178,14 +196,39 @@ def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndar
 
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """w_0, on the shelf and in hand."""
-    return _start(as_int32(seed), model=task.model, slots=script.slots, optimiser=learner.optimiser)
+    numbers, structures = zip(split(learner.objective), split(learner.merge), strict=True)
+    return _start(as_int32(seed), numbers, structures=structures, model=task.model, slots=script.slots, ues=task.ues)
 
 
-@partial(jax.jit, static_argnames=("model", "slots", "optimiser"))
-def _start(seed: Int[Array, ""], *, model: Model, slots: int, optimiser: optax.GradientTransformation | None) -> State:
+@partial(jax.jit, static_argnames=("structures", "model", "slots", "ues"))
+def _start(seed: Int[Array, ""], numbers: Any, *, structures: Any, model: Model, slots: int, ues: int) -> State:
+    objective, merge = (structure.unflatten(own) for structure, own in zip(structures, numbers, strict=True))
     params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
-    shelf = jax.tree.map(lambda w: jnp.zeros((slots, *w.shape), w.dtype).at[0].set(w), params)
-    return State(params, shelf, None if optimiser is None else optimiser.init(params))
+    merging, memory = _at_first(objective, merge, params, ues)
+    shelf = jax.tree.map(lambda w: jnp.zeros((slots, *w.shape), w.dtype).at[0].set(w), (params, _told(merge, merging)))
+    return State(params, shelf, merging, memory)
+
+
+def _at_first(objective: Any, merge: Any, params: Params, ues: int) -> tuple[Any, Any]:
+    """What the merge has in mind, and what every UE keeps, before the first round."""
+    if not isinstance(objective, Keeping):
+        return merge.init(params, ues), None
+    rows = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), objective.first(params))
+    return merge.init(params, ues), rows
+
+
+def kept_at_first(task: Task, learner: Learner) -> Any:
+    """The shapes of what the merge and the UEs keep."""
+
+    def make() -> Any:
+        return _at_first(learner.objective, learner.merge, task.model.init(jax.random.key(0)), task.ues)
+
+    return jax.eval_shape(make)
+
+
+def _told(merge: Any, state: Any) -> Any:
+    """What goes out with the model that a merge has just made."""
+    return merge.tell(state) if isinstance(merge, Telling) else None
 
 
 def advance(prepared: Prepared, state: State, first: int, stop: int) -> State:
@@ -217,9 +260,9 @@ def everywhere(tree: Any, mesh: Mesh | None) -> Any:
     return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
-def on_one(params: Params) -> Params:
+def on_one(arrays: Any) -> Any:
     """The first device's copy."""
-    return {name: w if len(w.devices()) == 1 else w.addressable_data(0) for name, w in params.items()}
+    return jax.tree.map(lambda w: w if len(w.devices()) == 1 else w.addressable_data(0), arrays)
 
 
 def as_int32(seed: int) -> np.int32:
@@ -232,14 +275,14 @@ def local_update(program: Program, known: Known, params: Params, ue: Int[Array, 
 
     Its data noise belongs to (UE, model version), so it is the same in whichever round the job is merged.
     """
-    total = _summed_gradients(program, known, params, ue, version)
-    return total if known.clip is None else clip(total, known.clip)
+    return local_job(program, known, (params, None), None, ue, version)[0]
 
 
-def _summed_gradients(
-    program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""]
-) -> Params:
-    objective: Objective = program.structure.unflatten(known.numbers)
+def local_job(
+    program: Program, known: Known, handed: Any, kept: Any, ue: Int[Array, ""], version: Int[Array, ""]
+) -> tuple[Params, Any]:
+    """The same of a UE that keeps something: its upload, and what it keeps then. ``handed`` is a model and what was told."""
+    (params, told), objective = handed, program.structure.unflatten(known.numbers)
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
@@ -247,6 +290,16 @@ def _summed_gradients(
     def loss(w: Params, xy: Any) -> Float[Array, ""]:
         return cross_entropy(program.model, w, *xy)
 
+    if isinstance(objective, Keeping):
+        total, kept = objective.job(loss, params, told, kept, batches, known.beta)
+    else:
+        total = _summed_gradients(program, known, objective, loss, params, batches)
+    return total if known.clip is None else clip(total, known.clip), kept
+
+
+def _summed_gradients(
+    program: Program, known: Known, objective: Objective, loss: Loss, params: Params, batches: Any
+) -> Params:
     if program.local_steps == 1:
         return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
 
@@ -278,36 +331,59 @@ def play_round(
     alive: Bool[Array, ""] | None = None,
 ) -> State:
     """Round k: the new model from its participants' uploads, and onto the shelf. Where not ``alive``, nothing happens."""
-    total = _total_upload(program, known, script, state, k)
-    mean = jax.tree.map(lambda g: g / script.quorum, total)
-    if program.optimiser is None:
-        params, optimiser = _step(state.params, mean, known.beta), None
+    merge: Any = program.merge.unflatten(known.merging)
+    rows, kept, memory = None, None, state.memory
+    if program.each is None:
+        mean = jax.tree.map(lambda g: g / script.quorum, _total_upload(program, known, script, state, k))
+        params, merging = merge.step(state.params, mean, known.beta, state.merge)
     else:
-        updates, optimiser = program.optimiser.update(mean, state.optimiser, state.params)
-        params = jax.tree.map(jnp.add, state.params, updates)
+        arrived, kept = _arrived(program, known, script, state, k)
+        rows = arrived.ues
+        params, merging = merge_each(merge, state.params, arrived, state.merge)
     place = script.write[k]
-    if alive is not None:  # the shelf is long, so it is not copied: what is not to be kept goes to its last place
-        params, optimiser = jax.tree.map(
-            lambda new, old: jnp.where(alive, new, old), (params, optimiser), (state.params, state.optimiser)
+    if alive is not None:  # shelf and memory are long, so they are not copied: what is not to be kept goes nowhere
+        params, merging = jax.tree.map(
+            lambda new, old: jnp.where(alive, new, old), (params, merging), (state.params, state.merge)
         )
         place = jnp.where(alive, place, script.slots - 1)
-    shelf = jax.tree.map(lambda old, new: old.at[place].set(new), state.shelf, params)
-    return State(params, shelf, optimiser)
+        rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
+    if memory is not None:
+        memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
+    shelf = jax.tree.map(lambda old, new: old.at[place].set(new), state.shelf, (params, _told(merge, merging)))
+    return State(params, shelf, merging, memory)
+
+
+def merge_now(merge: Any, params: Any, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    """One round's merge outside a replay, compiled: for a federation."""
+    numbers, structure = split(merge)
+    return _merge_now(numbers, params, arrived, state, structure=structure)
+
+
+@partial(jax.jit, static_argnames="structure")
+def _merge_now(numbers: Any, params: Params, arrived: Arrived, state: Any, *, structure: Any) -> tuple[Params, Any]:
+    return structure.unflatten(numbers)(params, arrived, state)
+
+
+def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    """The next model from uploads that lie side by side."""
+    if isinstance(merge, OfMean):
+        return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
+    return merge(params, arrived, state)
 
 
 def _total_upload(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> Params:
     """The sum of what the participants of round k upload."""
 
-    def upload(given: tuple[Known, Params], ue: Array, version: Array, place: Array) -> Params:
+    def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
         known, shelf = given
-        return local_update(program, known, jax.tree.map(lambda w: w[place], shelf), ue, version)
+        return local_job(program, known, jax.tree.map(lambda w: w[place], shelf), None, ue, version)[0]
 
     given, first_merge = (known, state.shelf), k * script.quorum
     columns = (script.ues, script.versions, script.read)
     if program.side_by_side is not None:
         jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, program.side_by_side) for column in columns]
         if program.mesh is not None:
-            return _over_devices(program.mesh, upload, given, jobs)
+            return _over_devices(program.mesh, partial(_sum_of, upload), given, jobs)
         return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, given))(*jobs))
 
     def add(merge: Array, total: Params) -> Params:
@@ -317,23 +393,64 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
 
 
-def _over_devices(mesh: Mesh, upload: Callable[..., Params], given: Any, jobs: list[Array]) -> Params:
-    """The sum of all jobs' uploads, each device computing its share. Jobs that only fill up the shares count nothing."""
+def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, Any]:
+    """Every upload of round k, and what their UEs keep then."""
+    assert program.each is not None
+
+    def job(known: Known, ue: Array, version: Array, handed: Any, kept: Any) -> tuple[Params, Any]:
+        return local_job(program, known, handed, kept, ue, version)
+
+    columns = (script.ues, script.versions, script.read)
+    ues, versions, places = (
+        jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
+    )
+    # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
+    handed, kept = jax.tree.map(lambda w: w[places], state.shelf), jax.tree.map(lambda w: w[ues], state.memory)
+    jobs = [ues, versions, handed, kept]
+    if program.mesh is not None:
+        uploads, kept = _over_devices(program.mesh, partial(_all_of, job, program.each), known, jobs)
+    elif program.side_by_side is not None:
+        uploads, kept = jax.vmap(partial(job, known))(*jobs)
+    else:
+
+        def in_turn(one: Any) -> tuple[Params, Any]:
+            ue, version, place, kept = one
+            return job(known, ue, version, jax.tree.map(lambda w: w[place], state.shelf), kept)
+
+        uploads, kept = jax.lax.map(in_turn, (ues, versions, places, kept))
+    models, told = handed
+    return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
+
+
+def _over_devices(mesh: Mesh, together: Callable[..., Any], given: Any, jobs: list[Any]) -> Any:
+    """What ``together`` makes of all jobs, each device computing its share. Jobs that only fill up the shares count nothing."""
     filling = -jobs[0].size % mesh.size
     counts = jnp.arange(jobs[0].size + filling) < jobs[0].size
-
-    def share(given: Any, counts: Array, *jobs: Array) -> Params:
-        def sum_up(g: Array) -> Array:
-            return jnp.where(counts.reshape(-1, *(1,) * (g.ndim - 1)), g, 0.0).sum(axis=0)
-
-        own = jax.tree.map(sum_up, jax.vmap(partial(upload, given))(*jobs))
-        return jax.lax.psum(own, mesh.axis_names)
-
     each, all_ = PartitionSpec(*mesh.axis_names), PartitionSpec()
     shared = jax.shard_map(
-        share, mesh=mesh, in_specs=(all_, each, each, each, each), out_specs=all_, check_vma=False
+        partial(together, mesh.axis_names),
+        mesh=mesh,
+        in_specs=(all_, each, *(each for _ in jobs)),
+        out_specs=all_,
+        check_vma=False,
     )  # unchecked: a model may start a scan from zeros, which are the same on all devices
-    return shared(given, counts, *(jnp.pad(column, (0, filling)) for column in jobs))
+    fill = partial(jax.tree.map, lambda rows: jnp.pad(rows, ((0, filling), *((0, 0),) * (rows.ndim - 1))))
+    return shared(given, counts, *map(fill, jobs))
+
+
+def _sum_of(upload: Callable[..., Params], axes: Any, given: Any, counts: Array, *jobs: Array) -> Params:
+    """On one device: the sum over all devices."""
+
+    def sum_up(g: Array) -> Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (g.ndim - 1)), g, 0.0).sum(axis=0)
+
+    return jax.lax.psum(jax.tree.map(sum_up, jax.vmap(partial(upload, given))(*jobs)), axes)
+
+
+def _all_of(job: Callable[..., Any], count: int, axes: Any, given: Any, _: Array, *jobs: Any) -> Any:
+    """On one device: the first so many rows of all devices'."""
+    own = jax.vmap(partial(job, given))(*jobs)
+    return jax.tree.map(lambda rows: jax.lax.all_gather(rows, axes, tiled=True)[:count], own)
 
 
 def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
@@ -341,21 +458,32 @@ def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
 
 
 @dataclass(frozen=True)
-class OpaqueObjective:
-    """An objective JAX cannot look into: part of the compiled program."""
+class Opaque:
+    """An objective or a merge JAX cannot look into: part of the compiled program."""
 
-    objective: Hashable
+    itself: Hashable
 
     def unflatten(self, _: list[Any]) -> Any:
-        return self.objective
+        return self.itself
 
 
-def split(objective: Objective) -> tuple[list[Any], Any]:
-    """An objective's numbers, and how to put them back: then the same program serves every number."""
-    numbers, structure = jax.tree.flatten(objective)
+@dataclass(frozen=True)
+class Transparent:
+    """One whose numbers have been taken out."""
+
+    kind: type  # for JAX, the structures of two classes with fields alike are equal
+    structure: Any
+
+    def unflatten(self, numbers: list[Any]) -> Any:
+        return self.structure.unflatten(numbers)
+
+
+def split(part: Any) -> tuple[list[Any], Any]:
+    """The numbers of an objective or a merge, and how to put them back: then the same program serves every number."""
+    numbers, structure = jax.tree.flatten(part)
     if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
-        return [jnp.asarray(number, jnp.float32) for number in numbers], structure
-    return [], OpaqueObjective(objective)
+        return [jnp.asarray(number, jnp.float32) for number in numbers], Transparent(type(part), structure)
+    return [], Opaque(part)
 
 
 def _power_of_two(size: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, on_one, start
 from perfeds2.learning.task import Task
@@ -70,7 +70,9 @@ def train(
         now = points[number].round
         if number == 0 or now > before:
             state = advance(prepared, state, before, now)
-            per_ue = evaluate(task, on_one(state.params), learner.personal_step)
+            own = own_model(learner.objective)
+            weights, memory = on_one(state.params), on_one(state.memory)
+            per_ue = evaluate(task, weights, learner.personal_step, memory, own, learner.personal_steps)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed meanwhile: the same model

@@ -18,10 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.data import Joinable
-from perfeds2.learning.evaluate import device_bytes, look_at_ues, ues_at_once
+from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.pool import Layout, Pool, stack
-from perfeds2.learning.replay import Known, Learner, Program, Script, State, play_round, split, start
+from perfeds2.learning.replay import Known, Learner, Program, Script, State, kept_at_first, play_round, split, start
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
@@ -57,7 +57,7 @@ class Trainings:
         """One of them, as if it were trained alone."""
         own = jax.tree.map(lambda w: w[number], self.state)
         shelf = jax.tree.map(lambda w: w[: self.slots[number]], own.shelf)
-        return Training(list(self.values[number]), State(own.params, shelf, own.optimiser))
+        return Training(list(self.values[number]), replace(own, shelf=shelf))
 
 
 def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
@@ -77,22 +77,24 @@ def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list
 def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     """What must be equal in trials that go together."""
     data = task.data
-    numbers, structure = split(learner.objective)
+    (numbers, structure), (merging, merge) = split(learner.objective), split(learner.merge)
     leaves, tree = jax.tree.flatten(data)
     joined = isinstance(data, Joinable)  # then it does not matter how many samples there are
     shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
     return (
         *(task.model, task.ues, tree, shapes, quorum),
-        *(structure, tuple(number.shape for number in numbers)),
-        *(learner.batch, learner.local_steps, learner.optimiser, learner.clip is None),
+        *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
+        *(learner.personal_steps, learner.batch, learner.local_steps, learner.clip is None),
     )
 
 
 def bytes_of(trial: Trial) -> int:
-    """About what a trial takes on the device: its shelf, its participants' weights and gradients, its data."""
+    """About what a trial takes on the device: shelf, merge and memory, its participants' weights and gradients, its data."""
+    task, learner = trial.task, trial.learner
     models = Script.of(trial.timeline).slots + 4 * trial.timeline.quorum
-    data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trial.task.data))
-    return 4 * parameters(trial.task.model) * models + data
+    more = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept_at_first(task, learner)))
+    data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
+    return 4 * parameters(task.model) * models + more + data
 
 
 def train_together(
@@ -116,7 +118,9 @@ def train_together(
     slots = max(script.slots for script in scripts)
     pool = Pool.of([trial.task.data for trial in trials])
     common = _Common(
-        Program.of(first.task.model, first.learner, first.timeline.quorum), pool.layout, _mesh(len(trials))
+        Program.of(first.task.model, first.learner, first.timeline.quorum, one_by_one=False),
+        pool.layout,
+        _mesh(len(trials)),
     )
     knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
     each = common.place(
@@ -144,7 +148,14 @@ def train_together(
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
             state = _rounds_together(state, each, everybody, *rounds, most, common=common)
             table = _evaluate_together(
-                state.params, each[1], everybody, at_once=ues_at_once(len(trials)), common=common
+                state.params,
+                each[1],
+                everybody,
+                state.memory,
+                own=own_model(first.learner.objective),
+                at_once=ues_at_once(len(trials)),
+                steps=first.learner.personal_steps,
+                common=common,
             )
             looked = np.asarray(table)
         for number in moving:
@@ -214,18 +225,29 @@ def _rounds_together(
     return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 
 
-@partial(jax.jit, static_argnames=("at_once", "common"))
+@partial(jax.jit, static_argnames=("own", "at_once", "steps", "common"))
 def _evaluate_together(
-    params: Params, own: Known, everybody: Any, *, at_once: int | None, common: _Common
+    params: Params,
+    known: Known,
+    everybody: Any,
+    memory: Any,
+    *,
+    own: OwnModel | None,
+    at_once: int | None,
+    steps: int,
+    common: _Common,
 ) -> Float[Array, "p n 4"]:
-    def look(params: Params, own: Known, everybody: Any) -> Array:
-        def one(params: Params, own: Known) -> Array:
-            known, model, lengths = common.known(own, everybody), common.program.model, common.layout.lengths
-            return look_at_ues(params, known.data, known.alpha, model=model, lengths=lengths, at_once=at_once)
+    memory = memory if own is not None else None
 
-        return jax.vmap(one)(params, own)
+    def look(params: Params, known: Known, everybody: Any, memory: Any) -> Array:
+        def one(params: Params, mine: Known, memory: Any) -> Array:
+            whole, model, lengths = common.known(mine, everybody), common.program.model, common.layout.lengths
+            how = {"own": own, "model": model, "lengths": lengths, "at_once": at_once, "steps": steps}
+            return look_at_ues(params, whole.data, whole.alpha, memory, **how)
 
-    return common.shared(look, True, True, False)(params, own, everybody)
+        return jax.vmap(one)(params, known, memory)
+
+    return common.shared(look, True, True, False, True)(params, known, everybody, memory)
 
 
 # ---- trials of different length as arrays of one length
@@ -248,4 +270,4 @@ def _begin(trial: Trial, script: Script, resume: Training | None, slots: int) ->
         return start(trial.task, replace(script, slots=slots), trial.learner, trial.seed)
     more = slots - script.slots
     shelf = jax.tree.map(lambda w: jnp.pad(w, ((0, more), *((0, 0),) * (w.ndim - 1))), resume.state.shelf)
-    return State(resume.state.params, shelf, resume.state.optimiser)
+    return replace(resume.state, shelf=shelf)

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from perfeds2.learning.keeping import Keeping
+from perfeds2.learning.merges import Mean, Optax
 from perfeds2.learning.models.model import Params, cross_entropy
 from perfeds2.learning.objectives import Annealed
 from perfeds2.learning.replay import Learner
@@ -16,7 +18,12 @@ from perfeds2.timeline.timeline import Timeline
 
 
 def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
-    """Train along a timeline, keeping every model there ever was. Hundreds of times slower than ``replay``."""
+    """Train along a timeline, keeping every model there ever was. Hundreds of times slower than ``replay``.
+
+    For the mean and optax. The field's methods have a twin each in tests/learning/twins.py.
+    """
+    assert isinstance(learner.merge, Mean | Optax)
+    assert not isinstance(learner.objective, Keeping)
     start_key, noise_key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
     objective, steps = learner.objective, learner.local_steps
 
@@ -40,7 +47,7 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
         return jax.tree.map(lambda g: jnp.where(length <= learner.clip, g, g / length * learner.clip), total)
 
     models = [task.model.init(start_key)]
-    optimiser = learner.optimiser or optax.sgd(learner.beta)
+    optimiser = learner.merge.transformation if isinstance(learner.merge, Optax) else optax.sgd(learner.beta)
     state = optimiser.init(models[0])
     for ues, versions in zip(timeline.ues, timeline.versions, strict=True):
         uploads = [

@@ -13,13 +13,13 @@ from jaxtyping import Float, Int
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit, longest_gap, period
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
-from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.planning.data import Chosen, ClosesOn, Place, UeRow
 from perfeds2.spec.build import make_cell, make_learner, make_shares, make_task, upload_bits
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.names import Named
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, simulate
@@ -61,7 +61,7 @@ class Scene:
 
 def make_scene(spec: Spec) -> Scene:
     """The cell, data and learner of the spec's first seed."""
-    seed, learner = spec.run.seeds[0], make_learner(spec, PERSONAL, PerFed)
+    seed, learner = spec.run.seeds[0], make_learner(spec, PERSONAL, ALGORITHMS[PERSONAL])
     task, cell, given = make_task(spec, seed), make_cell(spec, seed), spec.protocol.shares
     if isinstance(given, Named):
         shares = make_shares(spec, cell, seed, learner.samples, planned=False)

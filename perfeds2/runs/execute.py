@@ -15,7 +15,7 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task, parameters
@@ -301,7 +301,8 @@ def _train(
     """Train entrants of equal shape: one as it is, several together, half of them at a time if memory is short."""
     try:
         train_them = _train_one if len(entrants) == 1 else _train_together
-        with blaming(f"--algorithms {entrants[0].algorithm.name}", entrants[0].algorithm.learner.objective):
+        learner = entrants[0].algorithm.learner
+        with blaming(f"--algorithms {entrants[0].algorithm.name}", learner.objective, learner.merge):
             ends = train_them(entrants, folders, teller)
         return [(one, _trained(one, training, folders)) for one, training in zip(entrants, ends, strict=True)]
     except jax.errors.JaxRuntimeError as error:
@@ -359,7 +360,7 @@ def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | N
     ]
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}
-    ue_rows = _per_ue(entrant, weights)
+    ue_rows = _per_ue(entrant, weights, on_one(training.state.memory))
     if folders is not None:
         folder = folders[entrant.number]
         folder.save_part(entrant.name, params, {"rows": rows, "ue_rows": ue_rows})
@@ -368,10 +369,12 @@ def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | N
     return Trained(rows, ue_rows, params)
 
 
-def _per_ue(entrant: Entrant, weights: Any) -> list[Row]:
+def _per_ue(entrant: Entrant, weights: Any, memory: Any) -> list[Row]:
     """How the final model serves each UE."""
     (name, seed), task = entrant.which, entrant.trial.task
-    table = evaluate(task, weights, entrant.trial.learner.personal_step)
+    learner = entrant.trial.learner
+    own, steps = own_model(learner.objective), learner.personal_steps
+    table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
     merges = entrant.trial.timeline.merges

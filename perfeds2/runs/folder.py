@@ -168,7 +168,7 @@ def free_folder(parent: Path, name: str) -> Path:
 
 def save_arrays(path: Path, arrays: Arrays, facts: dict[str, Any] | None = None) -> None:
     """Named arrays, and facts as JSON, in one safetensors file."""
-    arrays = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
+    arrays = {key: np.asarray(values, order="C") for key, values in arrays.items()}
     checked = {"sha256": _digest(arrays, facts or {}), "facts": facts or {}}
     with write_atomically(path) as file:
         file.write(save(arrays, {"facts": json.dumps(checked)}))

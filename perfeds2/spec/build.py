@@ -9,6 +9,7 @@ What is the user's own is called with what it names of what is known here:
   that returns rows of UEs or such a function;
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
+- a merge: a ``Merge``, or a function or class of any of the learning settings that gives one;
 - an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or an objective, which then
   runs in the spec's semi-synchronous rounds.
 """
@@ -29,13 +30,15 @@ from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_s
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
+from perfeds2.learning.keeping import Scaffold, Withholding
+from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Model
-from perfeds2.learning.objectives import OBJECTIVES, Objective
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.fields import MODES, CellSpec, Spec, TaskSpec
+from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
+from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
@@ -148,9 +151,18 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
 
 
-def upload_bits(spec: Spec) -> float:
-    """Z: what one upload takes."""
-    return spec.cell.payload_bits or payload_bits(model_of(spec))
+def upload_bits(spec: Spec, objective: Any = None) -> float:
+    """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves."""
+    if spec.cell.payload_bits is not None:
+        return spec.cell.payload_bits
+    model = model_of(spec)
+    if not isinstance(objective, Withholding):
+        return payload_bits(model)
+    try:
+        stays = jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0))))
+    except ValueError as error:
+        raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
+    return payload_bits(model) - 32.0 * sum(math.prod(each.shape) for each in stays.values())
 
 
 def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
@@ -177,22 +189,6 @@ class Algorithm:
     @property
     def objective(self) -> str:
         return type(self.learner.objective).__name__
-
-
-@dataclass(frozen=True)
-class Combination:
-    """An objective in a mode: the paper's nine, and Moreau's three."""
-
-    objective: Callable[..., Objective]
-    mode: str
-
-
-def algorithm_name(objective: str, mode: str) -> str:
-    """As users of the paper know it: PerFedS2, PerFed-SYN, PerFed-ASY."""
-    return f"{objective}S2" if mode == "S2" else f"{objective}-{mode}"
-
-
-ALGORITHMS = {algorithm_name(name, mode): Combination(OBJECTIVES[name], mode) for mode in MODES for name in OBJECTIVES}
 
 
 @dataclass(frozen=True)
@@ -261,7 +257,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         made = call(own, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _expect(made, Algorithm, "--algorithms", named)
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
-    learner, protocol = make_learner(spec, name, own.objective), protocol_of(spec, mode)
+    learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
     if mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
@@ -269,14 +265,47 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     return Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
 
 
-def make_learner(spec: Spec, algorithm: str, objective: Callable[..., Objective]) -> Learner:
-    """What the UEs compute: the objective, called with those of the algorithm's learning settings that it names."""
+def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
+    """What the UEs compute and how it is merged: each called with those of the algorithm's learning settings that it names."""
     learning, alpha = spec.learning_of(algorithm), alpha_of(spec, algorithm).value
     known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
     how, _, rounds = learning.hessian.partition(":")
     known |= {"hessian": "exact", "anneal": int(rounds)} if how == "anneal" else {}
-    made = call(objective, f"the objective {objective}", known)
-    return Learner(made, learning.beta, learning.batch, learning.local_steps, alpha=alpha, clip=learning.clip)
+    chosen = learning.merge
+    if chosen is not None and what.objective is Scaffold:
+        raise InputError(
+            f"--merge {chosen} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
+        )
+    if learning.clip is not None and what.objective is Scaffold:
+        raise InputError(
+            f"--clip {learning.clip:g} would shorten what SCAFFOLD's control variates are computed from at the server, and not "
+            f"at the UE; leave it out, or give it to the others (--clip PerFedS2={learning.clip:g})."
+        )
+    made = call(what.objective, f"the objective {what.objective}", known)
+    merge: Any = what.merge if chosen is None else chosen.value
+    merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
+    steps = (learning.beta, learning.batch, learning.local_steps)
+    return Learner(
+        made,
+        *steps,
+        _expect_merge(merge, chosen),
+        alpha=alpha,
+        clip=learning.clip,
+        personal_steps=learning.personal_steps or 1,
+    )
+
+
+def callable_to_make(merge: Any) -> bool:
+    """Whether it makes a merge; else it is one, which can be called as well."""
+    return inspect.isclass(merge) or not hasattr(merge, "init")
+
+
+def _expect_merge(made: Any, named: Named | None) -> Merge | OfMean:
+    if not isinstance(made, Merge | OfMean):
+        raise InputError(
+            f"--merge {named} gave a {type(made).__name__}; expected something with init and __call__ (docs/extending.md)."
+        )
+    return made
 
 
 @dataclass(frozen=True)
@@ -381,10 +410,11 @@ def make_timelines(
 
     ``tell`` hears of the rounds closed and the second reached on the way.
     """
-    known, cell, bits = stage.timelines, stage.cell, upload_bits(spec)
+    known, cell = stage.timelines, stage.cell
     for algorithm in algorithms:
+        bits = upload_bits(spec, algorithm.learner.objective)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
-        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares)
+        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
@@ -408,6 +438,7 @@ def check(spec: Spec, *, trains: bool) -> None:
     """Find out what cannot work before anything is written."""
     seed = spec.run.seeds[0]
     check_model(spec)
-    make_algorithms(spec, Stage.of(spec, seed))
+    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+        upload_bits(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)

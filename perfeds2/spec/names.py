@@ -62,8 +62,9 @@ class Kind:
         """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
         if isinstance(given, Named):
             return given
-        families = {name.partition(":")[0]: (name, made) for name, made in self.table().items() if ":" in name}
-        names = {name: value for name, value in self.table().items() if ":" not in name}
+        parts = {name: name.partition(":") for name in self.table()}
+        families = {head: (name, self.table()[name]) for name, (head, _, tail) in parts.items() if tail.isupper()}
+        names = {name: value for name, value in self.table().items() if not parts[name][2].isupper()}
         if not isinstance(given, str):
             ours = next((name for name, value in names.items() if value is given and value is not None), None)
             return self._checked(_written_down(given) if ours is None else Named(ours, given))

@@ -18,12 +18,13 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.allocation.schedule import SCHEDULES
     from perfeds2.allocation.shares import SHARES
     from perfeds2.learning.datasets import TASKS
+    from perfeds2.learning.merges import MERGES
     from perfeds2.learning.models import MODELS
     from perfeds2.network.cell import CELLS
-    from perfeds2.spec.build import ALGORITHMS
+    from perfeds2.spec.methods import ALGORITHMS
 
     tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
-    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS}
+    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES}
 
 
 def _kind(what: str, is_called: bool = True) -> Kind:
@@ -31,11 +32,12 @@ def _kind(what: str, is_called: bool = True) -> Kind:
 
 
 TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
-MODEL = _kind("model")
+MODEL, MERGE = _kind("model"), _kind("merge", is_called=False)
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
 ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
+MergeName = Annotated[Named, PlainValidator(MERGE.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
 ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
 SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
@@ -77,6 +79,10 @@ def read_shares(value: Any) -> Any:
 
 def write_shares(shares: Any) -> Any:
     return shares.text if isinstance(shares, Named) else list(shares)
+
+
+def write_each(each: Mapping[str, Mapping[str, Any]]) -> Any:
+    return {name: {key: str(v) if isinstance(v, Named) else v for key, v in own.items()} for name, own in each.items()}
 
 
 def read_seeds(value: Any) -> Any:

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from perfeds2.deployment.device import answer, evaluate_here
-from perfeds2.deployment.federation import Federation, merged
+from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.merging import merged
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
@@ -22,6 +23,7 @@ from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.merges import Optax
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
@@ -235,7 +237,7 @@ def test_a_device_that_went_away_did_not_fail():
 
 def test_an_optimiser_stands_in_for_the_plain_step():
     adam = optax.adam(0.1)
-    learner = Learner(FedAvg(), optimiser=adam)
+    learner = Learner(FedAvg(), merge=Optax(adam))
     params = {"w": np.zeros(2, np.float32)}
     model, state = merged(params, [{"w": np.ones(2, np.float32)}], learner, adam.init(params))
     assert np.allclose(model["w"], -0.1, atol=1e-6)
@@ -295,6 +297,36 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     assert [float(said[name]) for name in METRICS] == pytest.approx(
         [float(everybody[name].mean()) for name in METRICS], abs=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    "told", [{"algorithm": "CA2FL"}, {"algorithm": "PerFedS2", "merge": "staleness:poly"}], ids=str
+)
+def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(told, tmp_path):
+    setup = Setup.from_texts({"devices": 4, "quorum": 2, "max-staleness": 2, "rounds": 6, "seed": 3} | told)
+    out = tmp_path / "run"
+
+    def honestly(job, params):
+        if len(net.sent) == dies_after:
+            raise KeyboardInterrupt
+        return answer(setup, TASK, job, params)
+
+    for dies_after in (11, -1):
+        net = InProcess(honestly, lambda job: 1.0 + job.ue**2, 4)
+        try:
+            serve(setup, net, out)
+        except KeyboardInterrupt:
+            assert dies_after > 0
+    setup.write(out)
+    assert (out / "events.log").read_text().count("resumed") == 1
+    assert Timeline.load(out / "timeline.npz").staleness.max() > 0
+    assert replay_run(out).holds
+
+
+def test_a_federation_says_what_it_cannot_do_yet():
+    for name, why in (("Ditto", "keeps something at the devices"), ("FedAsync", "models that devices were handed")):
+        with pytest.raises(InputError, match=f"--algorithm {name} .*{why}"):
+            Setup.from_texts({"algorithm": name})
 
 
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):

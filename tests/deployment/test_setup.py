@@ -39,6 +39,11 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "clip": 2.5,
     "inner-clip": 5.0,
     "moreau": 10.0,
+    "merge": "staleness:poly",
+    "server-step": 0.5,
+    "discount": "hinge",
+    "mixing": 0.5,
+    "pull": 0.5,
 }
 
 

@@ -11,6 +11,8 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import jax, numpy as np, sys
 from dataclasses import replace
+from perfeds2.learning.keeping import Ditto
+from perfeds2.learning.merges import CA2FL
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.datasets import digits
@@ -30,6 +32,12 @@ trials = [Trial(task, line, replace(learner, beta=0.1 * (n + 1)), points, 3) for
 stand = list(train_together(trials))[-1]
 arrays |= {f"together {n} {k}": w for n in range(4) for k, w in stand[n].state.params.items()}
 arrays |= {f"values {n} {k}": v for n in range(4) for k, v in stand.values[n][-1].items()}
+keeping = Learner(Ditto(), batch=8, merge=CA2FL())  # every upload and every UE's row counts
+own = list(train(task, line, keeping, points))[-1]
+arrays |= {f"row {k}": w for k, w in own.state.memory.items()} | {f"own {k}": v for k, v in own.values[-1].items()}
+both = list(train_together([replace(trial, learner=keeping) for trial in trials[:2]]))[-1]
+arrays |= {f"rows together {k}": w for k, w in both.state.memory.items()}
+arrays |= {f"own together {k}": v for k, v in both.values[1][-1].items()}
 shared = len(end.state.params["dense1.weight"].devices()), len(stand.state.params["dense1.weight"].devices())
 np.savez(sys.argv[1], devices=shared, **{k: np.asarray(v) for k, v in arrays.items()})
 """

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
@@ -58,7 +59,7 @@ def test_replay_matches_with_local_steps_and_another_optimiser():
     line = timeline(Protocol(2, 2))
     for learner in (
         Learner(FedProx(0.3), batch=8, local_steps=3),
-        Learner(PerFed(0.1, "fo"), batch=8, optimiser=optax.adam(0.01)),
+        Learner(PerFed(0.1, "fo"), batch=8, merge=Optax(optax.adam(0.01))),
         Learner(PerFed(0.1, "hf"), batch=8),
     ):
         assert_close(replay(TASK, line, learner, seed=3), replay_slowly(TASK, line, learner, seed=3), 1e-5)

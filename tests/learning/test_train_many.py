@@ -14,6 +14,7 @@ from perfeds2.learning.data import Generated, Shards
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.datasets.plays import Role
 from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
@@ -84,7 +85,7 @@ def test_each_is_evaluated_with_its_own_alpha():
 
 
 def test_optimisers_and_local_steps_are_kept_apart_too():
-    learner = Learner(FedProx(0.3), batch=8, local_steps=2, optimiser=optax.sgd(0.05, momentum=0.9))
+    learner = Learner(FedProx(0.3), batch=8, local_steps=2, merge=Optax(optax.sgd(0.05, momentum=0.9)))
     trials = [trial(Protocol(2, 2), seed, learner, rounds=5 + 4 * seed) for seed in range(3)]
     end = list(train_together(trials))[-1]
     for number in (0, 2):

@@ -30,7 +30,17 @@ OTHER: dict[str, object] = {  # none of them the default
     "hessian_batch": "inner",
     "clip": 2.5,
     "inner_clip": 5.0,
+    "personal_steps": 5,
     "moreau": 10.0,
+    "moreau_steps": 3,
+    "merge": "fedbuff",
+    "server_step": 0.5,
+    "discount": "hinge",
+    "mixing": 0.5,
+    "momentum": 0.5,
+    "own_share": 0.25,
+    "head_steps": 4,
+    "pull": 0.5,
 }
 
 
@@ -52,9 +62,9 @@ def test_every_learning_setting_is_tried():
 def test_a_setting_of_one_algorithm_means_the_same_through_every_door(key, value, tmp_path):
     name = "PerFed-ASY"
     by_flag = typed(**{key: [f"{name}={value}"]})
-    assert by_flag.each == {name: {key: value}}
+    assert by_flag.values()["each"] == {name: {key: value}}
     assert by_flag.learning == Spec().learning
-    assert getattr(by_flag.learning_of(name), key) == value
+    assert by_flag.learning_of(name).model_dump()[key] == value
     assert by_flag.learning_of("PerFedS2") == by_flag.learning
     (tmp_path / "mine.toml").write_text(f"[each.{name}]\n{key} = {value!r}\n".replace("'", '"'))
     assert typed(tmp_path / "mine.toml") == by_flag

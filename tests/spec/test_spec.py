@@ -5,11 +5,12 @@ import pytest
 from perfeds2.errors import InputError
 from perfeds2.spec.build import ALGORITHMS, protocol_of
 from perfeds2.spec.fields import settings
+from perfeds2.spec.methods import METHODS
 from perfeds2.spec.resolve import put_text, read_toml, resolve
 
 
 def test_the_nine_algorithms_have_the_papers_names():
-    assert {name for name in ALGORITHMS if "Moreau" not in name} == {
+    assert {name for name in ALGORITHMS if name not in METHODS and "Moreau" not in name} == {
         *("FedAvg-SYN", "FedProx-SYN", "PerFed-SYN"),
         *("FedAvgS2", "FedProxS2", "PerFedS2"),
         *("FedAvg-ASY", "FedProx-ASY", "PerFed-ASY"),
@@ -32,6 +33,26 @@ def test_a_resolved_spec_written_and_read_is_the_same(tmp_path):
     path.write_text(spec.to_toml())
     assert resolve(read_toml(path)) == spec
     assert resolve(read_toml(path)).to_toml() == spec.to_toml()
+
+
+def test_a_merge_is_written_down_by_its_name_for_all_and_for_one(tmp_path):
+    spec = resolve({"learning": {"merge": "staleness:poly"}, "each": {"PerFedS2": {"merge": "fedbuff"}}})
+    path = tmp_path / "spec.toml"
+    path.write_text(spec.to_toml())
+    assert spec.values()["each"] == {"PerFedS2": {"merge": "fedbuff"}}
+    assert spec.values()["learning"]["merge"] == "staleness:poly"
+    assert resolve(read_toml(path)) == spec
+
+
+def test_a_run_that_names_no_merge_is_written_as_it_was_before_there_were_any():
+    assert resolve({}).values()["learning"].keys() == {"alpha", "beta", "batch", "local_steps", "proximal", "hessian"}
+
+
+def test_a_merge_that_is_not_known_is_a_sentence():
+    with pytest.raises(InputError, match="--merge 'staleness:ploy' "):
+        resolve({"learning": {"merge": "staleness:ploy"}})
+    with pytest.raises(InputError, match="did you mean fedbuff"):
+        resolve({"learning": {"merge": "fedbuf"}})
 
 
 def test_modes_are_one_protocol():

@@ -1,0 +1,319 @@
+"""Is every method of the field what its paper says, and what it must be where it equals another?"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, fedprox, hinge
+
+from perfeds2.learning import replay as module
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.keeping import APFL, Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
+from perfeds2.learning.merges import (
+    CA2FL,
+    MEAN,
+    MERGES,
+    Arrived,
+    AsyncFedED,
+    FedAsync,
+    Momentum,
+    Stale,
+    WithControl,
+    discounted,
+)
+from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
+from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
+from perfeds2.learning.train import EvaluationPoint, train
+from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.network.cell import Cell
+from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
+from perfeds2.runs.folder import open_folder
+from perfeds2.spec.build import make_learner
+from perfeds2.spec.methods import METHODS
+from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+TASK = digits(6, 3, 0)
+CELL = Cell.draw(6, 0)
+ROUNDS = 12
+LINE = simulate(CELL, Protocol(2, 3), payload_bits=1e5, samples=60, rounds=ROUNDS)
+SYNCHRONOUS = simulate(CELL, Protocol(6), payload_bits=1e5, samples=60, rounds=4)
+WORLD = World(TASK, LINE, 0, 8, 3, 0.07)
+FEDAVG = Learner(FedAvg(), batch=8, local_steps=3)
+WITH_A_MEMORY = ("SCAFFOLD", "pFedMe", "Ditto", "CA2FL")
+
+
+def learner_of(name):
+    """As ``--algorithms NAME`` makes it."""
+    spec = spec_from(task="digits", ues=6, batch=8, local_steps=3, algorithms=[name])
+    return make_learner(spec, name, METHODS[name])
+
+
+def final(learner, line=LINE, seed=0):
+    """The state at the end of a timeline."""
+    script = Script.of(line)
+    return advance(Prepared.of(TASK, script, learner, seed), start(TASK, script, learner, seed), 0, line.rounds)
+
+
+def flat(params):
+    return np.asarray(ravel_pytree(params)[0])
+
+
+def assert_close(ours, theirs, tolerance=1e-5):
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_every_name_has_a_twin():
+    assert METHODS.keys() == TWINS.keys()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_its_papers_pseudocode(name):
+    state = final(learner_of(name))
+    model, kept = TWINS[name](WORLD)
+    assert_close(flat(state.params), model)
+    assert np.abs(model - WORLD.first).max() > 1e-3  # it has gone somewhere
+    if kept is not None:
+        for ue in range(TASK.ues):
+            assert_close(flat(jax.tree.map(lambda rows, ue=ue: rows[ue], state.memory)), kept[ue])
+
+
+@pytest.mark.parametrize(
+    ("merge", "twin"),
+    [
+        ("staleness:hinge", lambda world: fedbuff(world, lambda tau: hinge(tau, b=1.0))),
+        ("staleness:constant", fedavg),
+    ],
+)
+def test_staleness_has_three_rules(merge, twin):
+    made = MERGES[merge](discount_b=1.0)  # so that some are beyond it
+    assert LINE.staleness.max() > 1
+    assert_close(flat(final(Learner(FedAvg(), batch=8, local_steps=3, merge=made)).params), twin(WORLD)[0])
+
+
+def test_the_discounts_by_hand():
+    tau = jnp.array([0, 3, 4, 6])
+    assert_close(discounted("poly", tau), [1, 0.5, 5**-0.5, 7**-0.5])
+    assert_close(discounted("hinge", tau), [1, 1, 1, 1 / 21])
+    assert_close(discounted("constant", tau), np.ones(4))
+
+
+def test_fedasync_with_the_hinge():
+    learner = Learner(FedProx(0.1), batch=8, local_steps=3, merge=FedAsync("hinge", discount_b=1.0))
+    assert_close(flat(final(learner).params), fedasync(WORLD, s=lambda tau: hinge(tau, b=1.0))[0])
+
+
+def test_methods_that_differ_only_in_their_class_are_not_taken_for_each_other():
+    """JAX finds the structures of FedAvg() and Scaffold() equal, and so those of two merges with one number."""
+    assert module.split(FedAvg())[1] != module.split(Scaffold())[1]
+    assert module.split(CA2FL(1.0))[1] != module.split(WithControl(1.0))[1]
+
+
+# ---- where one equals another
+
+
+def test_fedbuff_that_trusts_all_alike_is_fedavg():
+    plain, buffered = Learner(FedAvg(), batch=8), Learner(FedAvg(), batch=8, merge=Stale("constant"))
+    assert_close(flat(final(buffered).params), flat(final(plain).params), 1e-6)
+
+
+def test_pfedme_with_a_huge_lambda_is_fedavg():
+    stiff = Learner(PFedMe(alpha=1.0, moreau=3000.0, moreau_steps=4), batch=8, local_steps=2)
+    plain = Learner(FedAvg(), batch=8, local_steps=2)
+    state, expected = final(stiff), flat(final(plain).params)
+    moved = np.abs(expected - WORLD.first).max()
+    assert np.abs(flat(state.params) - expected).max() < 0.005 * moved  # it falls as 1/λ
+
+
+def test_ditto_with_lambda_zero_trains_alone():
+    """Nobody else's data and no model of the server have a say in a UE's own model."""
+    alone = final(Learner(Ditto(0.0), batch=8, local_steps=3)).memory
+    frozen = final(Learner(Ditto(0.0), batch=8, local_steps=3, merge=Stale(server_step=0.0))).memory
+    assert_close(flat(alone), flat(frozen), 1e-6)
+    _, pulled = ditto(WORLD, lam=1.0)
+    assert np.abs(pulled[0] - flat(jax.tree.map(lambda rows: rows[0], alone))).max() > 1e-3
+
+
+def test_fedprox_with_several_steps_is_its_papers_and_with_mu_zero_fedavg():
+    held, free = (Learner(FedProx(mu), batch=8, local_steps=3) for mu in (0.5, 0.0))
+    assert_close(flat(final(held).params), fedprox(WORLD, mu=0.5)[0])
+    plain = final(Learner(FedAvg(), batch=8, local_steps=3))
+    assert_close(flat(final(free).params), flat(plain.params), 1e-6)
+    assert np.abs(flat(final(held).params) - flat(plain.params)).max() > 1e-3
+
+
+def test_apfl_that_takes_nothing_of_its_own_is_fedavg():
+    """α = 0 and never moved: a UE's own model is everybody's, which is FedAvg's; and v has no part in it, so it stays."""
+    state, plain = final(Learner(APFL(0.0, adapts=False), batch=8, local_steps=3)), final(FEDAVG)
+    assert_close(flat(state.params), flat(plain.params), 1e-6)
+    for ue in range(6):
+        v, share = row = jax.tree.map(lambda rows, ue=ue: rows[ue], state.memory)
+        assert share == 0
+        assert_close(flat(v), WORLD.first, 1e-6)
+        assert_close(flat(APFL.personal(state.params, row)), flat(state.params), 0)
+
+
+def test_apfl_moves_its_share_within_0_and_1():
+    shares = np.asarray(final(learner_of("APFL")).memory[1])
+    assert (shares != 0.5).all()
+    wild = np.asarray(final(Learner(APFL(0.9), beta=3.0, batch=8, local_steps=3)).memory[1])
+    assert ((wild >= 0) & (wild <= 1)).all()
+    assert {0.0, 1.0} & set(wild.tolist())
+
+
+def test_persa_fl_is_perfed_and_moreau_with_nobody_waited_for():
+    for name, objective in (("PersA-FL", PerFed(0.03)), ("PersA-FL-ME", Moreau(0.03))):
+        same = Learner(objective, batch=8, local_steps=3, alpha=0.03)
+        assert_close(flat(final(learner_of(name)).params), flat(final(same).params), 1e-6)
+        assert METHODS[name].mode == "ASY"
+
+
+def test_a_server_without_momentum_is_fedavg():
+    assert_close(flat(final(replace(FEDAVG, merge=Momentum(momentum=0.0))).params), flat(final(FEDAVG).params), 1e-6)
+
+
+def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_nothing():
+    moved, nothing = {"w": jnp.array([[3.0, 4.0]])}, {"w": jnp.zeros((1, 2))}
+    w, tau = {"w": jnp.array([1.0, 1.0])}, jnp.zeros(1, int)
+    for handed, uploads, expected in (
+        ([[1.0, 1.0]], moved, [-2.0, -3.0]),  # γ = 0
+        ([[1.0, 16.0]], moved, [1 - 3 / 4, 0.0]),  # γ = 15/5
+        ([[1.0, 1.0]], nothing, [1.0, 1.0]),
+    ):
+        arrived = Arrived(uploads, {"w": jnp.array(handed)}, None, tau, tau, 1.0, 1)
+        assert_close(AsyncFedED()(w, arrived, None)[0]["w"], expected)
+
+
+def test_scaffold_with_one_step_and_nobody_late_is_ca2fl():
+    """Then c_i is the UE's last gradient, which is what CA²FL has in its cache."""
+    control = Learner(Scaffold(), batch=8, merge=WithControl())
+    cached = Learner(FedAvg(), batch=8, merge=CA2FL())
+    assert_close(flat(final(control, SYNCHRONOUS).params), flat(final(cached, SYNCHRONOUS).params), 1e-6)
+
+
+def test_fedasync_that_takes_all_of_a_fresh_model_is_fedavg():
+    line = replace(
+        LINE, staleness=np.zeros_like(LINE.staleness)[:, :1], ues=LINE.ues[:, :1], arrival_s=LINE.arrival_s[:, :1]
+    )
+    mixed = Learner(FedAvg(), batch=8, merge=FedAsync("constant", mixing=1.0))
+    assert_close(flat(final(mixed, line).params), flat(final(Learner(FedAvg(), batch=8), line).params), 1e-6)
+
+
+# ---- memory
+
+
+def test_a_ue_that_was_never_merged_keeps_what_it_had():
+    line = replace(LINE, ues=np.tile([[0, 1]], (ROUNDS, 1)), staleness=np.zeros_like(LINE.staleness))
+    memory = final(learner_of("Ditto"), line).memory
+    rows = [flat(jax.tree.map(lambda row, ue=ue: row[ue], memory)) for ue in range(6)]
+    assert all((row == WORLD.first.astype(np.float32)).all() for row in rows[2:])
+    assert not any((row == WORLD.first.astype(np.float32)).all() for row in rows[:2])
+
+
+def test_the_mean_keeps_nothing_so_that_older_checkpoints_fit():
+    state = start(TASK, Script.of(LINE), Learner(FedAvg()), 0)
+    assert state.merge is state.memory is None
+    assert len(jax.tree.leaves(state)) == 2 * len(state.params)
+
+
+def test_only_the_mean_is_compiled_for_any_quorum():
+    for learner, each in ((Learner(FedAvg()), None), (learner_of("FedAdam"), None), (learner_of("FedBuff"), 2)):
+        assert module.Program.of(TASK.model, learner, 2).each == each
+    assert isinstance(learner_of("Ditto").objective, Keeping)
+    assert module.Program.of(TASK.model, learner_of("Ditto"), 2).each == 2
+    assert learner_of("Ditto").merge == MEAN
+
+
+def test_the_head_is_the_last_dense_layer_and_a_model_without_one_is_refused():
+    sizes = {"dense1.weight": 3, "dense2.weight": 2, "dense2.bias": 1, "letters": 9}
+    params = {name: jnp.ones(size) for name, size in sizes.items()}
+    assert head_of(params).keys() == {"dense2.weight", "dense2.bias"}
+    with pytest.raises(ValueError, match="no layer dense"):
+        head_of({"w": jnp.ones(2)})
+
+
+def test_a_head_is_nobody_elses():
+    """The server's stays where it began; a UE's own model has its own."""
+    state = final(learner_of("FedPer"))
+    first = TASK.model.init(jax.random.fold_in(jax.random.key(0), 0))
+    assert (state.params["dense2.bias"] == first["dense2.bias"]).all()
+    own = FedPer.personal(state.params, jax.tree.map(lambda rows: rows[2], state.memory))
+    assert (own["dense1.weight"] == state.params["dense1.weight"]).all()
+    assert not (own["dense2.bias"] == first["dense2.bias"]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_A_MEMORY)
+def test_side_by_side_is_the_same_as_one_after_the_other(name, monkeypatch):
+    """The form a GPU runs, on the CPU."""
+    learner = learner_of(name)
+    expected = final(learner)
+    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
+    state = final(learner)
+    assert_close(flat((state.params, state.memory)), flat((expected.params, expected.memory)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_A_MEMORY)
+def test_together_is_the_same_as_alone_also_where_one_waits_for_another(name):
+    learner = learner_of(name)
+    points = [[EvaluationPoint(k, float(k)) for k in rounds] for rounds in ((0, 5, ROUNDS), (0, 9, 10))]
+    trials = [Trial(TASK, LINE, learner, own, seed) for seed, own in enumerate(points)]
+    *_, stand = train_together(trials)
+    for number, trial in enumerate(trials):
+        *_, alone = train(TASK, LINE, learner, trial.points, seed=trial.seed)
+        ours, theirs = stand[number].state, alone.state
+        assert_close(flat((ours.params, ours.memory, ours.merge)), flat((theirs.params, theirs.memory, theirs.merge)))
+        for mine, expected in zip(stand[number].values, alone.values, strict=True):
+            assert mine == pytest.approx(expected, abs=2e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", WITH_A_MEMORY)
+def test_a_checkpoint_carries_all_a_method_keeps(name, tmp_path):
+    learner, points = learner_of(name), [EvaluationPoint(k, float(k)) for k in (0, 7, ROUNDS)]
+    trial, folder = Trial(TASK, LINE, learner, points), open_folder(tmp_path / "run", spec_from(rounds=ROUNDS))
+    *_, whole = train(TASK, LINE, learner, points)
+    for training in train(TASK, LINE, learner, points):
+        if len(training.values) == 2:
+            save_checkpoint(folder, name, training)
+            break
+    resumed = load_checkpoint(folder, name, trial)
+    assert resumed is not None
+    *_, again = train(TASK, LINE, learner, points, resume=resumed)
+    assert again.values == whole.values
+    for ours, theirs in zip(jax.tree.leaves(again.state), jax.tree.leaves(whole.state), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_evaluation_looks_at_the_ues_own_models():
+    """Ditto's own models are better on their UEs' data than the global one after one step, and nobody else has their accuracy."""
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(ROUNDS, 1.0)]
+    *_, own = train(TASK, LINE, learner_of("Ditto"), points)
+    *_, plain = train(TASK, LINE, replace(learner_of("Ditto"), objective=FedAvg()), points)
+    assert own.values[0]["train_loss_personal"] == pytest.approx(own.values[0]["train_loss"])  # w_0 is their own
+    assert own.values[1]["train_loss_personal"] < own.values[1]["train_loss"]
+    assert own.values[1]["train_loss_personal"] != pytest.approx(plain.values[1]["train_loss_personal"])
+
+
+def test_fine_tuning_is_for_all_whose_ues_keep_no_model():
+    """More personal steps fit a UE's training part better; alone and together they are the same, and no weight hears of them."""
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(4, 1.0)]
+    tuned = replace(learner_of("FedBuff"), personal_steps=5)
+    *_, once = train(TASK, LINE, learner_of("FedBuff"), points)
+    *_, often = train(TASK, LINE, tuned, points)
+    *_, stand = train_together([Trial(TASK, LINE, tuned, points, seed) for seed in (0, 1)])
+    assert often.values[1]["train_loss_personal"] < once.values[1]["train_loss_personal"]
+    assert often.values[1]["train_loss"] == once.values[1]["train_loss"]
+    assert stand[0].values[1] == pytest.approx(often.values[1], abs=1e-4)
+    *_, own = train(TASK, LINE, learner_of("Ditto"), points)
+    *_, same = train(TASK, LINE, replace(learner_of("Ditto"), personal_steps=5), points)
+    assert own.values == same.values
+
+
+def test_trainings_with_another_number_of_personal_steps_do_not_go_together():
+    trials = [Trial(TASK, LINE, replace(learner_of("FedBuff"), personal_steps=k), []) for k in (1, 2)]
+    assert trials[0].shape != trials[1].shape
