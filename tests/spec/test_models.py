@@ -12,7 +12,7 @@ from perfeds2 import Task, compare, plan, sweep
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import TASKS
-from perfeds2.learning.models.lenet import LENET, LENET_RELU
+from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.task import parameters
@@ -98,6 +98,7 @@ def file(tmp_path, monkeypatch):
         ("mnist", "mlp", TASKS["mnist"].model),
         ("cifar100", "lenet5", LENET),
         ("cifar100", "lenet5-relu", LENET_RELU),
+        ("cifar100", "cnn", CNN),
         ("cifar100", None, LENET),
         ("shakespeare", "lstm", TASKS["shakespeare"].model),
         ("shakespeare", "lstm-leaf", LSTM_LEAF),

@@ -5,7 +5,7 @@ It is called with what it names of the task: ``inputs`` (numbers of a sample), `
 
 from collections.abc import Callable, Mapping
 
-from perfeds2.learning.models.lenet import LENET, LENET_RELU
+from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import mlp
 from perfeds2.learning.models.model import Model
@@ -14,6 +14,7 @@ MODELS: Mapping[str, Model | Callable[..., Model]] = {
     "mlp": mlp,
     "lenet5": LENET.with_classes,
     "lenet5-relu": LENET_RELU.with_classes,
+    "cnn": CNN.with_classes,
     "lstm": LSTM(),
     "lstm-leaf": LSTM_LEAF,
 }

@@ -101,3 +101,5 @@ def squares(maps: Float[Array, "c h w b"]) -> Float[Array, "c i 2 j 2 b"]:
 
 LENET = LeNet()
 LENET_RELU = LeNet(activation=jax.nn.relu, pooling="largest")
+# What the field trains on CIFAR: 32 and 64 maps, a dense layer of 512 (McMahan et al. 2017; without padding, as PFLlib has it).
+CNN = LeNet(channels=(3, 32, 64), dense=(512, 100), activation=jax.nn.relu, pooling="largest")

@@ -63,7 +63,7 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
     if isinstance(model, LSTM):
         return _lstm(model, params, about)
     raise InputError(
-        f"--format onnx is for mlp, lenet5, lenet5-relu, lstm and lstm-leaf, and this model is a {type(model).__name__}; "
+        f"--format onnx is for mlp, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, and this model is a {type(model).__name__}; "
         f"--format safetensors takes any."
     )
 
