@@ -156,6 +156,7 @@ def write_tables(path: Path, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         "tasks": list(dict.fromkeys(bout.task for bout in plan.bouts)),
         "cells": list(plan.cells),
         "methods": list(plan.bouts[0].methods),
+        "mine": [name for name, named in plan.bouts[0].methods.items() if named.source],
         "seeds": list(plan.seeds),
         "tune": plan.tries,
         "bouts": [described for _, described in found],
