@@ -103,7 +103,7 @@ def _to_target(
     for each in methods:
         median = each.medians[measure]
         text = "never" if not each.reached else "–" if median is None else form.format(median * scale)
-        is_best = each.reached == each.seeds and len(whole) > 1 and median == min(whole)
+        is_best = each.reached == each.seeds and len(methods) > 1 and median in whole and median == min(whole)
         some = f" ({each.reached} of {each.seeds})" if 0 < each.reached < each.seeds else ""
         found = [value * scale for value in each.estimates[measure].values if value is not None]
         if spread and not some and len(found) > 1:

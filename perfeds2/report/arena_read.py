@@ -238,7 +238,8 @@ def _than(bout: BoutFound, measure: str, name: str, how: str) -> list[str]:
         return [f"It is significantly {how} than none of the others."]
     open_ = [v.worse if v.better == name else v.better for v in of_it if v.worse not in beaten]
     if len(beaten) <= len(open_):
-        return [f"It is significantly {how} than {listed(beaten)}, and not than the other {len(open_)}."]
+        rest = listed(open_) if len(open_) <= 3 else f"the other {len(open_)}"
+        return [f"It is significantly {how} than {listed(beaten)}, and not than {rest}."]
     return [f"It is significantly {how} than all but {listed(open_)}."]
 
 

@@ -19,7 +19,7 @@ from perfeds2.errors import InputError
 from perfeds2.runs.grid import values_of
 from perfeds2.runs.search import RUNGS, TUNING_SEEDS, Search, Settings, as_read, copied, make_search
 from perfeds2.spec.build import alpha_of, combination_of, settings_name
-from perfeds2.spec.fields import Spec
+from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL
@@ -108,6 +108,7 @@ class Plan:
         spec = resolve(values)
         if spec.run.horizon_s is None:
             raise InputError(f"--rounds {spec.run.rounds}: an arena is over simulated time; give --horizon-s instead.")
+        values = in_order(values)
         return Bout(number, spec.task.name.label, cell, values, spec, self._search(values, spec))
 
     def _search(self, values: dict[str, Any], spec: Spec) -> Search | None:
@@ -136,9 +137,19 @@ class Plan:
                 "rungs": self.rungs,
                 "search": {name: list(values) for name, values in self.asked.items()},
                 "cells": self.cells,
-                "base": as_read(self.base, first) | ({"own": own} if own else {}),
+                "base": in_order(as_read(self.base, first)) | ({"own": own} if own else {}),
             }
         )
+
+
+def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values of a spec in the order of its fields, however they were given: what is written of them is one text."""
+    known = {section: list(model.model_fields) for section, model in SECTIONS.items()}
+    return {
+        section: {key: values[section][key] for key in known.get(section, sorted(values[section])) if key in values[section]}
+        for section in Spec.model_fields
+        if values.get(section)
+    }  # fmt: skip
 
 
 def _plain(text: str) -> str:
