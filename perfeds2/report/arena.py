@@ -9,7 +9,7 @@ import pandas as pd
 
 from perfeds2.files import write_text
 from perfeds2.report.answer import listed
-from perfeds2.report.arena_read import ArenaFound, BoutFound, Contestant, headline, load_arena, words
+from perfeds2.report.arena_read import ArenaFound, BoutFound, Contestant, best_by, headline, load_arena, soonest, words
 from perfeds2.report.document import Part, document, legend, line_sample, scrolling, section, verbatim
 from perfeds2.report.page import over_seeds
 from perfeds2.report.series import CurvePanel, in_view, mean_curve
@@ -45,6 +45,8 @@ def print_arena(folder: Path) -> None:
         console.print(_meaning(arena, bout), style="dim", markup=False)
         for paragraph in words(arena, bout):
             console.print(paragraph, markup=False, soft_wrap=True)
+    if len(arena.bouts) > 1:
+        console.print(for_terminal(overview(arena)))
 
 
 def _facts(arena: ArenaFound, bout: BoutFound) -> str:
@@ -134,6 +136,19 @@ def _meaning(arena: ArenaFound, bout: BoutFound) -> str:
     return f"To the target: medians over seeds, [smallest, largest]; at the end: {over}. {evaluated}{none}"
 
 
+def overview(arena: ArenaFound) -> Table:
+    """A row per bout: who is first by what."""
+    rows: list[list[Cell]] = []
+    for bout in arena.bouts:
+        first = soonest(bout)
+        who = [f"{each.name} ({seconds(each.seconds, '–')})" for each in first if each.reached == each.seeds]
+        best = [best_by(bout, measure) for measure in ("accuracy", "worst_decile")]
+        said = ["–" if found is None else f"{found[0]} ({100 * (found[1].mean or 0.0):.1f} %)" for found in best]
+        rows.append([bout.title, bout.target, ", ".join(who) or "none in all seeds", *said])
+    heads = ("Soonest at the target", "Best at the end", "Best for the worst tenth of UEs")
+    return Table([Column("Bout", "left"), Column("Target"), *(Column(head, "left") for head in heads)], rows)
+
+
 def matrix(bout: BoutFound, measure: str) -> Table | None:
     """Every method against every other: the adjusted p-value, with a sign where it is below 0.05. None without tests."""
     verdicts = {(v.better, v.worse): v for v in bout.compared.get(measure, ())}
@@ -172,6 +187,8 @@ def _page(arena: ArenaFound, folder: Path) -> str:
     about = [text.removeprefix(first).strip() for text in words(arena, only)] if only else []
     sections: list[list[Part]] = []
     lines = 0  # every line of the page has its own number, so that a bout's legend speaks for that bout alone
+    if only is None:
+        sections.append(section("Who is first where?", scrolling(as_html(overview(arena)), "Bouts")))
     for number, bout in enumerate(arena.bouts):
         sections += _bout_sections(arena, bout, number, lines, said=only is None)
         lines += len(bout.methods)
@@ -201,7 +218,9 @@ def _bout_sections(arena: ArenaFound, bout: BoutFound, number: int, first: int, 
             )
             if measure == "seconds_to_target":
                 hint += " A seed that never met the target counts as if it had at the horizon."
-            yield section(f"{bout.title}: {title}", scrolling(as_html(found, kind="ledger"), title), hint=escape(hint))
+            yield section(
+                f"{bout.title}: {title}", scrolling(as_html(found, kind="ledger matrix"), title), hint=escape(hint)
+            )
 
 
 def _chart(bout: BoutFound, number: int, first: int) -> Chart | None:

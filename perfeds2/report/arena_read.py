@@ -79,7 +79,7 @@ class BoutFound:
 
     @property
     def title(self) -> str:
-        return self.task if self.cell == "paper" else f"{self.task}, {self.cell}"
+        return self.task if self.cell == "paper" else f"{self.task} ({self.cell})"
 
     @property
     def ranked(self) -> list[Contestant]:
@@ -173,8 +173,12 @@ def headline(arena: ArenaFound) -> str:
     names = [contestant.name for first in firsts for contestant in first]
     if not names:
         return f"No method reached its target in any of {len(arena.bouts)} bouts."
-    best = max(dict.fromkeys(names), key=names.count)
-    return f"{best} reached the target soonest in {names.count(best)} of {len(arena.bouts)} bouts."
+    most = max(map(names.count, names))
+    best = [name for name in dict.fromkeys(names) if names.count(name) == most]
+    who = listed(best) if len(best) <= 3 else f"{len(best)} methods"
+    were = "were each" if len(best) > 1 else "was"
+    among = "soonest" if all(len(first) <= 1 for first in firsts) else "among the soonest"
+    return f"{who} {were} {among} at the target in {most} of {len(arena.bouts)} bouts."
 
 
 def words(arena: ArenaFound, bout: BoutFound) -> list[str]:
@@ -208,7 +212,11 @@ def _to_target(bout: BoutFound) -> list[str]:
     names, one = [each.name for each in first], first[0]
     after = f"after {seconds(None if math.isinf(one.seconds) else one.seconds)} in the median"
     some = "" if one.reached == one.seeds else f", in {one.reached} of {one.seeds} seeds"
-    said = [f"{listed(names)} reached {where} soonest, {'both ' if len(names) == 2 else ''}{after}{some}."]
+    who, how_many = (
+        (listed(names), "both " if len(names) == 2 else "") if len(names) <= 3 else (f"{len(names)} methods", "all ")
+    )
+    said = [f"{who} reached {where} soonest, {how_many}{after}{some}."]
+    said += [f"They are {listed(names)}."] if len(names) > 3 else []
     if len(first) == 1:
         said += _than(bout, "seconds_to_target", one.name, "sooner")
     never = [each.name for each in bout.methods if not each.reached]
@@ -216,14 +224,18 @@ def _to_target(bout: BoutFound) -> list[str]:
 
 
 def _best(bout: BoutFound, measure: str, does: str) -> list[str]:
-    known = [(each.name, each.estimates[measure]) for each in bout.methods]
-    means = {name: estimate.mean for name, estimate in known if estimate.mean is not None}
-    if not means:
+    first = best_by(bout, measure)
+    if first is None:
         return []
-    best = max(means, key=lambda name: means[name])
-    half = dict(known)[best].half_width
-    interval = "" if half is None else f" ± {100 * half:.1f}"
-    return [f"{best} {does}, {100 * means[best]:.1f}{interval} %.", *_than(bout, measure, best, "better")]
+    name, found = first
+    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
+    return [f"{name} {does}, {100 * (found.mean or 0.0):.1f}{half} %.", *_than(bout, measure, name, "better")]
+
+
+def best_by(bout: BoutFound, measure: str) -> tuple[str, Estimate] | None:
+    """Who has the largest mean over seeds."""
+    known = [(each.name, found) for each in bout.methods if (found := each.estimates[measure]).mean is not None]
+    return max(known, key=lambda one: one[1].mean or 0.0, default=None)
 
 
 def _than(bout: BoutFound, measure: str, name: str, how: str) -> list[str]:

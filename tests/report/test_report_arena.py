@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from arena_by_formula import THREE, plan_of, run
+from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
 
-from perfeds2.report.arena import MATRICES, matrix, print_arena, results_table, write_arena
+from perfeds2.report.arena import MATRICES, matrix, overview, print_arena, results_table, write_arena
 from perfeds2.report.arena_read import BoutFound, headline, load_arena, words
 from perfeds2.runs.arena_tables import BETTER
 
@@ -95,3 +95,21 @@ def test_report_draws_an_arena_again(shown):
     status, said, _ = told("report", shown)
     assert (status, said.splitlines()[0]) == (0, f"Report: {shown / 'report.html'}")
     assert (shown / "report.html").read_bytes() == page
+
+
+def test_several_bouts_have_an_overview(tmp_path, capsys):
+    def accuracy(name, learning, seed):
+        """Ditto is first with a quorum of 3, which the formula knows by β."""
+        return fixed(name, learning, seed) + (0.2 if name == "Ditto" and learning.beta == 0.5 else 0.0)
+
+    cells = {"paper": {}, "other": {"learning": {"beta": 0.5}}}
+    run(tmp_path / "a", plan_of({"target_accuracy": 0.6}, tries=0, cells=cells), on=played(accuracy))
+    arena = load_arena(tmp_path / "a")
+    assert headline(arena) == "PerFedS2, FedBuff and Ditto were each among the soonest at the target in 2 of 2 bouts."
+    rows = overview(arena).rows
+    assert [row[0] for row in rows] == ["digits", "digits (other)"]
+    assert [row[3] for row in rows] == ["PerFedS2 (80.2 %)", "Ditto (91.8 %)"]
+    write_arena(tmp_path / "a")
+    assert "Who is first where?" in (tmp_path / "a/report.html").read_text()
+    print_arena(tmp_path / "a")
+    assert "Ditto (91.8 %)" in capsys.readouterr().out
