@@ -19,7 +19,7 @@ def arena(
     mine: list[str] | None = flag("--mine", "Your own beside them: an objective, a merge, a Combination or an Algorithm. Repeatable.", "FILE.py:NAME", **PANEL),
     tasks: str | None = flag("--tasks", "Several tasks, comma-separated, instead of --task.", "NAMES", **PANEL),
     cells: str | None = flag("--cells", "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with [cell], [protocol] or [learning], or your own FILE.py:NAME.", "CELLS", **PANEL),
-    tune: int | None = flag("--tune", "How many settings are tried of each method. (default: 30; 0 where a --spec has settings of single methods, as tuned.toml has)", "N", **PANEL),
+    tune: int | None = flag("--tune", "How many settings are tried of each method. (default: 20; 0 where a --spec has settings of single methods, as tuned.toml has)", "N", **PANEL),
     no_tune: bool = flag("--no-tune", "Tune nothing: the settings are those of the task, the spec and the flags.", default=False, **PANEL),
     search: list[str] | None = flag("--search", "What is tried of one method instead: FedBuff.beta=0.02,0.07,0.2. Repeatable.", "NAME=VALUES", **PANEL),
     tuning_seeds: int | None = flag("--tuning-seeds", "On how many seeds; they are none that the evaluation uses. (default: 2)", "N", **PANEL),

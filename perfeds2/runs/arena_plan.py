@@ -28,7 +28,7 @@ USUAL = (  # met unless others are named
     *("PerFedS2", "FedAvgS2", "FedAvg-SYN", "FedBuff", "FedAsync", "CA2FL"),
     *("FADAS", "FedAdam", "SCAFFOLD", "pFedMe", "Ditto", "FedRep"),
 )
-TRIES = 30  # settings of each method
+TRIES = 20  # settings of each method
 MOST_TRIES = 400
 STEP = 3.0  # from one value to the next, where they are few
 A_CELLS_OWN = ("cell", "protocol", "learning")  # sections
@@ -37,7 +37,7 @@ A_CELLS_OWN = ("cell", "protocol", "learning")  # sections
 OWN_AXES: dict[str, dict[str, float | None]] = {
     **{name: {"server_step": 0.01, "alpha": None} for name in ("FedAdam", "FedYogi", "FedAdagrad")},
     "FADAS": {"server_step": 0.001, "alpha": None},  # β is divided out where one step is taken
-    "Ditto": {"beta": None, "pull": 0.3},  # from 0.1, as in its paper
+    "Ditto": {"beta": None, "pull": 0.1},  # its paper has 0.1 to 2
 }
 
 
@@ -166,11 +166,13 @@ def name_of_method(named: Named) -> str:
 
 def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float, ...]]:
     """The values of a method's settings, in all so many combinations: around what it has now, and more above than below."""
-    name = name_of_method(named)
-    centres = {key: _now(spec, name, key, usual) for key, usual in axes_of(named).items()}
+    name, axes = name_of_method(named), axes_of(named)
+    counts = _counts(tries, len(axes))
+    shares = (2 / 5, 1 / 4)  # of the others that lie below: for personal steps Table I's α is short
     return {
-        key: _around(centre, count) for (key, centre), count in zip(centres.items(), _counts(tries, len(centres)), strict=True)
-    }  # fmt: skip
+        key: _around(_now(spec, name, key, usual), count, share)
+        for (key, usual), count, share in zip(axes.items(), counts, shares, strict=False)
+    }
 
 
 def axes_of(named: Named) -> dict[str, float | None]:
@@ -199,9 +201,9 @@ def _counts(tries: int, axes: int) -> tuple[int, ...]:
     return (tries // few, few)
 
 
-def _around(centre: float, count: int) -> tuple[float, ...]:
+def _around(centre: float, count: int, share_below: float) -> tuple[float, ...]:
     """A geometric row with the centre in it: thrice the one before, or closer together where they are more than six."""
-    step, below = STEP ** (1 / math.ceil(count / 6)), (count - 1) * 2 // 5
+    step, below = STEP ** (1 / math.ceil(count / 6)), int((count - 1) * share_below)
     return tuple(
         centre if place == 0 else float(f"{centre * step**place:.3g}") for place in range(-below, count - below)
     )

@@ -108,10 +108,12 @@ def test_what_is_tried_lies_around_what_a_method_has():
     tried = {name: tried_values(spec, ALGORITHM.find(name), 30) for name in ("FedBuff", "FedAdam", "Ditto", "FedRep")}
     assert tried["FedBuff"] == {"beta": (0.0111, 0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.01, 0.03, 0.09, 0.27, 0.81)}
     assert tried["FedAdam"]["server_step"] == (0.00111, 0.00333, 0.01, 0.03, 0.09, 0.27)
-    assert tried["Ditto"]["pull"] == (0.1, 0.3, 0.9, 2.7, 8.1)
+    assert tried["Ditto"]["pull"] == (0.0333, 0.1, 0.3, 0.9, 2.7)
     assert list(tried["FedRep"]) == ["beta"]  # its UEs keep their heads: no personal step is evaluated
     assert 0.07 in tried["FedRep"]["beta"]
     assert len(set(tried["FedRep"]["beta"])) == 30
+    fewer = tried_values(spec, ALGORITHM.find("FedBuff"), 20)
+    assert fewer == {"beta": (0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.03, 0.09, 0.27, 0.81)}
 
 
 def test_tuning_seeds_and_data_are_none_of_the_evaluations():
@@ -174,7 +176,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
     assert plan_of(tuned).tries == 0
     assert plan_of(tuned).bouts[0].spec_of("FedBuff", {}).learning_of("FedBuff").beta == 0.2
     assert plan_of(tuned, tries=4).tries == 4
-    assert plan_of().tries == 30
+    assert plan_of().tries == 20
     listed = make_plan({"run": {"algorithms": ["FedBuff", "Ditto"]}, "each": {"FedBuff": {"beta": 0.2}}})
     assert list(listed.bouts[0].methods) == ["FedBuff", "Ditto"]  # as a tuned.toml names them
 
