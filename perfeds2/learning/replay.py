@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.keeping import Keeping
-from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling
+from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, mean_of
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.task import Task
@@ -38,6 +38,7 @@ class Learner:
     merge: Merge | OfMean = MEAN
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
+    personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
 
     @property
     def personal_step(self) -> float:
@@ -366,7 +367,7 @@ def _merge_now(numbers: Any, params: Params, arrived: Arrived, state: Any, *, st
 def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
     """The next model from uploads that lie side by side."""
     if isinstance(merge, OfMean):
-        return merge.step(params, jax.tree.map(lambda g: g.mean(axis=0), arrived.uploads), arrived.beta, state)
+        return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
     return merge(params, arrived, state)
 
 
@@ -403,7 +404,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     ues, versions, places = (
         jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
     )
-    # Taken out before the jobs: a loop that had all of shelf and memory in sight would have them copied.
+    # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
     handed, kept = jax.tree.map(lambda w: w[places], state.shelf), jax.tree.map(lambda w: w[ues], state.memory)
     jobs = [ues, versions, handed, kept]
     if program.mesh is not None:
@@ -411,7 +412,12 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     elif program.side_by_side is not None:
         uploads, kept = jax.vmap(partial(job, known))(*jobs)
     else:
-        uploads, kept = jax.lax.map(lambda one: job(known, *one), tuple(jobs))
+
+        def in_turn(one: Any) -> tuple[Params, Any]:
+            ue, version, place, kept = one
+            return job(known, ue, version, jax.tree.map(lambda w: w[place], state.shelf), kept)
+
+        uploads, kept = jax.lax.map(in_turn, (ues, versions, places, kept))
     models, told = handed
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 

@@ -30,7 +30,7 @@ from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_s
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
-from perfeds2.learning.keeping import Scaffold
+from perfeds2.learning.keeping import Scaffold, Withholding
 from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import FedAvg
@@ -152,9 +152,18 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
 
 
-def upload_bits(spec: Spec) -> float:
-    """Z: what one upload takes."""
-    return spec.cell.payload_bits or payload_bits(model_of(spec))
+def upload_bits(spec: Spec, objective: Any = None) -> float:
+    """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves."""
+    if spec.cell.payload_bits is not None:
+        return spec.cell.payload_bits
+    model = model_of(spec)
+    if not isinstance(objective, Withholding):
+        return payload_bits(model)
+    try:
+        stays = jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0))))
+    except ValueError as error:
+        raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
+    return payload_bits(model) - 32.0 * sum(math.prod(each.shape) for each in stays.values())
 
 
 def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
@@ -280,11 +289,23 @@ def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
         raise InputError(
             f"--merge {chosen} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
         )
+    if learning.clip is not None and what.objective is Scaffold:
+        raise InputError(
+            f"--clip {learning.clip:g} would shorten what SCAFFOLD's control variates are computed from at the server, and not "
+            f"at the UE; leave it out, or give it to the others (--clip PerFedS2={learning.clip:g})."
+        )
     made = call(what.objective, f"the objective {what.objective}", known)
     merge: Any = what.merge if chosen is None else chosen.value
     merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
     steps = (learning.beta, learning.batch, learning.local_steps)
-    return Learner(made, *steps, _expect_merge(merge, chosen), alpha=alpha, clip=learning.clip)
+    return Learner(
+        made,
+        *steps,
+        _expect_merge(merge, chosen),
+        alpha=alpha,
+        clip=learning.clip,
+        personal_steps=learning.personal_steps or 1,
+    )
 
 
 def callable_to_make(merge: Any) -> bool:
@@ -402,10 +423,11 @@ def make_timelines(
 
     ``tell`` hears of the rounds closed and the second reached on the way.
     """
-    known, cell, bits = stage.timelines, stage.cell, upload_bits(spec)
+    known, cell = stage.timelines, stage.cell
     for algorithm in algorithms:
+        bits = upload_bits(spec, algorithm.learner.objective)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
-        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares)
+        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
@@ -429,6 +451,7 @@ def check(spec: Spec, *, trains: bool) -> None:
     """Find out what cannot work before anything is written."""
     seed = spec.run.seeds[0]
     check_model(spec)
-    make_algorithms(spec, Stage.of(spec, seed))
+    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+        upload_bits(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)
