@@ -1,5 +1,6 @@
-"""What do several seeds say together: mean, interval, and the median where some never got there?"""
+"""What do several seeds say together: mean, interval, the median where some never got there, who is better; and how fair is it?"""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,6 +51,29 @@ def holm(p_values: Sequence[float]) -> list[float]:
     result = np.empty_like(p)
     result[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
     return result.tolist()
+
+
+def pairwise_p(values: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], float]:
+    """For every two names, the p-value of the paired t-test over seeds, adjusted by Holm's method for as many tests.
+
+    Empty where there are fewer than three seeds.
+    """
+    pairs = list(itertools.combinations(values, 2))
+    if not pairs or min(map(len, values.values())) < INTERVAL_SEEDS:
+        return {}
+    raw = [paired_p([a - b for a, b in zip(values[one], values[other], strict=True)]) for one, other in pairs]
+    return dict(zip(pairs, holm(raw), strict=True))
+
+
+def worst_decile(values: Sequence[float]) -> float:
+    """The mean of the worst tenth of UEs, their number rounded up: two of twenty, three of twenty-one."""
+    return float(np.sort(np.array(values, float))[: -(-len(values) // 10)].mean())
+
+
+def jain(values: Sequence[float]) -> float:
+    """Jain's index of fairness, (Σx)²/(n·Σx²): 1 where all have the same, 1/n where one has everything. Nobody has more: 1."""
+    x = np.array(values, float)
+    return float(x.sum() ** 2 / (x.size * (x**2).sum())) if x.any() else 1.0
 
 
 def censored_median(times: Sequence[float | None]) -> float | None:

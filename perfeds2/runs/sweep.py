@@ -219,11 +219,12 @@ def write_tables(grid: Grid, path: Path) -> None:
                     yield from (row | each for each in found["metrics"])
                 summary.append({**values, "algorithm": name, **summarise_point(point.spec, of_seeds)})
 
-    _write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS], tidy())
-    _write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
+    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS], tidy())
+    write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
 
 
-def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A table, row by row; what has no column is left out."""
     with write_atomically(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.DictWriter(text, heads, lineterminator="\n", extrasaction="ignore")
@@ -272,7 +273,7 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
         file.unlink(missing_ok=True)
         return
     rows = ({"run": each.label, "attempts": each.attempts, "error": each.error} for each in failures)
-    _write_csv(file, ("run", "attempts", "error"), rows)
+    write_csv(file, ("run", "attempts", "error"), rows)
 
 
 def load_sweep(folder: Path | str) -> "pd.DataFrame":

@@ -10,8 +10,8 @@ What is the user's own is called with what it names of what is known here:
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
 - a merge: a ``Merge``, or a function or class of any of the learning settings that gives one;
-- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or an objective, which then
-  runs in the spec's semi-synchronous rounds.
+- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, a ``Combination``, or only an
+  objective or a merge, which then runs in the spec's semi-synchronous rounds.
 """
 
 import inspect
@@ -33,6 +33,7 @@ from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold, Withholding
 from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Model
+from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
@@ -234,10 +235,25 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
 
 def settings_name(named: Named) -> str | None:
     """Under which name an algorithm gets settings of its own, ``--beta MineS2=0.02``; None if it brings all with it."""
-    own = named.value
+    found = combination_of(named)
+    return None if found is None else found[0]
+
+
+def combination_of(named: Named) -> tuple[str, Combination] | None:
+    """What a name combines, and what that is called; None if it is an ``Algorithm``, or makes one.
+
+    An objective of one's own runs in S2 rounds and is merged by the mean; to a merge of one's own UEs upload what FedAvg does.
+    """
+    own: Any = named.value
+    if isinstance(own, Combination):
+        return named.label, own
+    kind = own if inspect.isclass(own) else type(own)
+    make: Any = own if inspect.isclass(own) else lambda: named.value
     if hasattr(own, "batches"):  # an objective, or a class of such
-        return algorithm_name((own if inspect.isclass(own) else type(own)).__name__, "S2")
-    return named.text if isinstance(own, Combination) else None
+        return algorithm_name(kind.__name__, "S2"), Combination(make, "S2")
+    if hasattr(own, "init") and (hasattr(own, "step") or callable(own)) and not isinstance(own, Algorithm):
+        return algorithm_name(kind.__name__, "S2"), Combination(FedAvg, "S2", make)
+    return None
 
 
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
@@ -246,16 +262,13 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
     first would be rounding noise (erratum 12).
     """
-    name, own = named.text, named.value
-    make: Any
-    if isinstance(own, Algorithm):
-        return own
-    if hasattr(own, "batches"):
-        make = own if inspect.isclass(own) else lambda: named.value
-        name, own = str(settings_name(named)), Combination(make, "S2")
-    if not isinstance(own, Combination):
-        made = call(own, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
+    found = combination_of(named)
+    if isinstance(named.value, Algorithm):
+        return named.value
+    if found is None:
+        made = call(named.value, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _expect(made, Algorithm, "--algorithms", named)
+    name, own = found
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
     if mode == "S2":
