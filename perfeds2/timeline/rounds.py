@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Stale = Literal["restart", "wait", "ignore"]
+Planned = Int[np.ndarray, "*groups A"]  # whom a round closes on: A UEs, or the first complete of several groups of A
 IDLE = -1  # the version of a UE that waits for its turn
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
@@ -28,11 +29,15 @@ class Protocol:
     - ``wait``: the round stays open until every UE can still be merged in time (Section VI). At most A·(S+1) UEs work
       at once, more could never be served in time; the others wait for their turn.
     - ``ignore``: it finishes, its update is refused, and it is handed the model of the next round.
+
+    With ``rests``, only those a round is planned for are handed its model, when it opens; the others rest until they are.
+    These are the rounds of most papers that choose UEs: synchronous, with nobody stale.
     """
 
     quorum: int  # A
     max_staleness: int | None = None  # S; None is no bound
     stale: Stale = "restart"
+    rests: bool = False  # who is not planned has no job
 
     def __post_init__(self) -> None:
         if self.quorum < 1:
@@ -41,6 +46,10 @@ class Protocol:
             raise ValueError(f"max_staleness must be at least 0 (or None for no bound), got {self.max_staleness}.")
         if self.stale not in ("restart", "wait", "ignore"):
             raise ValueError(f"stale must be restart, wait or ignore, got {self.stale!r}.")
+        if self.rests and self.max_staleness is not None:
+            raise ValueError(
+                f"where the unplanned rest, the planned begin with the newest model: max_staleness must be None, got {self.max_staleness}."
+            )
 
     @property
     def waits(self) -> bool:
@@ -79,15 +88,23 @@ class HandOut:
 
 
 def open_server(ues: int, protocol: Protocol) -> Server:
-    """Round 0 opens: everybody who may work is handed w_0."""
+    """Round 0 opens: everybody who may work is handed w_0, or whoever is invited later."""
     protocol.check(ues)
     versions = np.zeros(ues, np.int64)
-    versions[_most_at_work(ues, protocol) :] = IDLE
+    versions[0 if protocol.rests else _most_at_work(ues, protocol) :] = IDLE
     return Server(0, versions, np.full(ues, -1, np.int64), 0.0)
 
 
+def invite(server: Server, planned: Planned) -> tuple[Server, Int[np.ndarray, " h"]]:
+    """Where the unplanned rest: hand the open round's model to those planned who have no job. Returns them, too."""
+    handed = planned[server.versions[planned] == IDLE]
+    versions = server.versions.copy()
+    versions[handed] = server.round
+    return Server(server.round, versions, server.merged_in, server.opened_s), handed
+
+
 def close_round(
-    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Int[np.ndarray, " A"] | None = None
+    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None = None
 ) -> Closing:
     """Given when each UE's update arrived (infinite: not yet), when does the open round close, and on whom?"""
     versions, bound = server.versions, protocol.max_staleness
@@ -96,6 +113,8 @@ def close_round(
     all_fresh = fresh.all()
     eligible_s = arrival_s if all_fresh else np.where(fresh, arrival_s, np.inf)
     if planned is not None:
+        if planned.ndim == 2:  # several groups: the first that is complete
+            planned = planned[eligible_s[planned].max(axis=1).argmin()]
         close_s = eligible_s[planned].max()
         merged = np.sort(planned)
     else:
@@ -122,6 +141,9 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Serv
         idle = np.flatnonzero(versions == IDLE)
         free = _most_at_work(versions.size, protocol) - (versions.size - idle.size)
         handed = idle[np.argsort(merged_in[idle], kind="stable")][:free]  # longest out first
+    elif protocol.rests:
+        versions[closing.merged] = versions[lost] = IDLE
+        handed = NOBODY  # who is planned next is invited then
     else:
         versions[closing.merged] = versions[lost] = new
         if protocol.stale == "restart" and protocol.max_staleness is not None:
