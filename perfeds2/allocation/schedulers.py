@@ -76,7 +76,7 @@ def fedcs(moment: Moment) -> Chosen:
     As there, uploads are thought to follow one another, each on the whole band: a UE adds its sending, and what of its computing
     the uploads before it do not cover. There a round takes as many as end by a deadline; here it takes A, the first of the same order.
     """
-    sending_s = moment.bits / rate_bps(moment.bandwidth_hz, moment.signal_hz)
+    sending_s = _sending_s(moment, moment.bandwidth_hz)
     elapsed_s, chosen = 0.0, np.empty(0, np.int64)
     for _ in range(moment.quorum):
         added_s = sending_s + np.maximum(moment.compute_s - elapsed_s, 0.0)
@@ -86,6 +86,7 @@ def fedcs(moment: Moment) -> Chosen:
     return np.sort(chosen)
 
 
+TINY = 1e-200  # of a rate or a signal: as good as none
 WATERFALL = 10**0.0023  # m, 0.023 dB: the threshold of the packet errors
 
 
@@ -101,8 +102,9 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
 
     def choose(moment: Moment) -> Chosen:
         block_hz = moment.bandwidth_hz / moment.quorum
-        late_s = moment.compute_s + moment.bits / rate_bps(block_hz, moment.signal_hz) - deadline_s
-        worth = np.where(late_s > 0, -late_s, np.exp(-WATERFALL * block_hz / moment.signal_hz))
+        late_s = moment.compute_s + _sending_s(moment, block_hz) - deadline_s
+        success = np.exp(-WATERFALL * block_hz / np.maximum(moment.signal_hz, TINY))
+        worth = np.where(late_s > 0, -1.0 - late_s.argsort().argsort(), success)  # the least late of the late first
         return np.sort(assign(np.repeat(worth[:, None], moment.quorum, axis=1)))
 
     return choose
@@ -114,6 +116,11 @@ def assign(worth: Float[np.ndarray, "n blocks"]) -> Int[np.ndarray, " blocks"]:
 
     ue, block = linear_sum_assignment(worth, maximize=True)
     return ue[np.argsort(block)].astype(np.int64)
+
+
+def _sending_s(moment: Moment, bandwidth_hz: float) -> Float[np.ndarray, " n"]:
+    """How long each UE would send on such a band; very long where it is not heard at all."""
+    return np.minimum(moment.bits / np.maximum(rate_bps(bandwidth_hz, moment.signal_hz), TINY), 1 / TINY)
 
 
 def _first(count: int, *keys: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> Chosen:

@@ -5,8 +5,8 @@ What is the user's own is called with what it names of what is known here:
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
 - a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
-- a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
-  that returns rows of UEs or such a function;
+- a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
+  samples) that returns rows of UEs or such a function;
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
 - a merge: a ``Merge``, or a function or class of any of the learning settings that gives one;
@@ -324,6 +324,8 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     if mode == "ASY":
         return Protocol(1)
     assert spec.protocol.quorum is not None
+    if spec.protocol.unplanned == "rest":
+        return Protocol(spec.protocol.quorum, rests=True)
     bound = None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
     return Protocol(spec.protocol.quorum, bound, spec.protocol.stale)
 
@@ -354,14 +356,16 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
     try:
         shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
         if named.value is None:
+            if protocol.rests:
+                raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
             return shares, None
-        if "round_" in inspect.signature(named.value).parameters:
-            return shares, named.value
+        if _is_schedule(named.value):
+            return shares, _when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
         if callable(rows):
-            return shares, rows  # type: ignore[return-value]  # the clock checks what it plans
+            return shares, _when_opened(named, protocol, rows)  # the clock checks what it plans
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -374,6 +378,21 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
         raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
     return shares, schedules.as_schedule(rows)
+
+
+def _is_schedule(function: Callable[..., Any]) -> bool:
+    """Whether it plans a round; else it makes something that does."""
+    return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
+
+
+def _when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
+    """A schedule that says when a round opens whom it plans. Nobody can know beforehand whether a UE sits out too long."""
+    if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
+        raise InputError(
+            f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
+            f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
+        )
+    return schedule
 
 
 # ---- their timelines
