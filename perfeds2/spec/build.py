@@ -28,6 +28,7 @@ from jaxtyping import Float
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
+from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold
@@ -35,6 +36,7 @@ from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
+from perfeds2.learning.tier_merges import ByTier
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
@@ -45,6 +47,7 @@ from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
 
 ROWS = 4096  # of a schedule; a longer run repeats them
+TIERS = 5  # M of FedAT and TiFL
 
 
 # ---- the task and the cell
@@ -253,7 +256,20 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
     together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
-    return Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
+    algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
+    return algorithm if own.rounds is None else _in_tiers(algorithm, spec, stage, own)
+
+
+def _in_tiers(algorithm: Algorithm, spec: Spec, stage: Stage, what: Combination) -> Algorithm:
+    """In rounds of tiers: A of a tier close one, or as many as the smallest tier has."""
+    assert spec.protocol.quorum is not None
+    learner, count = algorithm.learner, spec.protocol.tiers or TIERS
+    tiers = tiers_by_latency(stage.cell, upload_bits(spec), learner.samples, count)
+    quorum = min(spec.protocol.quorum, tiers.smallest)
+    schedule = (OneTier if what.rounds == "one tier" else AllTiers)(tiers, quorum, stage.seed)
+    if isinstance(learner.merge, ByTier):
+        learner = replace(learner, merge=ByTier.of(tiers.of))
+    return replace(algorithm, learner=learner, protocol=Protocol(quorum, rests=True), schedule=schedule)
 
 
 def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:

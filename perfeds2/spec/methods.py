@@ -1,16 +1,19 @@
 """Which methods of the literature have a name here? docs/methods.md says what each is, and where its twin and its tests are.
 
 A method is what a UE computes, how its upload is merged, and in which rounds. What all methods have (batch, β, local steps,
-quorum) is the comparison's, so that all run on equal terms; what only a method has comes from its paper.
+quorum) is the comparison's, so that all run on equal terms; what only a method has comes from its paper. A method that decides
+who is merged when has rounds of its own.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from perfeds2.learning.keeping import Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
 from perfeds2.learning.merges import CA2FL, FADAS, FedAsync, FedOpt, Mean, Merge, OfMean, Stale, WithControl
 from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Objective
+from perfeds2.learning.tier_merges import ByTier
 
 MODES = ("SYN", "S2", "ASY")
 
@@ -22,6 +25,7 @@ class Combination:
     objective: Callable[..., Objective | Keeping]
     mode: str
     merge: Callable[..., Merge | OfMean] = Mean
+    rounds: Literal["one tier", "all tiers"] | None = None  # of its own; None: those of the mode
 
 
 def algorithm_name(objective: str, mode: str) -> str:
@@ -42,6 +46,8 @@ METHODS = {
     "Ditto": Combination(Ditto, "S2"),
     "FedRep": Combination(FedRep, "S2"),
     "FedPer": Combination(FedPer, "S2"),
+    "TiFL": Combination(FedAvg, "SYN", rounds="one tier"),
+    "FedAT": Combination(FedProx, "ASY", ByTier, rounds="all tiers"),
 }
 
 ALGORITHMS = {
