@@ -32,12 +32,16 @@ class Protocol:
 
     With ``rests``, only those a round is planned for are handed its model, when it opens; the others rest until they are.
     These are the rounds of most papers that choose UEs: synchronous, with nobody stale.
+
+    With ``drafts``, the first A of those close a round who were not merged in the round before (SAFA). Who was, and has arrived
+    again, is handed the new model, too; where the others are fewer than A, all are waited for, and those fill up.
     """
 
     quorum: int  # A
     max_staleness: int | None = None  # S; None is no bound
     stale: Stale = "restart"
     rests: bool = False  # who is not planned has no job
+    drafts: bool = False  # who was merged last round comes last
 
     def __post_init__(self) -> None:
         if self.quorum < 1:
@@ -49,6 +53,11 @@ class Protocol:
         if self.rests and self.max_staleness is not None:
             raise ValueError(
                 f"where the unplanned rest, the planned begin with the newest model: max_staleness must be None, got {self.max_staleness}."
+            )
+
+        if self.drafts and (self.rests or self.stale != "restart"):
+            raise ValueError(
+                "where the first who were not merged last time close a round, nobody rests, and stale must be restart."
             )
 
     @property
@@ -76,7 +85,7 @@ class Closing:
 
     time_s: float  # infinite while the arrivals do not suffice
     merged: Int[np.ndarray, " A"]  # in order of arrival, ties by UE number
-    refused: Int[np.ndarray, " r"]  # arrived by then, but staler than the bound
+    refused: Int[np.ndarray, " r"]  # arrived by then, but staler than the bound, or not drafted
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,8 @@ def close_round(
             planned = planned[eligible_s[planned].max(axis=1).argmin()]
         close_s = eligible_s[planned].max()
         merged = np.sort(planned)
+    elif protocol.drafts:
+        return _draft(server, eligible_s, protocol)
     else:
         close_s = _smallest(protocol.quorum, eligible_s)
         if protocol.waits:
@@ -152,6 +163,20 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Serv
         handed = np.concatenate([closing.merged, lost])
     versions[handed] = new
     return Server(new, versions, merged_in, closing.time_s), HandOut(handed, lost)
+
+
+def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:
+    """Close on the first who were not merged in the round before, if there are A of them, else when all have arrived."""
+    again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
+    merged = np.lexsort((arrival_s, again))[: protocol.quorum]
+    others = again.size - np.count_nonzero(again)
+    close_s = max(arrival_s[merged if others >= protocol.quorum else slice(None)].max(), server.opened_s)
+    if close_s == np.inf:
+        return Closing(np.inf, NOBODY, NOBODY)
+    undrafted = again & (arrival_s <= close_s)
+    undrafted[merged] = False
+    merged = np.sort(merged)
+    return Closing(float(close_s), merged[arrival_s[merged].argsort(kind="stable")], np.flatnonzero(undrafted))
 
 
 def _most_at_work(ues: int, protocol: Protocol) -> int:

@@ -118,6 +118,8 @@ def simulate(
     shares = np.full(cell.ues, 1 / cell.ues) if shares is None else np.asarray(shares, float)
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
+    if protocol.drafts and schedule is not None:
+        raise ValueError("a protocol that drafts the first who were not merged last time takes no schedule.")
     if protocol.rests and schedule is None:
         raise ValueError("without a schedule nobody is planned, so nobody can rest; give simulate a schedule.")
     conditions = Conditions(cell, protocol, float(payload_bits), cell.compute_s(samples), shares, bandwidth, schedule)
@@ -385,7 +387,12 @@ def _carry_over(
 def _hopeful(conditions: Conditions) -> int | None:
     """How many of a crowd to follow; None where everybody must be: their work counts, or they are few."""
     protocol, n = conditions.protocol, conditions.cell.ues
-    if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
+    if (
+        protocol.stale != "restart"
+        or protocol.max_staleness is None
+        or conditions.schedule is not None
+        or protocol.drafts
+    ):
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)

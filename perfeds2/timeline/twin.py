@@ -39,6 +39,7 @@ class RoundRules:
     stale: str
     schedule: Callable[..., np.ndarray] | None = None  # of the round's number, or of the moment
     rests: bool = False  # only the planned are handed a model
+    drafts: bool = False  # SAFA: who was merged in the round before comes last
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ def close_rounds(
         merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
         history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
         refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
+        if rules.drafts:
+            refused = [p for p in phones if p.arrived_s < math.inf and 0 <= p.merged_in == k - 1 and p not in merged]
         for phone in merged:
             phone.rest()
             phone.merged_in = k
@@ -221,6 +224,12 @@ def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[list[i
         complete = [group for group in plan if all(any(p.number == ue for p in here) for ue in group)]
         done = [[phone for phone in here if phone.number in group] for group in complete]
         return min(done, key=lambda group: group[-1].arrived_s, default=None)
+    if rules.drafts:
+        prior = [phone for phone in here if not 0 <= phone.merged_in == k - 1]
+        if len(prior) >= rules.quorum:
+            return prior[: rules.quorum]
+        rest = [phone for phone in here if phone not in prior]
+        return [*prior, *rest][: rules.quorum] if len(here) == len(phones) else None
     if len(here) < rules.quorum:
         return None
     if rules.stale != "wait" or rules.max_staleness is None:

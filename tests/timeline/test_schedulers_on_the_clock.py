@@ -51,6 +51,9 @@ def scheduled(draw: st.DrawFn) -> Run:
     n = draw(st.integers(2, 16))
     seed = draw(st.integers(0, 10**6))
     cell = Cell.draw(n, seed)
+    if draw(st.booleans(), label="drafts"):
+        protocol = Protocol(draw(st.integers(1, n)), draw(st.sampled_from([None, 0, 1, 4])), drafts=True)
+        return Run(cell, protocol, 1e5, 100.0, draw(st.sampled_from([equal_share, uneven_share(seed)])), None)
     rests = draw(st.booleans(), label="rests")
     protocol = Protocol(
         draw(st.integers(1, n // 2)), None if rests else draw(st.sampled_from([None, 0, 3])), rests=rests
@@ -124,6 +127,32 @@ def test_two_groups_by_hand():
     np.testing.assert_allclose(line.time_s, [3, 5, 6, 9, 10, 12])
     assert line.ues.ravel().tolist() == [0, 1, 0, 0, 1, 0]
     assert line.staleness.ravel().tolist() == [0, 1, 1, 0, 2, 1]
+
+
+def test_the_draft_by_hand():
+    """UEs take 3, 4, 5 and 12 s a job, two close a round. UE 0 and 1 do at 4 s. At 5 s UE 2 is there, but UE 0, back at 7 s, was
+    merged just before: it waits in vain until UE 3 comes at 12 s, and so does UE 1. All four then begin anew."""
+    cell = hand_made_cell([1.0, 2.0, 3.0, 10.0])
+    run = {"payload_bits": 8, "samples": 1, "bandwidth": one_hz_each}
+    line = simulate(cell, Protocol(2, drafts=True), rounds=3, **run)
+    np.testing.assert_allclose(line.time_s, [4, 12, 16])
+    assert line.ues.tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert line.staleness.tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert (line.lost_ue.tolist(), line.lost_round.tolist(), line.lost_version.tolist()) == ([0, 1], [1, 1], [1, 1])
+    np.testing.assert_allclose(line.lost_arrival_s, [7, 8])
+    # Three of four: after UE 0, 1 and 2 only UE 3 was not merged. All four are waited for, then the first of the others fill up.
+    line = simulate(cell, Protocol(3, drafts=True), rounds=2, **run)
+    np.testing.assert_allclose(line.time_s, [5, 12])
+    assert line.ues.tolist() == [[0, 1, 2], [0, 1, 3]]
+    assert line.lost_ue.tolist() == [2]
+
+
+def test_a_draft_has_no_plan():
+    cell, protocol = Cell.draw(4), Protocol(2, drafts=True)
+    with pytest.raises(ValueError, match="takes no schedule"):
+        simulate(cell, protocol, payload_bits=1e5, samples=1, rounds=1, schedule=age)
+    with pytest.raises(ValueError, match="stale must be restart"):
+        Protocol(2, 5, "wait", drafts=True)
 
 
 def test_who_rests_needs_a_plan_and_no_bound():
