@@ -79,6 +79,13 @@ class Backward(typing.Protocol):
     looks_back: typing.Literal[True]
 
 
+@typing.runtime_checkable
+class Undrafted(typing.Protocol):
+    """A merge of a draft that sees those, too, who came but were not drafted."""
+
+    takes_undrafted: typing.Literal[True]
+
+
 # ---- of the mean
 
 

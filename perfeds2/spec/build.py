@@ -36,7 +36,7 @@ from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
-from perfeds2.learning.tier_merges import ByTier
+from perfeds2.learning.tier_merges import ByTier, Cached
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
@@ -252,12 +252,22 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         return _expect(made, Algorithm, "--algorithms", named)
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
+    if own.rounds == "draft":
+        return _in_drafts(Algorithm(name, learner, protocol, bandwidth, mode=mode))
     if mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
     together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
     algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
     return algorithm if own.rounds is None else _in_tiers(algorithm, spec, stage, own)
+
+
+def _in_drafts(algorithm: Algorithm) -> Algorithm:
+    """In SAFA's rounds; the bound is its lag tolerance."""
+    bound, learner = algorithm.protocol.max_staleness, algorithm.learner
+    if isinstance(learner.merge, Cached):
+        learner = replace(learner, merge=Cached(np.inf if bound is None else float(bound)))
+    return replace(algorithm, learner=learner, protocol=Protocol(algorithm.protocol.quorum, bound, drafts=True))
 
 
 def _in_tiers(algorithm: Algorithm, spec: Spec, stage: Stage, what: Combination) -> Algorithm:

@@ -13,7 +13,7 @@ from typing import Literal
 from perfeds2.learning.keeping import Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
 from perfeds2.learning.merges import CA2FL, FADAS, FedAsync, FedOpt, Mean, Merge, OfMean, Stale, WithControl
 from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Objective
-from perfeds2.learning.tier_merges import ByTier
+from perfeds2.learning.tier_merges import ByTier, Cached
 
 MODES = ("SYN", "S2", "ASY")
 
@@ -25,7 +25,7 @@ class Combination:
     objective: Callable[..., Objective | Keeping]
     mode: str
     merge: Callable[..., Merge | OfMean] = Mean
-    rounds: Literal["one tier", "all tiers"] | None = None  # of its own; None: those of the mode
+    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # of its own; None: those of the mode
 
 
 def algorithm_name(objective: str, mode: str) -> str:
@@ -46,6 +46,7 @@ METHODS = {
     "Ditto": Combination(Ditto, "S2"),
     "FedRep": Combination(FedRep, "S2"),
     "FedPer": Combination(FedPer, "S2"),
+    "SAFA": Combination(FedAvg, "S2", Cached, rounds="draft"),
     "TiFL": Combination(FedAvg, "SYN", rounds="one tier"),
     "FedAT": Combination(FedProx, "ASY", ByTier, rounds="all tiers"),
 }
