@@ -253,7 +253,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
     if own.rounds == "draft":
-        return _in_drafts(Algorithm(name, learner, protocol, bandwidth, mode=mode))
+        return _in_drafts(Algorithm(name, learner, protocol, bandwidth, mode=mode), _bound(spec))
     if mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
@@ -262,9 +262,9 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     return algorithm if own.rounds is None else _in_tiers(algorithm, spec, stage, own)
 
 
-def _in_drafts(algorithm: Algorithm) -> Algorithm:
-    """In SAFA's rounds; the bound is its lag tolerance."""
-    bound, learner = algorithm.protocol.max_staleness, algorithm.learner
+def _in_drafts(algorithm: Algorithm, bound: int | None) -> Algorithm:
+    """In SAFA's rounds; the bound on staleness is its lag tolerance."""
+    learner = algorithm.learner
     if isinstance(learner.merge, Cached):
         learner = replace(learner, merge=Cached(np.inf if bound is None else float(bound)))
     return replace(algorithm, learner=learner, protocol=Protocol(algorithm.protocol.quorum, bound, drafts=True))
@@ -352,8 +352,11 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     assert spec.protocol.quorum is not None
     if spec.protocol.unplanned == "rest":
         return Protocol(spec.protocol.quorum, rests=True)
-    bound = None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
-    return Protocol(spec.protocol.quorum, bound, spec.protocol.stale)
+    return Protocol(spec.protocol.quorum, _bound(spec), spec.protocol.stale)
+
+
+def _bound(spec: Spec) -> int | None:
+    return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
