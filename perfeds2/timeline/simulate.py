@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -37,7 +38,7 @@ A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by on
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 # round -> the UEs it must close on, or groups of them of which the first complete one closes it. A parameter named
 # ``moment`` is given all that is known when the round opens, instead of its number.
-Schedule = Callable[[int], Planned] | Callable[[Moment], Planned]
+Schedule = Callable[[Any], Planned]
 Tell = Callable[[int, float], None]  # hears how many rounds have closed, and when the last one did
 
 
@@ -266,7 +267,7 @@ def _planned(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, 
     )
     if schedule is None:
         return None
-    planned = np.asarray(schedule(_moment(conditions, clock, signal_hz) if conditions.looks else round_))  # type: ignore[arg-type]  # as it asks
+    planned = np.asarray(schedule(_moment(conditions, clock, signal_hz) if conditions.looks else round_))
     whole = planned.ndim in (1, 2) and planned.shape[-1] == quorum and planned.size
     whole = whole and np.issubdtype(planned.dtype, np.integer) and planned.min() >= 0 and planned.max() < n
     if not whole or np.count_nonzero(_mask(planned, n)) != planned.size:

@@ -2,6 +2,7 @@
 
 from itertools import combinations, permutations
 from math import ceil, exp, log2
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_proportional_fair_is_its_definition_in_whatever_order_it_is_asked():
 
 def test_proportional_fair_chooses_everybody_alike_and_best_channel_does_not():
     cell = Cell.draw(20, seed=1)
-    run = {"payload_bits": 1e5, "samples": 40, "rounds": 800}
+    run: dict[str, Any] = {"payload_bits": 1e5, "samples": 40, "rounds": 800}
     fair = simulate(cell, Protocol(5, rests=True), schedule=proportional_fair(cell), **run)
     best = simulate(cell, Protocol(5, rests=True), schedule=best_channel, **run)
     assert fair.shares.max() < 1.4 / 20
@@ -171,8 +172,11 @@ def test_fedcs_by_hand():
     """Whole-band uploads of 1, 1 and 3 s; computing 0, 5 and 0 s. First UE 0 (1 s); then UE 2 adds 3 s, UE 1 would add 1 + 4."""
     now = moment(2, [1.0, 1.0, 1.0], compute_s=[0.0, 5.0, 0.0], bits=[1.0, 1.0, 3.0], bandwidth_hz=1.0)
     assert fedcs(now).tolist() == [0, 2]
-    later = moment(2, [1.0, 1.0, 1.0], compute_s=[0.0, 5.0, 0.0], bits=[4.0, 1.0, 9.0], bandwidth_hz=1.0)
-    assert fedcs(later).tolist() == [0, 1]  # UE 0 adds 4 s, and then UE 1's computing is all but covered
+    later = moment(2, [1.0, 1.0, 1.0], compute_s=[0.0, 5.0, 0.0], bits=[4.0, 1.0, 3.0], bandwidth_hz=1.0)
+    assert fedcs(later).tolist() == [
+        1,
+        2,
+    ]  # after UE 2's 3 s, UE 0 adds 4 s, and UE 1 what is left of its computing, 2 s, and 1 s
 
 
 # ---- Chen et al.

@@ -1,6 +1,7 @@
 """TiFL, FedAT and SAFA: who is merged when, and what becomes of it, is what their papers say."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from perfeds2.timeline.simulate import simulate
 
 TASK = digits(6, 3, 0)
 CELL = Cell.draw(6, 0, cpu_hz=(2e6, 2e9))  # the slow ones compute longer than a round lasts
-RUN = {"payload_bits": 1e5, "samples": 60, "rounds": 14}
+RUN: dict[str, Any] = {"payload_bits": 1e5, "samples": 60, "rounds": 14}
 SYNCHRONOUS = simulate(CELL, Protocol(6), **RUN | {"rounds": 4})
 
 

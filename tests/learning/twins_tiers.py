@@ -4,11 +4,12 @@ Who arrived when is the clock's. What follows from it (whose turn it was, who is
 often) is counted here once more, and asserted against the timeline.
 """
 
+from typing import Any  # a World of twins.py
+
 import numpy as np
-from twins import World
 
 
-def tifl(world: World, tiers):
+def tifl(world: Any, tiers):
     """Chai et al. 2020, algorithm 1 with a static policy: one tier a round, FedAvg among those chosen of it."""
     w = world.first
     for t, jobs in world.rounds():
@@ -18,7 +19,7 @@ def tifl(world: World, tiers):
     return w
 
 
-def fedat(world: World, tiers, lam):
+def fedat(world: Any, tiers, lam):
     """Chai et al. 2021, algorithms 1 and 2: tiers at their own pace, and weights that turn the counts of updates round."""
     count = max(tiers) + 1
     history, tier_models, updates = [world.first], [world.first] * count, [0] * count
@@ -41,7 +42,7 @@ def fedat(world: World, tiers, lam):
     return history[-1]
 
 
-def safa(world: World, lag):
+def safa(world: Any, lag):
     """Wu et al. 2021: lag-tolerant distribution (eq. 3), the three steps of aggregation (eqs. 6 to 8), all clients' data alike."""
     clients, line = range(world.ues), world.line
     history, cache, version = [world.first], dict.fromkeys(clients, world.first), dict.fromkeys(clients, 0)

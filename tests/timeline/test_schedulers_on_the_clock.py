@@ -1,5 +1,7 @@
 """Schedulers that look at the moment, and rounds in which the unplanned rest: on the clock and on its twin."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hand_made import hand_made_cell, one_hz_each
@@ -24,7 +26,7 @@ from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, play, simulate, start_clock
 from perfeds2.timeline.timeline import MERGED
 
-MAKE = {
+MAKE: dict[Any, Any] = {
     "round_robin": lambda cell, quorum, _: round_robin(cell, quorum),
     "random": random,
     "best_channel": lambda *_: best_channel,
@@ -109,7 +111,7 @@ def test_the_unplanned_rest_by_hand():
         samples=1,
         rounds=3,
         bandwidth=one_hz_each,
-        schedule=lambda k: np.array([[0, 2, 0, 1][k]]),
+        schedule=lambda round_: np.array([[0, 2, 0, 1][round_]]),
     )
     np.testing.assert_allclose(line.time_s, [3, 8, 11])
     assert line.staleness.ravel().tolist() == [0, 0, 0]
@@ -133,7 +135,7 @@ def test_the_draft_by_hand():
     """UEs take 3, 4, 5 and 12 s a job, two close a round. UE 0 and 1 do at 4 s. At 5 s UE 2 is there, but UE 0, back at 7 s, was
     merged just before: it waits in vain until UE 3 comes at 12 s, and so does UE 1. All four then begin anew."""
     cell = hand_made_cell([1.0, 2.0, 3.0, 10.0])
-    run = {"payload_bits": 8, "samples": 1, "bandwidth": one_hz_each}
+    run: dict[str, Any] = {"payload_bits": 8, "samples": 1, "bandwidth": one_hz_each}
     line = simulate(cell, Protocol(2, drafts=True), rounds=3, **run)
     np.testing.assert_allclose(line.time_s, [4, 12, 16])
     assert line.ues.tolist() == [[0, 1], [2, 3], [0, 1]]
