@@ -13,6 +13,7 @@ from perfeds2.allocation.tiers import AllTiers, OneTier, Tiers, tiers_by_latency
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.keeping import Ditto
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import parameters
@@ -150,6 +151,12 @@ def test_with_everybody_in_every_round_they_are_fedavg():
     turn = simulate(CELL, Protocol(6, rests=True), schedule=OneTier(one, 6, 0), **FEW)
     assert_close(turn.time_s, SYNCHRONOUS.time_s)
     assert_close(flat(replay(TASK, turn, plain)), expected, 1e-6)
+
+
+def test_who_keeps_something_cannot_do_a_job_again():
+    line = simulate(CELL, Protocol(2, 1, drafts=True), **FEW)
+    with pytest.raises(ValueError, match="take an objective without a memory"):
+        replay(TASK, line, Learner(Ditto(), batch=8, merge=Cached(1.0)))
 
 
 # ---- by name
