@@ -77,7 +77,7 @@ RENAMED = {  # what a federation calls by another name than a simulation, or has
 }  # fmt: skip
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation runs several
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
-    *(("protocol", key) for key in ("schedule", "shares", "bandwidth")),
+    *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
     ("task", "held_out"),
 }

@@ -84,6 +84,8 @@ class Setup:
                 "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
                 "the table of perfeds2 run --alpha auto has one)."
             )
+        if spec.algorithms[0].value.rounds is not None:
+            raise InputError(f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare.")  # fmt: skip
         told = cls(spec, validated(OwnSections, own).deployment)
         refuse_what_needs_more(told.algorithm)
         return told

@@ -81,6 +81,13 @@ class Backward(typing.Protocol):
     looks_back: typing.Literal[True]
 
 
+@typing.runtime_checkable
+class Undrafted(typing.Protocol):
+    """A merge of a draft that sees those, too, who came but were not drafted."""
+
+    takes_undrafted: typing.Literal[True]
+
+
 def weighted(weights: Any, rows: Params) -> Params:
     """Σ weight·row of every array. In full precision: a GPU would else round the factors of a product to ten bits."""
     return jax.tree.map(lambda each: jnp.tensordot(weights, each, 1, precision="highest"), rows)

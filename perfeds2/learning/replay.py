@@ -18,10 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.keeping import Keeping
-from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, mean_of
+from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.task import Task
+from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
@@ -83,7 +84,9 @@ class Script:
     slots: int
 
     @classmethod
-    def of(cls, timeline: Timeline) -> "Script":
+    def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
+        if isinstance(merge, Undrafted):
+            timeline = with_undrafted(timeline)
         slots, read, write = shelve(timeline)
         length = max(16384, _power_of_two(timeline.ues.size))
         merges = [
@@ -117,6 +120,11 @@ class Program:
         one_by_one: bool = True,
         mesh: Mesh | None = None,
     ) -> "Program":
+        if isinstance(learner.objective, Keeping) and isinstance(learner.merge, Undrafted):
+            raise ValueError(
+                "a merge that takes the undrafted has some jobs done again, so UEs can keep nothing between jobs; "
+                "take an objective without a memory."
+            )
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum
@@ -244,7 +252,7 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     gradient takes longer than the devices need to add up the weights, some 0.1 ms a round: a large model, many
     participants. For small models, train several seeds together instead (``train_together``).
     """
-    script = Script.of(timeline)
+    script = Script.of(timeline, learner.merge)
     prepared, state = Prepared.of(task, script, learner, seed), start(task, script, learner, seed)
     return on_one(advance(prepared, state, 0, timeline.rounds).params)
 

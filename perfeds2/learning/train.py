@@ -61,7 +61,7 @@ def train(
 
     With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
     """
-    script = Script.of(timeline)
+    script = Script.of(timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed)
     training = Training([], start(task, script, learner, seed)) if resume is None else resume
     values, state = list(training.values), training.state

@@ -91,7 +91,8 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
 def bytes_of(trial: Trial) -> int:
     """About what a trial takes on the device: shelf, merge and memory, its participants' weights and gradients, its data."""
     task, learner = trial.task, trial.learner
-    models = Script.of(trial.timeline).slots + 4 * trial.timeline.quorum
+    script = Script.of(trial.timeline, learner.merge)
+    models = script.slots + 4 * int(script.quorum)
     more = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept_at_first(task, learner)))
     data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
     return 4 * parameters(task.model) * models + more + data
@@ -114,11 +115,11 @@ def train_together(
         )
     first, points = trials[0], [trial.points for trial in trials]
     resume = [None] * len(trials) if resume is None else resume
-    scripts = [Script.of(trial.timeline) for trial in trials]
+    scripts = [Script.of(trial.timeline, trial.learner.merge) for trial in trials]
     slots = max(script.slots for script in scripts)
     pool = Pool.of([trial.task.data for trial in trials])
     common = _Common(
-        Program.of(first.task.model, first.learner, first.timeline.quorum, one_by_one=False),
+        Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         pool.layout,
         _mesh(len(trials)),
     )

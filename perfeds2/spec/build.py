@@ -5,8 +5,8 @@ What is the user's own is called with what it names of what is known here:
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
 - a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
-- a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
-  that returns rows of UEs or such a function;
+- a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
+  samples) that returns rows of UEs or such a function;
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
 - a merge: a ``Merge``, or a function or class of any of the learning settings that gives one;
@@ -28,6 +28,7 @@ from jaxtyping import Float
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
+from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold, Withholding
@@ -36,6 +37,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
+from perfeds2.learning.tier_merges import ByTier, Cached
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
@@ -46,6 +48,7 @@ from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
 
 ROWS = 4096  # of a schedule; a longer run repeats them
+TIERS = 5  # M of FedAT and TiFL
 
 
 # ---- the task and the cell
@@ -271,11 +274,34 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     name, own = found
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
+    if own.rounds == "draft":
+        return _in_drafts(Algorithm(name, learner, protocol, bandwidth, mode=mode), _bound(spec))
     if mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
     together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
-    return Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
+    algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
+    return algorithm if own.rounds is None else _in_tiers(algorithm, spec, stage, own)
+
+
+def _in_drafts(algorithm: Algorithm, bound: int | None) -> Algorithm:
+    """In SAFA's rounds; the bound on staleness is its lag tolerance."""
+    learner = algorithm.learner
+    if isinstance(learner.merge, Cached):
+        learner = replace(learner, merge=Cached(np.inf if bound is None else float(bound)))
+    return replace(algorithm, learner=learner, protocol=Protocol(algorithm.protocol.quorum, bound, drafts=True))
+
+
+def _in_tiers(algorithm: Algorithm, spec: Spec, stage: Stage, what: Combination) -> Algorithm:
+    """In rounds of tiers: A of a tier close one, or as many as the smallest tier has."""
+    assert spec.protocol.quorum is not None
+    learner, count = algorithm.learner, spec.protocol.tiers or TIERS
+    tiers = tiers_by_latency(stage.cell, upload_bits(spec), learner.samples, count)
+    quorum = min(spec.protocol.quorum, tiers.smallest)
+    schedule = (OneTier if what.rounds == "one tier" else AllTiers)(tiers, quorum, stage.seed)
+    if isinstance(learner.merge, ByTier):
+        learner = replace(learner, merge=ByTier.of(tiers.of))
+    return replace(algorithm, learner=learner, protocol=Protocol(quorum, rests=True), schedule=schedule)
 
 
 def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
@@ -358,8 +384,13 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     if mode == "ASY":
         return Protocol(1)
     assert spec.protocol.quorum is not None
-    bound = None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
-    return Protocol(spec.protocol.quorum, bound, spec.protocol.stale)
+    if spec.protocol.unplanned == "rest":
+        return Protocol(spec.protocol.quorum, rests=True)
+    return Protocol(spec.protocol.quorum, _bound(spec), spec.protocol.stale)
+
+
+def _bound(spec: Spec) -> int | None:
+    return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
@@ -388,14 +419,16 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
     try:
         shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
         if named.value is None:
+            if protocol.rests:
+                raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
             return shares, None
-        if "round_" in inspect.signature(named.value).parameters:
-            return shares, named.value
+        if _is_schedule(named.value):
+            return shares, _when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
         if callable(rows):
-            return shares, rows  # type: ignore[return-value]  # the clock checks what it plans
+            return shares, _when_opened(named, protocol, rows)  # the clock checks what it plans
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -408,6 +441,21 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
         raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
     return shares, schedules.as_schedule(rows)
+
+
+def _is_schedule(function: Callable[..., Any]) -> bool:
+    """Whether it plans a round; else it makes something that does."""
+    return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
+
+
+def _when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
+    """A schedule that says when a round opens whom it plans. Nobody can know beforehand whether a UE sits out too long."""
+    if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
+        raise InputError(
+            f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
+            f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
+        )
+    return schedule
 
 
 # ---- their timelines

@@ -106,6 +106,8 @@ class ProtocolSpec(Section, title="Rounds"):
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
     stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
     schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or those who are planned: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
+    unplanned: Literal["work", "rest"] | None = setting(None, "WHAT", "Who is not planned for a round: works on, or rests until it is and then begins with the newest model.", shown="work")  # fmt: skip
+    tiers: Count | None = setting(None, "M", "How many tiers FedAT and TiFL sort the UEs into.", shown="5")
     shares: Annotated[tuple[NotNegative, ...] | SharesName, BeforeValidator(read_shares), PlainSerializer(write_shares)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
     bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 

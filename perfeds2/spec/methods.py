@@ -1,12 +1,14 @@
 """Which methods of the literature have a name here? docs/methods.md says what each is, and where its twin and its tests are.
 
 A method is what a UE computes, how its upload is merged, and in which rounds. What all methods have (batch, β, local steps,
-quorum) is the comparison's, so that all run on equal terms; what only a method has comes from its paper.
+quorum) is the comparison's, so that all run on equal terms; what only a method has comes from its paper. A method that decides
+who is merged when has rounds of its own.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from perfeds2.learning.keeping import APFL, Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
 from perfeds2.learning.merges import (
@@ -23,6 +25,7 @@ from perfeds2.learning.merges import (
     WithControl,
 )
 from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Moreau, Objective, PerFed
+from perfeds2.learning.tier_merges import ByTier, Cached
 
 MODES = ("SYN", "S2", "ASY")
 
@@ -34,6 +37,7 @@ class Combination:
     objective: Callable[..., Objective | Keeping]
     mode: str
     merge: Callable[..., Merge | OfMean] = Mean
+    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # of its own; None: those of the mode
 
 
 def algorithm_name(objective: str, mode: str) -> str:
@@ -59,6 +63,9 @@ METHODS = {
     "PersA-FL-ME": Combination(Moreau, "ASY", partial(Stale, "constant")),
     "FedRep": Combination(FedRep, "S2"),
     "FedPer": Combination(FedPer, "S2"),
+    "SAFA": Combination(FedAvg, "S2", Cached, rounds="draft"),
+    "TiFL": Combination(FedAvg, "SYN", rounds="one tier"),
+    "FedAT": Combination(FedProx, "ASY", ByTier, rounds="all tiers"),
 }
 
 ALGORITHMS = {

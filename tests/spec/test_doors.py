@@ -37,6 +37,8 @@ TYPED: dict[str, tuple[str, object]] = {
     "max_staleness": ("unbounded", "unbounded"),
     "stale": ("wait", "wait"),
     "schedule": ("deficit", "deficit"),
+    "unplanned": ("rest", "rest"),
+    "tiers": ("4", 4),
     "shares": (",".join(["0.05"] * 20), [0.05] * 20),
     "bandwidth": ("between:0.5", "between:0.5"),
     "alpha": ("0.01", 0.01),

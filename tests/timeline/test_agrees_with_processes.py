@@ -17,7 +17,9 @@ def assert_agrees(run: Run, rounds: int) -> None:
     protocol = run.protocol
     history = play_with_processes(
         Radio(run.cell.signal_hz, run.cell.bandwidth_hz, run.bandwidth),
-        RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
+        RoundRules(
+            protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule, protocol.rests, protocol.drafts
+        ),
         run.cell.compute_s(run.samples),
         run.payload_bits,
         rounds,
