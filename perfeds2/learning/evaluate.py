@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from perfeds2.learning.data import Data
 from perfeds2.learning.keeping import Personal
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models.model import Model, Params, accuracy, cross_entropy
+from perfeds2.learning.models.model import Model, Params, mean_loss, measure
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
@@ -91,10 +91,10 @@ def look_at_ue(
 ) -> Float[Array, " 4"]:
     """The metrics of one UE, in the order of ``METRICS``."""
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
-    loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
+    loss, gradient = jax.value_and_grad(lambda w: mean_loss(model, w, *train))(params)
     personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient) if own is None else own
-    losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
-    right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
+    losses = jnp.stack([loss, mean_loss(model, personal, *train)])
+    right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
 
 

@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Data
 from perfeds2.learning.evaluate import MOST_UES
-from perfeds2.learning.models.model import Model, Params, cross_entropy
+from perfeds2.learning.models.model import Model, Params, mean_loss
 from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.planning.data import Candidate, Law, PilotRun, Target
@@ -188,8 +188,8 @@ def _squared_gradient(
 ) -> Float[Array, ""]:
     def adapted(params: Params, ue: Array) -> Float[Array, ""]:
         part = data.train_part(ue, length)
-        gradient = jax.grad(lambda w: cross_entropy(model, w, *part))(params)
-        return cross_entropy(model, jax.tree.map(lambda w, g: w - alpha * g, params, gradient), *part)
+        gradient = jax.grad(lambda w: mean_loss(model, w, *part))(params)
+        return mean_loss(model, jax.tree.map(lambda w, g: w - alpha * g, params, gradient), *part)
 
     ues = min(data.ues, MOST_UES)
 
