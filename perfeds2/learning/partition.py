@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 
 SIZE_SPREAD = 0.6  # standard deviation of the logarithm of UEs' data sizes: the paper says only that they differ
 TEST_SHARE = 0.25  # of a UE's samples, where the data have no test set of their own
-MOST_DRAWS = 100  # until everybody has something
+FEW = 10  # samples that everybody should have at least,
+MOST_DRAWS = 100  # as far as so many draws can do it
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class Natural:
         if short is not None:
             name = samples.names[chosen[short]] if samples.names else str(chosen[short])
             train, test = (0 if who is None else int((who == short).sum()) for who in (mine, theirs))
-            found = f"{train} sample{'s' * (train != 1)}" if theirs is None else f"{train} training and {test} test samples"
+            found = (
+                f"{train} sample{'s' * (train != 1)}" if theirs is None else f"{train} training and {test} test samples"
+            )
             needed = "at least 2" if theirs is None else "at least 1 of each"
             raise ValueError(f"UE {name} has {found}, and needs {needed}; leave it out of the data.")
         return hand_out(samples.labels, mine, theirs, ues, random)
@@ -246,22 +249,30 @@ def divide(
 ) -> Partition:
     """Give out each label's samples by the shares that are drawn for it; all samples at once where one row is drawn.
 
-    Drawn again where somebody would have too little. A test set of the data's own is given out by the same shares.
+    Drawn again until everybody has ten samples, or a fifth of an equal share where that is less; the best of many draws
+    does, if it gives everybody something. A test set of the data's own is given out by the same shares.
     """
     random = np.random.default_rng([seed, 3])
-    own_test = samples.test_labels is not None
+    sets = [samples.labels] if samples.test_labels is None else [samples.labels, samples.test_labels]
+    enough = min(FEW, samples.labels.size // (5 * ues))
+    best: tuple[int, list[Int[np.ndarray, "g n"]]] = (-1, [])
     for _ in range(MOST_DRAWS):
         shares = draw(random, int(samples.labels.max()) + 1)
-        sets = [samples.labels] if samples.test_labels is None else [samples.labels, samples.test_labels]
         groups = [labels if len(shares) > 1 else np.zeros_like(labels) for labels in sets]
         sizes = [amounts(shares, np.bincount(group, minlength=len(shares)), random) for group in groups]
-        if all(size.sum(axis=0).min() >= (1 if own_test else 2) for size in sizes):
-            owners = [owned(group, size, random) for group, size in zip(groups, sizes, strict=True)]
-            return hand_out(samples.labels, owners[0], owners[1] if own_test else None, ues, random)
-    raise ValueError(
-        f"--split {what} leaves a UE without {'a training and a test sample' if own_test else '2 samples'} (in "
-        f"{MOST_DRAWS} draws): {samples.labels.size} samples for {ues} UEs; use fewer UEs, or a more even split."
-    )
+        least = [int(size.sum(axis=0).min()) for size in sizes]
+        if least[0] >= 3 - len(sets) and least[-1] >= 1 and least[0] > best[0]:
+            best = least[0], sizes
+        if best[0] >= enough:
+            break
+    if best[0] < 0:
+        needed = "2 samples" if len(sets) == 1 else "a training and a test sample"
+        raise ValueError(
+            f"--split {what} leaves a UE without {needed} (in {MOST_DRAWS} draws): {samples.labels.size} samples for {ues} "
+            f"UEs; use fewer UEs, or a more even split."
+        )
+    owners = [owned(group, size, random) for group, size in zip(groups, best[1], strict=True)]
+    return hand_out(samples.labels, owners[0], owners[1] if len(sets) > 1 else None, ues, random)
 
 
 def amounts(
