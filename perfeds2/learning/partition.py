@@ -257,7 +257,7 @@ def divide(
     enough = min(FEW, samples.labels.size // (5 * ues))
     best: tuple[int, list[Int[np.ndarray, "g n"]]] = (-1, [])
     for _ in range(MOST_DRAWS):
-        shares = draw(random, int(samples.labels.max()) + 1)
+        shares = draw(random, 1 + max(int(labels.max()) for labels in sets))
         groups = [labels if len(shares) > 1 else np.zeros_like(labels) for labels in sets]
         sizes = [amounts(shares, np.bincount(group, minlength=len(shares)), random) for group in groups]
         least = [int(size.sum(axis=0).min()) for size in sizes]

@@ -22,14 +22,13 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.learning.task import Recipe
 from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew_for, do_all
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.search import KEPT, Search, Settings, as_read, copied, make_search, read_search
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.worker import Result
-from perfeds2.spec.build import check_model
+from perfeds2.spec.build import check_model, recipe_of
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import EACH, nested, put, read_toml, resolve
 
@@ -107,7 +106,7 @@ def run_search(
     """Try what the folder does not have yet, rung by rung, and write what was found."""
     if isinstance(on, str):
         check_crew(on, workers)
-    if isinstance(search.spec.task.name.value, Recipe):  # an own one would be made here; the GPU is for the workers
+    if recipe_of(search.spec) is not None:  # an own one would be made here; the GPU is for the workers
         check_model(search.spec)
         last = search.rungs - 1
         refuse_days([search.spec_of(name, search.candidates(name)[0], last) for name in search.axes], yes=yes)

@@ -2,7 +2,9 @@
 
 What is the user's own is called with what it names of what is known here:
 
-- a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
+- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
+- a split: a function of any of (labels, owners, ues, seed) that says whose each sample is, or who gets which share;
+- a loss: a function of outputs and targets; a metric: one of outputs, targets and a mask;
 - a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
@@ -17,6 +19,7 @@ What is the user's own is called with what it names of what is known here:
 import inspect
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -30,11 +33,14 @@ from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_s
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
+from perfeds2.learning.datasets.own_file import OwnFile
 from perfeds2.learning.keeping import Scaffold
+from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
-from perfeds2.learning.models.model import Model
+from perfeds2.learning.models.model import Judged, Model, bare
+from perfeds2.learning.partition import Given, Samples, Split
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
+from perfeds2.learning.task import Recipe, Target, Task, cycles_per_sample, judged, logits, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
@@ -53,24 +59,65 @@ ROWS = 4096  # of a schedule; a longer run repeats them
 def make_task(spec: Spec, seed: int) -> Task:
     """Data in the hands of the UEs, and a model for them."""
     named, ues = spec.task.name, spec.cell.ues
-    try:
-        make = _own_task if not isinstance(named.value, Recipe) else _task
-        task = make(named, ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
+    recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
+    with _blaming_task(named):
+        if recipe is None:
+            task = _own_task(named, *where, spec.task.split)
+        else:
+            task = recipe(*where, split=split_of(spec.task.split))
     if spec.task.held_out:
         task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    return task if spec.task.model is None else replace(task, model=_chosen(spec, task))
+    return replace(task, model=_network(spec, recipe or task))
 
 
-def _task(named: Named, ues: int, labels_per_ue: int, seed: int, data_dir: str | None) -> Task:
+@contextmanager
+def _blaming_task(named: Named) -> Iterator[None]:
+    """What is wrong with data is said in a sentence that names them."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
+
+
+def recipe_of(spec: Spec) -> Recipe | None:
+    """How a built-in task, or one in a file, is made; None for a task that is the user's own in Python."""
+    task, value = spec.task, spec.task.name.value
+    if isinstance(value, OwnFile):
+        loss = task.loss.text if task.loss is not None and not task.loss.source else None
+        with _blaming_task(task.name):
+            return value.recipe(task.target or (), task.ue_column, loss)
+    for flag, given in (("--target", task.target), ("--ue-column", task.ue_column)):
+        if given is not None:
+            raise InputError(f"{flag} is for a CSV file, and --task is {task.name}; leave it out.")
+    return value if isinstance(value, Recipe) else None
+
+
+def split_of(named: Named | None) -> Split | None:
+    """Who gets which samples; None: by labels per UE."""
+    if named is None or not named.source:
+        return None if named is None else named.value
+
+    def ask(samples: Samples, ues: int, seed: int) -> Any:
+        known = {"labels": samples.labels, "owners": samples.owners, "ues": ues, "seed": seed}
+        return call(named.value, f"--split {named}", known)
+
+    return Given(named.text, ask)
+
+
+def _task(
+    named: Named, ues: int, labels_per_ue: int | None, seed: int, data_dir: str | None, split: Named | None
+) -> Task:
+    asks = callable(named.value) and "split" in inspect.signature(named.value).parameters
+    if split is not None and not asks:
+        raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
     if not callable(named.value):
         return _expect(named.value, Task, "--task", named)
-    known = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known["split"] = split_of(split)
     return _expect(call(named.value, f"--task {named}", known), Task, "--task", named)
 
 
@@ -88,16 +135,76 @@ _own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, t
 
 def model_of(spec: Spec) -> Model:
     """What is trained. For a built-in task it is known before its data are read."""
-    recipe = spec.task.name.value
-    if not isinstance(recipe, Recipe):
-        return make_task(spec, spec.run.seeds[0]).model
-    return recipe.model if spec.task.model is None else _chosen(spec, recipe)
+    recipe = recipe_of(spec)
+    return make_task(spec, spec.run.seeds[0]).model if recipe is None else _network(spec, recipe)
 
 
 def check_model(spec: Spec) -> None:
-    """Refuse a chosen model that does not fit its task."""
-    if spec.task.model is not None:
+    """Refuse a chosen model, loss or metric that does not fit its task."""
+    if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
         model_of(spec)
+
+
+def metric_of(spec: Spec) -> str:
+    """What stands for the accuracy, by its name."""
+    if spec.task.metric is not None:
+        return spec.task.metric.label
+    model = None if recipe_of(spec) is not None else model_of(spec)
+    if not isinstance(model, Judged):
+        return "accuracy"
+    metric: Any = model.metric
+    ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
+    return next(ours, None) or getattr(metric, "__name__", type(metric).__name__)
+
+
+def _network(spec: Spec, task: Recipe | Task) -> Model:
+    """The task's own model or the one that was chosen, with the loss and the metric that were."""
+    model = task.model if spec.task.model is None else _chosen(spec, task)
+    loss, metric = spec.task.loss, spec.task.metric
+    before = task.model if isinstance(task.model, Judged) else None
+    if loss is None and metric is None:
+        return model if before is None or model is before else replace(before, model=bare(model))
+    if isinstance(task, Recipe):
+        target = task.learned
+    else:
+        target = Target(0, before.shift, before.unit) if before and before.unit else Target(*logits(model, task.sample))
+    own = [None if one is None else one.value if one.source else one.text for one in (loss, metric)]
+    own = [
+        one or usual for one, usual in zip(own, (before.loss, before.metric) if before else (None, None), strict=True)
+    ]
+    with _blaming_task(spec.task.name):
+        model = judged(model, target, *own)
+    if isinstance(model, Judged):
+        _check_judged(spec, model, target, task.sample)
+    return model
+
+
+def _check_judged(spec: Spec, model: Judged, target: Target, sample: jax.ShapeDtypeStruct) -> None:
+    """Refuse a loss that does not give one number a sample, and a metric that does not give one number."""
+    x = jax.ShapeDtypeStruct((3, *sample.shape), sample.dtype)
+    y = jax.ShapeDtypeStruct(
+        (3,) if target.labels else (3, len(target.unit)), np.int32 if target.labels else np.float32
+    )
+    mask = jax.ShapeDtypeStruct((3,), bool)
+
+    def say(x: Any) -> Any:
+        return model(model.init(jax.random.key(0)), x)
+
+    for flag, named, function, given, expected in (
+        ("--loss", spec.task.loss, model.loss, (y,), (3,)),
+        ("--metric", spec.task.metric, model.metric, (y, mask), ()),
+    ):
+        with blaming(f"{flag} {named}", function):
+            try:
+                shape = jax.eval_shape(lambda x, *rest, judge=function: judge(say(x), *rest), x, *given).shape
+            except (TypeError, AttributeError, ValueError) as error:
+                told = " ".join(str(error).split())[:160].removesuffix(".")
+                raise InputError(
+                    f"{flag} {named or function} cannot be asked about outputs and targets: {told}."
+                ) from None
+        if shape != expected:
+            what = "one number a sample" if expected else "one number"
+            raise InputError(f"{flag} {named} gives shape {shape} for 3 samples; expected {what}, shape {expected}.")
 
 
 def _chosen(spec: Spec, task: Recipe | Task) -> Model:
@@ -306,7 +413,8 @@ def alpha_of(spec: Spec, algorithm: str) -> Alpha:
 @cache
 def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
     spec = Spec(task=task, cell=CellSpec(ues=ues))
-    usual = getattr(task.name.value, "defaults", {}).get("learning", {}).get("alpha", spec.learning.alpha)
+    recipe = recipe_of(spec)
+    usual = ({} if recipe is None else recipe.defaults).get("learning", {}).get("alpha", spec.learning.alpha)
     largest = smoothness_of(make_task(spec, 0))
     fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
     seen = f"1/L (L = {largest:.3g} where the pilot looked)"

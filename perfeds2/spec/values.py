@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
@@ -18,26 +19,44 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.allocation.schedule import SCHEDULES
     from perfeds2.allocation.shares import SHARES
     from perfeds2.learning.datasets import TASKS
+    from perfeds2.learning.losses import LOSSES, MEASURES
     from perfeds2.learning.merges import MERGES
     from perfeds2.learning.models import MODELS
+    from perfeds2.learning.partition import SPLITS
     from perfeds2.network.cell import CELLS
     from perfeds2.spec.methods import ALGORITHMS
 
     tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
+    tables |= {"split": SPLITS, "loss": LOSSES, "metric": MEASURES}
     return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES}
+
+
+def _open_data(place: str) -> Named | None:
+    """Samples in FILE.csv, FILE.npz or a folder; None if a text is the place of no such."""
+    if "\0" in place or not (place.endswith((".csv", ".npz")) or (place and Path(place).is_dir())):
+        return None
+    from perfeds2.learning.datasets.own_file import OwnFile
+
+    file = OwnFile.open(place)
+    return Named(place, file, place, file.digest)
 
 
 def _kind(what: str, is_called: bool = True) -> Kind:
     return Kind(what, lambda: _tables()[what], is_called)
 
 
-TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
+TASK = Kind("task", lambda: _tables()["task"], is_called=False, opens=_open_data)
+CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("cell", "algorithm"))
+SPLIT, LOSS, METRIC = (_kind(what) for what in ("split", "loss", "metric"))
 MODEL, MERGE = _kind("model"), _kind("merge", is_called=False)
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
 TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
 ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
 MergeName = Annotated[Named, PlainValidator(MERGE.find), AS_TEXT]
+SplitName = Annotated[Named, PlainValidator(SPLIT.find), AS_TEXT]
+LossName = Annotated[Named, PlainValidator(LOSS.find), AS_TEXT]
+MetricName = Annotated[Named, PlainValidator(METRIC.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
 ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
 SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]

@@ -20,7 +20,6 @@ from perfeds2.learning.partition import SIZE_SPREAD, Dirichlet, Natural, Partiti
 from perfeds2.learning.task import Recipe, Target, tenths
 
 USUAL_ALPHA = 0.5  # of a Dirichlet split, where nobody says how labels are given out
-USUAL_TARGETS = {"r2": 0.5}  # what is to be reached, where that is not an accuracy; else half of a standard deviation
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,9 @@ class OwnFile:
         task: dict[str, Any] = {"loss": self.usual_loss(table), "metric": metric}
         if given.get("split") is None and given.get("labels_per_ue") is None:
             task["split"] = _written(self.usual_split(table))
-        run = {}
-        if not table.labels and isinstance(metric, str) and metric != "accuracy":
-            deviation = float(np.sqrt(np.mean(np.square(table.unit))))
-            run["target_accuracy"] = USUAL_TARGETS.get(metric, float(f"{-0.5 * deviation:.3g}"))
+        deviation = float(np.sqrt(np.mean(np.square(table.unit)))) if table.unit else 1.0
+        reached = {"r2": 0.5} | dict.fromkeys(("rmse", "mae"), float(f"{-0.5 * deviation:.3g}"))
+        run = {"target_accuracy": reached[metric]} if isinstance(metric, str) and metric in reached else {}
         natural = table.names and (given.get("split") or task.get("split")) == "natural"
         return {"task": task, "run": run} | ({"cell": {"ues": len(table.names)}} if natural else {})
 
