@@ -1,6 +1,5 @@
 """What is to be learned: which data, which model?"""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
-from perfeds2.learning.losses import LOSSES, MEASURES, OF_NUMBERS, Loss, Metric, accuracy, cross_entropy
+from perfeds2.learning.losses import LOSSES, MEASURES, OF_NUMBERS, R2, Loss, Metric, accuracy, cross_entropy
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
@@ -146,9 +145,8 @@ def judged(model: Model, target: Target, loss: str | Loss | None, metric: str | 
     loss = loss or ("cross-entropy" if target.labels else "mse")
     metric = metric or ("accuracy" if target.labels else "r2")
     loss_function = LOSSES[loss] if isinstance(loss, str) else loss
-    measure = MEASURES[metric] if isinstance(metric, str) else metric
-    if inspect.isclass(measure):
-        measure = measure(target.unit)
+    measure: Any = MEASURES[metric] if isinstance(metric, str) else metric
+    measure = R2(target.unit) if measure is R2 else measure
     if loss_function is cross_entropy and measure is accuracy:
         return bare(model)
     return Judged(bare(model), loss_function, measure, target.shift, target.unit)

@@ -32,7 +32,7 @@ from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS, Result
-from perfeds2.spec.build import check_model, recipe_of
+from perfeds2.spec.build import check_model, metric_of, recipe_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import as_it_was, nested, read_toml
@@ -249,6 +249,7 @@ def summarise_point(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[s
     row: dict[str, Any] = {
         "seeds": len(of_seeds),
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
+        **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": spec.run.target_accuracy,
         "censored": times.count(None),  # seeds that never met the target
         "time_to_target_s_median": censored_median(times),

@@ -19,7 +19,6 @@ What is the user's own is called with what it names of what is known here:
 import inspect
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -33,19 +32,18 @@ from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_s
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
-from perfeds2.learning.datasets.own_file import OwnFile
 from perfeds2.learning.keeping import Scaffold
 from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
-from perfeds2.learning.models.model import Judged, Model, bare
-from perfeds2.learning.partition import Given, Samples, Split
+from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Recipe, Target, Task, cycles_per_sample, judged, logits, payload_bits
+from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.tasks import blaming_task, judged_as_told, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -60,7 +58,7 @@ def make_task(spec: Spec, seed: int) -> Task:
     """Data in the hands of the UEs, and a model for them."""
     named, ues = spec.task.name, spec.cell.ues
     recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    with _blaming_task(named):
+    with blaming_task(named):
         if recipe is None:
             task = _own_task(named, *where, spec.task.split)
         else:
@@ -69,43 +67,8 @@ def make_task(spec: Spec, seed: int) -> Task:
         task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    return replace(task, model=_network(spec, recipe or task))
-
-
-@contextmanager
-def _blaming_task(named: Named) -> Iterator[None]:
-    """What is wrong with data is said in a sentence that names them."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
-
-
-def recipe_of(spec: Spec) -> Recipe | None:
-    """How a built-in task, or one in a file, is made; None for a task that is the user's own in Python."""
-    task, value = spec.task, spec.task.name.value
-    if isinstance(value, OwnFile):
-        loss = task.loss.text if task.loss is not None and not task.loss.source else None
-        with _blaming_task(task.name):
-            return value.recipe(task.target or (), task.ue_column, loss)
-    for flag, given in (("--target", task.target), ("--ue-column", task.ue_column)):
-        if given is not None:
-            raise InputError(f"{flag} is for a CSV file, and --task is {task.name}; leave it out.")
-    return value if isinstance(value, Recipe) else None
-
-
-def split_of(named: Named | None) -> Split | None:
-    """Who gets which samples; None: by labels per UE."""
-    if named is None or not named.source:
-        return None if named is None else named.value
-
-    def ask(samples: Samples, ues: int, seed: int) -> Any:
-        known = {"labels": samples.labels, "owners": samples.owners, "ues": ues, "seed": seed}
-        return call(named.value, f"--split {named}", known)
-
-    return Given(named.text, ask)
+    model = _network(spec, recipe or task)
+    return task if model is task.model else replace(task, model=model)
 
 
 def _task(
@@ -148,63 +111,22 @@ def check_model(spec: Spec) -> None:
 def metric_of(spec: Spec) -> str:
     """What stands for the accuracy, by its name."""
     if spec.task.metric is not None:
-        return spec.task.metric.label
+        return _plain(spec.task.metric.label)
     model = None if recipe_of(spec) is not None else model_of(spec)
     if not isinstance(model, Judged):
         return "accuracy"
     metric: Any = model.metric
     ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
-    return next(ours, None) or getattr(metric, "__name__", type(metric).__name__)
+    return next(ours, None) or _plain(getattr(metric, "__name__", type(metric).__name__))
+
+
+def _plain(name: str) -> str:
+    return name if name.isidentifier() else "metric"  # a lambda has none
 
 
 def _network(spec: Spec, task: Recipe | Task) -> Model:
     """The task's own model or the one that was chosen, with the loss and the metric that were."""
-    model = task.model if spec.task.model is None else _chosen(spec, task)
-    loss, metric = spec.task.loss, spec.task.metric
-    before = task.model if isinstance(task.model, Judged) else None
-    if loss is None and metric is None:
-        return model if before is None or model is before else replace(before, model=bare(model))
-    if isinstance(task, Recipe):
-        target = task.learned
-    else:
-        target = Target(0, before.shift, before.unit) if before and before.unit else Target(*logits(model, task.sample))
-    own = [None if one is None else one.value if one.source else one.text for one in (loss, metric)]
-    own = [
-        one or usual for one, usual in zip(own, (before.loss, before.metric) if before else (None, None), strict=True)
-    ]
-    with _blaming_task(spec.task.name):
-        model = judged(model, target, *own)
-    if isinstance(model, Judged):
-        _check_judged(spec, model, target, task.sample)
-    return model
-
-
-def _check_judged(spec: Spec, model: Judged, target: Target, sample: jax.ShapeDtypeStruct) -> None:
-    """Refuse a loss that does not give one number a sample, and a metric that does not give one number."""
-    x = jax.ShapeDtypeStruct((3, *sample.shape), sample.dtype)
-    y = jax.ShapeDtypeStruct(
-        (3,) if target.labels else (3, len(target.unit)), np.int32 if target.labels else np.float32
-    )
-    mask = jax.ShapeDtypeStruct((3,), bool)
-
-    def say(x: Any) -> Any:
-        return model(model.init(jax.random.key(0)), x)
-
-    for flag, named, function, given, expected in (
-        ("--loss", spec.task.loss, model.loss, (y,), (3,)),
-        ("--metric", spec.task.metric, model.metric, (y, mask), ()),
-    ):
-        with blaming(f"{flag} {named}", function):
-            try:
-                shape = jax.eval_shape(lambda x, *rest, judge=function: judge(say(x), *rest), x, *given).shape
-            except (TypeError, AttributeError, ValueError) as error:
-                told = " ".join(str(error).split())[:160].removesuffix(".")
-                raise InputError(
-                    f"{flag} {named or function} cannot be asked about outputs and targets: {told}."
-                ) from None
-        if shape != expected:
-            what = "one number a sample" if expected else "one number"
-            raise InputError(f"{flag} {named} gives shape {shape} for 3 samples; expected {what}, shape {expected}.")
+    return judged_as_told(spec, task, task.model if spec.task.model is None else _chosen(spec, task))
 
 
 def _chosen(spec: Spec, task: Recipe | Task) -> Model:

@@ -276,8 +276,8 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """What goes with a task or a cell; with a file of data it depends on what is said of it."""
-    own = getattr(value, "defaults", {})
-    if not callable(own):
+    own: Any = getattr(value, "defaults", {})
+    if isinstance(own, Mapping):
         return own
     target = read_list(said.get("target") or ())
     target = target if isinstance(target, list | tuple) else [target]

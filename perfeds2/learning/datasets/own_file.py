@@ -19,6 +19,7 @@ from perfeds2.learning.models.mlp import sized
 from perfeds2.learning.partition import SIZE_SPREAD, Dirichlet, Natural, Partition, Quantity, Samples, Split
 from perfeds2.learning.task import Recipe, Target, tenths
 
+MEANINGS: Mapping[str, Meaning] = {"mse": "numbers", "cross-entropy": "labels", "binary": "labels"}
 USUAL_ALPHA = 0.5  # of a Dirichlet split, where nobody says how labels are given out
 
 
@@ -49,8 +50,7 @@ class OwnFile:
 
     def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> Table:
         """What it says. A loss that is for numbers, or for labels, says which the target is."""
-        meaning: Meaning = {"mse": "numbers", "cross-entropy": "labels", "binary": "labels"}.get(loss or "")  # type: ignore[assignment]
-        return _meant(self.path, self.digest, target, ue_column, meaning)
+        return _meant(self.path, self.digest, target, ue_column, MEANINGS.get(loss or ""))
 
     def usual_loss(self, table: Table) -> str:
         return "mse" if not table.labels else "binary" if len(table.labels) == 2 else "cross-entropy"
@@ -138,7 +138,7 @@ def _digest(file: Path, *_: int) -> str:
 
 
 @lru_cache(maxsize=4)  # the samples themselves are there once
-def _meant(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning) -> Table:
+def _meant(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning | None) -> Table:
     return _read_once(path, digest, target, ue_column).meant(meaning)
 
 

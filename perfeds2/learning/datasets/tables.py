@@ -22,7 +22,7 @@ FEW_VALUES = 20  # whole numbers of so many values in a CSV file are labels; of 
 MOST_LABELS = 1000
 MOST_TEXTS = 32  # that a column of texts may hold: each becomes a column of its own
 LARGEST = 1e30
-Meaning = Literal["labels", "numbers"] | None  # of a target; None: as it looks
+Meaning = Literal["labels", "numbers"]  # of a target
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Table:
     called: str = "y"  # what they are called
     usual: Meaning = "labels"  # what they look like
 
-    def meant(self, meaning: Meaning) -> "Table":
+    def meant(self, meaning: Meaning | None) -> "Table":
         """With its targets as labels or as numbers; as they look where nobody says."""
         return with_target(self, meaning or self.usual)
 
@@ -168,7 +168,8 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " N"] | None:
     """A column of numbers; None if it holds no number at all."""
     import pandas as pd
 
-    values = pd.to_numeric(column, errors="coerce").to_numpy(float)
+    parsed: Any = pd.to_numeric(column, errors="coerce")
+    values: np.ndarray = parsed.to_numpy(float)
     if pd.api.types.is_string_dtype(column) and np.isnan(values).all():
         return None
     wrong = ~(np.abs(values) <= LARGEST)
@@ -209,7 +210,7 @@ def looks_like_labels(values: Shaped[np.ndarray, " N"], most: int) -> bool:
     return bool((values == np.round(values)).all()) and np.unique(values).size <= most
 
 
-def with_target(table: Table, meaning: str) -> Table:
+def with_target(table: Table, meaning: Meaning) -> Table:
     """A table with its targets: labels counted from 0, or columns of numbers in units of their own."""
     given, tests, what = table.given, table.given_test, table.called
     said = list(table.said)
@@ -227,7 +228,8 @@ def with_target(table: Table, meaning: str) -> Table:
         raise DataBroken(
             f"{what} are {len(given)} targets, which only numbers can be; give one --target, or --loss mse."
         )
-    labels, y = np.unique(given[0], return_inverse=True)
+    (only,) = given
+    labels, y = np.unique(only, return_inverse=True)
     if not 1 < labels.size <= MOST_LABELS:
         raise DataBroken(f"{what} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")
     called = tuple(_called(label) for label in labels)
@@ -237,11 +239,12 @@ def with_target(table: Table, meaning: str) -> Table:
         said.append(f"{what} is learned as {labels.size} labels")
     y_test = None
     if tests:
-        place = np.minimum(np.searchsorted(labels, tests[0]), labels.size - 1)
-        unknown = labels[place] != tests[0]
+        (held,) = tests
+        place = np.minimum(np.searchsorted(labels, held), labels.size - 1)
+        unknown = labels[place] != held
         if unknown.any():
             row = int(unknown.argmax())
-            raise DataBroken(f"y_test holds the label {tests[0][row]} in row {row}, which y does not hold.")
+            raise DataBroken(f"row {row} of y_test is the label {held[row]}, which y does not hold.")
         y_test = place
     return replace(table, y=y.reshape(-1), y_test=y_test, labels=called, said=tuple(said))
 
