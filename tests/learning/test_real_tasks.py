@@ -97,7 +97,7 @@ def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.delenv(sources.VARIABLE, raising=False)
     for data in (mnist_data, cifar100_data, shakespeare_data):
         with pytest.raises(DataMissing, match="perfeds2 data fetch"):
-            data(2, 2, 0, tmp_path)
+            data(2, ByLabel(2), 0, tmp_path)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -30,7 +30,7 @@ class Table:
     """Samples as rows, with their targets. Of numbers, the targets are in units of their own: mean 0, deviation 1."""
 
     x: Shaped[np.ndarray, "N f"]  # bytes or single precision
-    y: Shaped[np.ndarray, "N ..."]  # a label from 0, or a row of numbers
+    y: Shaped[np.ndarray, "N ..."]  # a label from 0, or a row of numbers; as long as nobody knows which, 0
     labels: tuple[str, ...] = ()  # what each label was called; empty for numbers
     shift: tuple[float, ...] = ()  # of numbers: their mean,
     unit: tuple[float, ...] = ()  # and their standard deviation, each
@@ -70,7 +70,7 @@ def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Table:
         raise DataBroken(f"has no column beside {' and '.join([*target, *([ue] if ue else [])])} to learn from.")
     x, scaled, texts = _inputs(frame, inputs)
     owners, owner_names = (None, ()) if ue is None else _owners(frame[ue], ue)
-    table = Table(x, np.empty(0), owners=owners, names=owner_names, scaled=scaled)
+    table = Table(x, np.zeros(len(x), int), owners=owners, names=owner_names, scaled=scaled)
     said = [f"{len(frame):,} lines, {len(inputs)} columns to learn from"]
     said += [f"{' and '.join(texts)} as one column a text"] if texts else []
     said += [f"column {ue} says whose each is ({len(owner_names)} UEs)"] if ue else []
