@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from perfeds2.errors import InputError
-from perfeds2.learning.datasets.own_file import OwnFile
+from perfeds2.learning.datasets.own_file import OwnFile, in_words
 from perfeds2.learning.models.model import Judged, Model, bare
-from perfeds2.learning.partition import Given, Samples, Split
+from perfeds2.learning.partition import ByLabel, Given, Samples, Split
 from perfeds2.learning.task import Recipe, Target, Task, judged, logits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, blaming, call
@@ -40,6 +40,17 @@ def recipe_of(spec: Spec) -> Recipe | None:
         if given is not None:
             raise InputError(f"{flag} is for a CSV file, and --task is {task.name}; leave it out.")
     return value if isinstance(value, Recipe) else None
+
+
+def told_with_a_model(spec: Spec, seed: int) -> dict[str, str]:
+    """What one must know to use a model that was trained on a file of one's own; nothing of other tasks."""
+    file, task = spec.task.name.value, spec.task
+    if not isinstance(file, OwnFile):
+        return {}
+    loss = task.loss.text if task.loss is not None and not task.loss.source else None
+    split = split_of(task.split) or ByLabel(task.labels_per_ue or 1)
+    with blaming_task(task.name):
+        return in_words(file.table(task.target or (), task.ue_column, loss), spec.cell.ues, split, seed)
 
 
 def split_of(named: Named | None) -> Split | None:

@@ -1,8 +1,8 @@
 """What may a setting's value be? Names of things, numbers in their ranges, lists; each reads a text as well as a value."""
 
+import os
 from collections.abc import Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
@@ -31,9 +31,14 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES}
 
 
+def is_place_of_data(text: str) -> bool:
+    """Whether a task's text is no name, but the place of a file or a folder."""
+    return text.endswith((".csv", ".npz")) or os.path.isdir(text)
+
+
 def _open_data(place: str) -> Named | None:
     """Samples in FILE.csv, FILE.npz or a folder; None if a text is the place of no such."""
-    if "\0" in place or not (place.endswith((".csv", ".npz")) or (place and Path(place).is_dir())):
+    if not is_place_of_data(place):
         return None
     from perfeds2.learning.datasets.own_file import OwnFile
 

@@ -1,6 +1,7 @@
 """Is a file of one's own read as its owner means it, and is what is wrong with it said with its line?"""
 
 import io
+import json
 import zipfile
 
 import numpy as np
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from perfeds2 import Task
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets.formats import DataBroken
-from perfeds2.learning.datasets.own_file import OwnFile
+from perfeds2.learning.datasets.own_file import OwnFile, in_words
 from perfeds2.learning.datasets.tables import Table
 from perfeds2.learning.losses import binary, mse
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged
+from perfeds2.learning.partition import Quantity, Samples
+from perfeds2.learning.task import tenths
 
 random = np.random.default_rng(0)
 
@@ -49,7 +52,8 @@ def test_columns_are_found_by_their_names_and_texts_become_columns(tmp_path):
     assert table.owners is not None
     assert table.owners.tolist() == [0, 0, 1, 1]
     assert table.x[:, 1:].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]  # Oslo, Rome
-    assert table.scaled == 1
+    assert table.columns == ("age", "town=Oslo", "town=Rome")
+    assert len(table.centre) == 1
     said = "; ".join(table.said)
     for words in (
         "4 lines",
@@ -134,6 +138,24 @@ def test_columns_are_scaled_by_the_training_parts_alone(tmp_path):
     np.testing.assert_allclose(seen.std(axis=0), 1, rtol=1e-5)
     assert np.unique(np.asarray(task.data.x)[:, 1]).size == 60  # seconds beyond single precision are kept apart
     assert abs(np.asarray(task.data.x).mean(axis=0)).max() > 1e-4
+
+
+def test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs(tmp_path):
+    """By which the file's own numbers become what the model was trained on."""
+    raw = np.stack([random.normal(30, 5, 40), random.normal(-2e6, 1e5, 40)], axis=1)
+    lines = [f"{a:.9g},{b:.9g},{'uv'[n % 2]},{3 * a:.9g}" for n, (a, b) in enumerate(raw)]
+    file = OwnFile.open(csv(tmp_path, "a,b,kind,price\n" + "\n".join(lines) + "\n"))
+    split, table = Quantity(0.5), file.table(("price",), None, None)
+    told = {name: json.loads(text) for name, text in in_words(table, 4, split, 7).items()}
+    assert told["inputs"] == ["a", "b", "kind=u", "kind=v"]
+    order = split(Samples(tenths(table.y[:, 0])), 4, 7).order
+    whole = np.concatenate([raw, np.arange(40)[:, None] % 2 == [[0, 1]]], axis=1)[order]
+    task = Task.of_file(file.path, target=["price"], ues=4, seed=7, split=split)
+    assert isinstance(task.data, Shards)
+    seen = (whole - told["input_mean"]) / told["input_deviation"]
+    np.testing.assert_allclose(task.data.x, seen, atol=1e-4)
+    price = np.asarray(task.data.y) * told["output_deviation"] + told["output_mean"]
+    np.testing.assert_allclose(price[:, 0], 3 * whole[:, 0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

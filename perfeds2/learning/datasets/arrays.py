@@ -140,7 +140,13 @@ def table_of(arrays: Arrays) -> Table:
     said += [f"of {len(names)} UEs"] if names else []
     x_test = flat(arrays["x_test"]) if "x_test" in arrays else None
     table = Table(
-        flat(x), np.zeros(len(x), int), owners=owners, names=names, x_test=x_test, test_owners=test_owners, said=tuple(said)
+        flat(x),
+        np.zeros(len(x), int),
+        owners=owners,
+        names=names,
+        x_test=x_test,
+        test_owners=test_owners,
+        said=tuple(said),
     )
     if table.x_test is not None and table.x_test.dtype != table.x.dtype:
         raise DataBroken(f"has x as {x.dtype} and x_test as {arrays['x_test'].dtype}; save both as one.")

@@ -1,6 +1,7 @@
 """How does a file of one's own become a task? FILE.csv, FILE.npz, or a folder of npz files, one for each UE."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class OwnFile:
     def open(cls, path: Path | str) -> "OwnFile":
         """Raises ValueError that goes behind what was given."""
         path = Path(path)
-        if not path.exists():
+        if not os.path.exists(path):
             raise ValueError(f"refers to no file: {path} is not in {Path.cwd()}")
         if not (path.is_dir() or path.suffix in (".csv", ".npz")):
             raise ValueError("is no data; expected FILE.csv, FILE.npz, or a folder of npz files")
@@ -97,27 +98,56 @@ def own_data(
 ) -> Shards:
     """A file's samples in the hands of UEs. Columns are brought to mean 0 and deviation 1 over all training parts."""
     table = file.table(target, ue_column, loss)
-    x, y = table.x, table.y
-    test_labels = None
+    x, y, parts = table.x, table.y, given_out(table, ues, split, seed)
     if table.x_test is not None and table.y_test is not None:
         x, y = np.concatenate([x, table.x_test]), np.concatenate([y, table.y_test])
-    groups = y if table.labels else tenths(y[:, 0])
-    labels, test_labels = groups[: len(table.y)], groups[len(table.y) :] if table.x_test is not None else None
-    parts = split(Samples(labels, test_labels, table.owners, table.test_owners, table.names), ues, seed)
-    return Shards.of(scaled(x, parts, table.scaled), y, parts)
+    return Shards.of(scaled(x, parts, len(table.centre)), y, parts)
+
+
+def given_out(table: Table, ues: int, split: Split, seed: int) -> Partition:
+    y = table.y if table.y_test is None else np.concatenate([table.y, table.y_test])
+    groups, count = y if table.labels else tenths(y[:, 0]), len(table.y)
+    tests = None if table.y_test is None else groups[count:]
+    return split(Samples(groups[:count], tests, table.owners, table.test_owners, table.names), ues, seed)
+
+
+def in_words(table: Table, ues: int, split: Split, seed: int) -> dict[str, str]:
+    """What must be known to use a model that was trained on a file: its inputs and their scale, its outputs and theirs.
+
+    A model takes (a column − its mean) / its deviation; what it says to numbers is to be multiplied by the deviation, and the
+    mean to be added.
+    """
+    told: dict[str, Any] = {}
+    if table.columns:
+        told["inputs"] = list(table.columns)
+    if table.centre:
+        mean, deviation = scale_of(table.x[:, : len(table.centre)], given_out(table, ues, split, seed))
+        more = len(table.columns) - len(table.centre)
+        told["input_mean"] = [*(np.array(table.centre) + np.array(table.stretch) * mean).tolist(), *[0.0] * more]
+        told["input_deviation"] = [*(np.array(table.stretch) * deviation).tolist(), *[1.0] * more]
+    if table.labels:
+        told["labels"] = list(table.labels)
+    else:
+        told |= {"output_mean": list(table.shift), "output_deviation": list(table.unit)}
+    return {name: json.dumps(value) for name, value in told.items()}
 
 
 def scaled(x: np.ndarray, parts: Partition, columns: int) -> np.ndarray:
     """The first columns with mean 0 and deviation 1 over the training parts, whatever the test parts hold."""
     if not columns:
         return x
+    mean, deviation = scale_of(x[:, :columns], parts)
+    made = x.copy()
+    made[:, :columns] = (x[:, :columns] - mean) / deviation
+    return made
+
+
+def scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each column over the training parts; of one that is always the same, 1."""
     ends = np.stack([parts.train_count, parts.test_count], axis=1).ravel()
     training = parts.order[np.repeat(np.tile([True, False], parts.start.size), ends)]
-    seen = x[training, :columns]
-    mean, deviation = seen.mean(axis=0, dtype=float), seen.std(axis=0, dtype=float)
-    made = x.copy()
-    made[:, :columns] = (x[:, :columns] - mean) / np.where(deviation > 1e-6, deviation, 1.0)
-    return made
+    mean, deviation = x[training].mean(axis=0, dtype=float), x[training].std(axis=0, dtype=float)
+    return mean, np.where(deviation > 1e-6, deviation, 1.0)
 
 
 def _written(split: Split) -> str:

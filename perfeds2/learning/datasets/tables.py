@@ -39,7 +39,9 @@ class Table:
     x_test: Shaped[np.ndarray, "M f"] | None = None
     y_test: Shaped[np.ndarray, "M ..."] | None = None
     test_owners: Int[np.ndarray, " M"] | None = None
-    scaled: int = 0  # so many of the first columns are to be brought to mean 0 and deviation 1
+    columns: tuple[str, ...] = ()  # what the inputs are called, in a CSV file
+    centre: tuple[float, ...] = ()  # so many of the first columns are to be brought to mean 0 and deviation 1;
+    stretch: tuple[float, ...] = ()  # as they stand here, this was taken off and divided by already
     said: tuple[str, ...] = ()  # what was taken for what
     given: tuple[Shaped[np.ndarray, " N"], ...] = ()  # the columns that are to be learned, as they stand in the file
     given_test: tuple[Shaped[np.ndarray, " M"], ...] = ()
@@ -68,9 +70,9 @@ def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Table:
     inputs = [name for name in names if name not in target and name != ue]
     if not inputs:
         raise DataBroken(f"has no column beside {' and '.join([*target, *([ue] if ue else [])])} to learn from.")
-    x, scaled, texts = _inputs(frame, inputs)
+    table, texts = _inputs(frame, inputs)
     owners, owner_names = (None, ()) if ue is None else _owners(frame[ue], ue)
-    table = Table(x, np.zeros(len(x), int), owners=owners, names=owner_names, scaled=scaled)
+    table = replace(table, owners=owners, names=owner_names)
     said = [f"{len(frame):,} lines, {len(inputs)} columns to learn from"]
     said += [f"{' and '.join(texts)} as one column a text"] if texts else []
     said += [f"column {ue} says whose each is ({len(owner_names)} UEs)"] if ue else []
@@ -145,9 +147,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _inputs(frame: Any, names: Sequence[str]) -> tuple[Float[np.ndarray, "N f"], int, list[str]]:
-    """Columns of numbers, then one for every text of those that hold texts. How many are numbers; which hold texts."""
-    numbers, texts, of_texts = [], [], []
+def _inputs(frame: Any, names: Sequence[str]) -> tuple[Table, list[str]]:
+    """Columns of numbers, then one for every text of those that hold texts; and which do."""
+    numbers, scales, texts, of_texts = {}, [], {}, []
     for name in names:
         column = _numbers(frame[name], name)
         if column is None:
@@ -157,11 +159,16 @@ def _inputs(frame: Any, names: Sequence[str]) -> tuple[Float[np.ndarray, "N f"],
                     f"column {name} holds {len(kinds):,} different texts, at most {MOST_TEXTS} can be told apart; leave "
                     f"it out, or make numbers of it."
                 )
-            texts.append((codes[:, None] == np.arange(len(kinds))).astype(np.float32))
+            texts |= {f"{name}={kind}": (codes == number).astype(np.float32) for number, kind in enumerate(kinds)}
             of_texts.append(name)
         else:
-            numbers.append(standard(column)[0].astype(np.float32))  # or a second of the year 2030 were no number
-    return np.concatenate([*(one[:, None] for one in numbers), *texts], axis=1), len(numbers), of_texts
+            values, *scale = standard(column)
+            scales.append(scale)
+            numbers[name] = values.astype(np.float32)  # before that, seconds since 1970 would run together
+    every = numbers | texts
+    x = np.stack(list(every.values()), axis=1)
+    centre, stretch = zip(*scales, strict=True) if scales else ((), ())
+    return Table(x, np.zeros(len(x), int), columns=tuple(every), centre=centre, stretch=stretch), of_texts
 
 
 def _numbers(column: Any, name: str) -> Float[np.ndarray, " N"] | None:
@@ -228,7 +235,7 @@ def with_target(table: Table, meaning: Meaning) -> Table:
         raise DataBroken(
             f"{what} are {len(given)} targets, which only numbers can be; give one --target, or --loss mse."
         )
-    (only,) = given
+    only = next(iter(given))
     labels, y = np.unique(only, return_inverse=True)
     if not 1 < labels.size <= MOST_LABELS:
         raise DataBroken(f"{what} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")
