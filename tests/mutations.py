@@ -177,6 +177,22 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "learning/partition.py",
+        "learning/test_splits.py",
+        ("+ random.random((len(count), 1))", "+ 0.5", "test_nobody_is_favoured_where_there_is_little"),
+        (
+            "np.exp(self.sigma *",
+            "np.exp(2 * self.sigma *",
+            "test_quantities_are_log_normal_and_labels_are_not_looked_at",
+        ),
+        (
+            "np.full(ues, self.alpha), labels)",
+            "np.full(ues, 1.0), labels)",
+            "test_dirichlet_shares_are_numpys_own_draw",
+        ),
+        ("cut[first_of] = 1", "pass", "test_no_sample_is_used_twice_and_everybody_trains_and_tests"),
+    ),
+    *of(
         "spec/build.py",
         "spec/test_build.py",
         ('mode == "ASY" and together', 'mode == "-" and together', "test_only_asy_does_not_finish_together"),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from perfeds2.learning.data import Data
 from perfeds2.learning.keeping import Personal
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models.model import Model, Params, accuracy, cross_entropy
+from perfeds2.learning.models.model import Model, Params, mean_loss, measure
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
@@ -97,7 +97,7 @@ def look_at_ue(
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
 
     def slope(w: Params) -> tuple[Float[Array, ""], Params]:
-        return jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(w)
+        return jax.value_and_grad(lambda w: mean_loss(model, w, *train))(w)
 
     loss, gradient = slope(params)
     personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient) if own is None else own
@@ -105,8 +105,8 @@ def look_at_ue(
         personal = jax.lax.fori_loop(
             1, steps, lambda _, w: jax.tree.map(lambda a, g: a - alpha * g, w, slope(w)[1]), personal
         )
-    losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
-    right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
+    losses = jnp.stack([loss, mean_loss(model, personal, *train)])
+    right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
 
 

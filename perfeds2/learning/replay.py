@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
-from perfeds2.learning.models.model import Model, Params, cross_entropy
+from perfeds2.learning.models.model import Model, Params, mean_loss
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.task import Task
 from perfeds2.learning.tier_merges import with_undrafted
@@ -296,7 +296,7 @@ def local_job(
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
 
     def loss(w: Params, xy: Any) -> Float[Array, ""]:
-        return cross_entropy(program.model, w, *xy)
+        return mean_loss(program.model, w, *xy)
 
     if isinstance(objective, Keeping):
         total, kept = objective.job(loss, params, told, kept, batches, known.beta)

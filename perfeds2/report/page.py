@@ -63,7 +63,7 @@ def _curves(run: Run) -> list[Part]:
         f"seed diverges."
     )
     shown = (legend(run.styles, "Algorithms shown"), charts)
-    return section(f"Loss and accuracy over {run.clock}", *shown, hint=hint) if charts else []
+    return section(f"Loss and {escape(run.score.word)} over {run.clock}", *shown, hint=hint) if charts else []
 
 
 def _table(run: Run) -> list[Part]:

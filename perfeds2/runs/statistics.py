@@ -87,13 +87,21 @@ def censored_median(times: Sequence[float | None]) -> float | None:
 
 
 def time_to_target(rows: Sequence[Mapping[str, Any]], target: float) -> float | None:
-    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is."""
+    """The first evaluated second at which the personalised test accuracy, or what stands for it, is at least the target."""
     return next((row["time_s"] for row in rows if row["test_accuracy_personal"] >= target), None)
 
 
-def mean_over_time(rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal") -> float:
-    """The mean over simulated time of an accuracy; one that diverged counts 0 from then on."""
-    values = [row[metric] if math.isfinite(row[metric]) else 0.0 for row in rows]
+def mean_over_time(
+    rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal", *, last: bool = False
+) -> float:
+    """The mean over simulated time of an accuracy; one that diverged counts 0 from then on, or as its worst before.
+
+    ``last``: just the end.
+    """
+    worst = min([0.0, *(row[metric] for row in rows if math.isfinite(row[metric]))])  # a metric may be negative
+    values = [row[metric] if math.isfinite(row[metric]) else worst for row in rows]
+    if last:
+        return float(values[-1])
     return over_time(np.array([row["time_s"] for row in rows], float), np.array(values, float))
 
 

@@ -2,7 +2,9 @@
 
 What is the user's own is called with what it names of what is known here:
 
-- a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
+- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
+- a split: a function of any of (labels, owners, ues, seed) that says whose each sample is, or who gets which share;
+- a loss: a function of outputs and targets; a metric: one of outputs, targets and a mask;
 - a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
@@ -32,8 +34,9 @@ from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold, Withholding
+from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
-from perfeds2.learning.models.model import Model
+from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
@@ -43,6 +46,7 @@ from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.tasks import blaming_task, judged_as_told, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -57,24 +61,30 @@ TIERS = 5  # M of FedAT and TiFL
 def make_task(spec: Spec, seed: int) -> Task:
     """Data in the hands of the UEs, and a model for them."""
     named, ues = spec.task.name, spec.cell.ues
-    try:
-        make = _own_task if not isinstance(named.value, Recipe) else _task
-        task = make(named, ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
+    recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
+    with blaming_task(named):
+        if recipe is None:
+            task = _own_task(named, *where, spec.task.split)
+        else:
+            task = recipe(*where, split=split_of(spec.task.split))
     if spec.task.held_out:
         task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    return task if spec.task.model is None else replace(task, model=_chosen(spec, task))
+    model = _network(spec, recipe or task)
+    return task if model is task.model else replace(task, model=model)
 
 
-def _task(named: Named, ues: int, labels_per_ue: int, seed: int, data_dir: str | None) -> Task:
+def _task(
+    named: Named, ues: int, labels_per_ue: int | None, seed: int, data_dir: str | None, split: Named | None
+) -> Task:
+    asks = callable(named.value) and "split" in inspect.signature(named.value).parameters
+    if split is not None and not asks:
+        raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
     if not callable(named.value):
         return _expect(named.value, Task, "--task", named)
-    known = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known["split"] = split_of(split)
     return _expect(call(named.value, f"--task {named}", known), Task, "--task", named)
 
 
@@ -92,16 +102,35 @@ _own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, t
 
 def model_of(spec: Spec) -> Model:
     """What is trained. For a built-in task it is known before its data are read."""
-    recipe = spec.task.name.value
-    if not isinstance(recipe, Recipe):
-        return make_task(spec, spec.run.seeds[0]).model
-    return recipe.model if spec.task.model is None else _chosen(spec, recipe)
+    recipe = recipe_of(spec)
+    return make_task(spec, spec.run.seeds[0]).model if recipe is None else _network(spec, recipe)
 
 
 def check_model(spec: Spec) -> None:
-    """Refuse a chosen model that does not fit its task."""
-    if spec.task.model is not None:
+    """Refuse a chosen model, loss or metric that does not fit its task."""
+    if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
         model_of(spec)
+
+
+def metric_of(spec: Spec) -> str:
+    """What stands for the accuracy, by its name."""
+    if spec.task.metric is not None:
+        return _plain(spec.task.metric.label)
+    model = None if recipe_of(spec) is not None else model_of(spec)
+    if not isinstance(model, Judged):
+        return "accuracy"
+    metric: Any = model.metric
+    ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
+    return next(ours, None) or _plain(getattr(metric, "__name__", type(metric).__name__))
+
+
+def _plain(name: str) -> str:
+    return name if name.isidentifier() else "metric"  # a lambda has none
+
+
+def _network(spec: Spec, task: Recipe | Task) -> Model:
+    """The task's own model or the one that was chosen, with the loss and the metric that were."""
+    return judged_as_told(spec, task, task.model if spec.task.model is None else _chosen(spec, task))
 
 
 def _chosen(spec: Spec, task: Recipe | Task) -> Model:
@@ -366,7 +395,8 @@ def alpha_of(spec: Spec, algorithm: str) -> Alpha:
 @cache
 def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
     spec = Spec(task=task, cell=CellSpec(ues=ues))
-    usual = getattr(task.name.value, "defaults", {}).get("learning", {}).get("alpha", spec.learning.alpha)
+    recipe = recipe_of(spec)
+    usual = ({} if recipe is None else recipe.defaults).get("learning", {}).get("alpha", spec.learning.alpha)
     largest = smoothness_of(make_task(spec, 0))
     fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
     seen = f"1/L (L = {largest:.3g} where the pilot looked)"

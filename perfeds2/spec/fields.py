@@ -17,11 +17,14 @@ from perfeds2.spec.names import Kind, Named
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
+    LOSS,
     MERGE,
+    METRIC,
     MODEL,
     POLICY,
     SCHEDULE,
     SHARES,
+    SPLIT,
     TASK,
     AlgorithmName,
     CellName,
@@ -30,8 +33,10 @@ from perfeds2.spec.values import (
     Large,
     Length,
     List,
+    LossName,
     MergeName,
     Metres,
+    MetricName,
     ModelName,
     NotNegative,
     PolicyName,
@@ -41,6 +46,7 @@ from perfeds2.spec.values import (
     Seconds,
     Seed,
     SharesName,
+    SplitName,
     StepSize,
     TaskName,
     Usual,
@@ -73,9 +79,14 @@ class Section(pydantic.BaseModel):
 class TaskSpec(Section, title="Task"):
     """What is learned."""
 
-    name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), FILE.csv, FILE.npz, a folder of npz files, one a UE (docs/data.md), or your own.", flag="task", kind=TASK)  # fmt: skip
     model: ModelName | None = setting(None, "NAME", "What is trained: {names}, or your own.", shown="the task's own", kind=MODEL)  # fmt: skip
-    labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
+    labels_per_ue: Count | None = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
+    split: SplitName | None = setting(None, "RULE", "Who has which samples, instead of --labels-per-ue: {names}, or your own.", shown="labels:K by --labels-per-ue; of your own file natural, dirichlet:0.5 or quantity:0.6", kind=SPLIT)  # fmt: skip
+    target: Annotated[tuple[str, ...], List, Field(min_length=1)] | None = setting(None, "COLUMN", "What is learned of a CSV file: a column, or several of numbers, comma-separated.", shown="label, target or y")  # fmt: skip
+    ue_column: str | None = setting(None, "COLUMN", "The column of a CSV file that says whose a line is.", shown="ue or client, where there is one")  # fmt: skip
+    loss: LossName | None = setting(None, "NAME", "What training makes small: {names}, or your own.", shown="cross-entropy; of your own file binary for 2 labels, mse for numbers", kind=LOSS)  # fmt: skip
+    metric: MetricName | None = setting(None, "NAME", "What stands for the accuracy, more being better: {names} (rmse and mae with a minus), or your own.", shown="accuracy; r2 for numbers", kind=METRIC)  # fmt: skip
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
     held_out: bool | None = setting(None, "", "Evaluate on a part held out of the UEs' training data, as tune does; the test part is not touched.")  # fmt: skip
 
@@ -145,7 +156,7 @@ class RunSpec(Section, title="Run"):
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
     eval_every_s: Positive | None = setting(None, "SECONDS", "Evaluate after so many simulated seconds.", shown="horizon / 60")  # fmt: skip
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] = setting(0.9, "SHARE", "Time-to-target looks for this personalised accuracy.")  # fmt: skip
+    target_accuracy: Annotated[float, Field(allow_inf_nan=False)] = setting(0.9, "SHARE", "Time-to-target looks for this personalised accuracy, or what stands for it (--metric).")  # fmt: skip
     stop_when_diverged: bool | None = setting(None, "", "Train no further with a seed whose loss is no number any more.")  # fmt: skip
 
 
@@ -175,6 +186,9 @@ class Spec(Section):
         every = (
             self.task.name,
             self.task.model,
+            self.task.split,
+            self.task.loss,
+            self.task.metric,
             self.cell.kind,
             self.protocol.schedule,
             shares,

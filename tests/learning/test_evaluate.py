@@ -10,7 +10,7 @@ import pytest
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.evaluate import evaluate
-from perfeds2.learning.models.model import accuracy, cross_entropy
+from perfeds2.learning.models.model import mean_loss, measure
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.task import Task
 
@@ -26,13 +26,13 @@ def test_metrics_equal_a_plain_loop_over_ues():
         x, y = task.data.x[first : first + train], task.data.y[first : first + train]
         tx, ty = task.data.x[first + train : first + train + test], task.data.y[first + train : first + train + test]
         all_of_them = jnp.ones(test, bool)
-        gradient = jax.grad(lambda w: cross_entropy(task.model, w, x, y))(params)  # noqa: B023 (used at once)
+        gradient = jax.grad(lambda w: mean_loss(task.model, w, x, y))(params)  # noqa: B023 (used at once)
         personal = jax.tree.map(lambda w, g: w - 0.5 * g, params, gradient)
         expected = {
-            "train_loss": cross_entropy(task.model, params, x, y),
-            "train_loss_personal": cross_entropy(task.model, personal, x, y),
-            "test_accuracy": accuracy(task.model, params, tx, ty, all_of_them),
-            "test_accuracy_personal": accuracy(task.model, personal, tx, ty, all_of_them),
+            "train_loss": mean_loss(task.model, params, x, y),
+            "train_loss_personal": mean_loss(task.model, personal, x, y),
+            "test_accuracy": measure(task.model, params, tx, ty, all_of_them),
+            "test_accuracy_personal": measure(task.model, personal, tx, ty, all_of_them),
         }
         for name, value in expected.items():
             np.testing.assert_allclose(ours[name][ue], value, rtol=1e-5)

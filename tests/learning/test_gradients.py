@@ -9,7 +9,7 @@ from test_replay import TASK, assert_close, timeline
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, Moreau, PerFed, clip
 from perfeds2.learning.replay import Known, Learner, Program, local_update, replay
 from perfeds2.learning.train import EvaluationPoint
@@ -23,7 +23,7 @@ LINE = timeline(Protocol(2, 2))
 
 
 def loss(params, batch):
-    return cross_entropy(MODEL, params, *batch)
+    return mean_loss(MODEL, params, *batch)
 
 
 @pytest.fixture
@@ -224,9 +224,9 @@ def test_another_number_needs_no_new_compilation(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return cross_entropy(*arguments)
+        return mean_loss(*arguments)
 
-    monkeypatch.setattr(module, "cross_entropy", counted)
+    monkeypatch.setattr(module, "mean_loss", counted)
 
     def learner(scale):
         return Learner(PerFed(0.1, inner_clip=scale, anneal=3 * scale), batch=4, clip=scale)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
@@ -34,7 +34,7 @@ class World:
         params = self.task.model.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         first, back = ravel_pytree(params)
         slope = jax.jit(
-            lambda w, x, y: ravel_pytree(jax.grad(lambda p: cross_entropy(self.task.model, p, x, y))(back(w)))[0]
+            lambda w, x, y: ravel_pytree(jax.grad(lambda p: mean_loss(self.task.model, p, x, y))(back(w)))[0]
         )
         object.__setattr__(self, "first", np.asarray(first, np.float64))
         object.__setattr__(self, "_slope", slope)

@@ -11,7 +11,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.keeping import APFL, FedRep, PFedMe
 from perfeds2.learning.merges import Momentum, Stale
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
@@ -134,7 +134,7 @@ def test_the_pilots_smoothness_is_between_that_of_the_first_weights_and_the_anal
     first, unravel = ravel_pytree(task.model.init(jax.random.key(0)))
     xs, ys = stacked_samples(task)
     at_first = [
-        np.linalg.norm(jax.hessian(lambda w: cross_entropy(task.model, unravel(w), x, y))(first), 2)  # noqa: B023
+        np.linalg.norm(jax.hessian(lambda w: mean_loss(task.model, unravel(w), x, y))(first), 2)  # noqa: B023
         for x, y in zip(map(jnp.asarray, xs), map(jnp.asarray, ys), strict=True)
     ]
     bound = 0.5 * ((xs**2).sum(2) + 1).mean(1).max()
