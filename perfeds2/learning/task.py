@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
+from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.partition import partition_by_label
@@ -54,6 +55,18 @@ class Task:
         parts = partition_by_label(np.asarray(y, int), ues, labels_per_ue, seed)
         network = model or MLP((int(np.prod(x.shape[1:])), 32, int(np.max(y)) + 1))
         return cls(name, network, Shards.of(np.asarray(x, np.float32), np.asarray(y, int), parts))
+
+    @classmethod
+    def from_torch(cls, module: Any, x: Any, y: Any, *, name: str = "torch", **how: Any) -> "Task":
+        """Your own samples and a PyTorch model for them; ``how`` is what ``of_arrays`` takes (ues, labels_per_ue, seed).
+
+        The module gets samples in the shape they have in ``x``, as float32.
+        A module's weights are where every seed starts; a class, or a function that gives a module, is called without
+        arguments and draws others for each seed (docs/torch.md).
+        """
+        rows = np.asarray(x, np.float32)
+        model = from_torch(module, jax.ShapeDtypeStruct(rows.shape[1:], np.float32))
+        return cls.of_arrays(name, rows.reshape(len(rows), -1), np.asarray(y), **how, model=model)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 What is the user's own is called with what it names of what is known here:
 
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
-- a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
+- a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
   that returns rows of UEs or such a function;
@@ -32,6 +32,7 @@ from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold
 from perfeds2.learning.merges import Merge, OfMean
+from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
@@ -105,15 +106,17 @@ def _chosen(spec: Spec, task: Recipe | Task) -> Model:
     assert spec.task.model is not None
     with blaming(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
-    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes)
+    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
 
 
 @lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
-def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int) -> Model:
+def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int, weights: str) -> Model:  # noqa: ARG001 (other weights, another model)
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
-    if inspect.isclass(given) or not isinstance(given, Model):
-        given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
-    model = _expect(given, Model, "--model", named)
+    known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
+    is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
+    make = partial(call, given, flag, known) if is_made else None
+    given = given if make is None else make()
+    model = _expect(_of_torch(make or given, sample, flag) if is_torch(given) else given, Model, "--model", named)
     try:
         hash(model)
     except TypeError as error:
@@ -132,6 +135,14 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
             f"{classes} classes: {why}."
         )
     return model
+
+
+def _of_torch(given: Any, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
+    """A module, or what makes a new one for each seed, as a model."""
+    try:
+        return from_torch(given, sample)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from error
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:

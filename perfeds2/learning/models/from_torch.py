@@ -1,7 +1,7 @@
 """What is a PyTorch module, as named arrays and a function of them?
 
 PyTorch is asked once: it exports the module as a list of operations (``torch.export``), each of which has a counterpart in JAX
-(``aten.py``). From then on the model is one of ours: compiled, differentiated twice and vmapped like any other, without
+(``aten/``). From then on the model is one of ours: compiled, differentiated twice and vmapped like any other, without
 PyTorch. Whether it computes what the module does is tried on the spot.
 """
 
@@ -24,12 +24,13 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
-from perfeds2.learning.models.aten_layers import Unsupported
+from perfeds2.learning.models.aten.layers import UnsupportedError
 from perfeds2.learning.models.model import Params
 
 Arrays = Mapping[str, np.ndarray]
 SAMPLES = 7  # at once, in what is exported: any number may come later, and no layer has this size
 NEAR = 1e-3  # of its largest number, how far a module's own and ours may be apart
+FIXED = "takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1"
 _drawing = threading.Lock()  # PyTorch has one generator for all threads
 
 
@@ -38,6 +39,14 @@ def is_torch(thing: Any) -> bool:
     torch: Any = sys.modules.get("torch")
     module = None if torch is None else torch.nn.Module
     return module is not None and (issubclass(thing, module) if inspect.isclass(thing) else isinstance(thing, module))
+
+
+def weights_of(thing: Any) -> str:
+    """sha256 of what a module holds now; nothing of a class, whose weights are drawn, or of what is no module."""
+    if inspect.isclass(thing) or not is_torch(thing):
+        return ""
+    state = [(name, _array(tensor)) for name, tensor in thing.state_dict().items()]
+    return hashlib.sha256(b"".join([name.encode() + values.tobytes() for name, values in state])).hexdigest()
 
 
 # ---- the model
@@ -67,9 +76,11 @@ class TorchModel:
 
     identity: str  # sha256 of the steps, of what is not trained, and of weights that are not drawn
     make: Callable[[], Any] | None  # draws weights; None: every seed starts from the module's own
-    sample: tuple[int, ...]
+    sample: tuple[int, ...]  # the shape of one; may come as a row
     steps: tuple[Step, ...] = field(compare=False, repr=False)
-    inputs: tuple[tuple[str, str], ...] = field(compare=False, repr=False)  # what steps call it, what the module calls it
+    inputs: tuple[tuple[str, str], ...] = field(
+        compare=False, repr=False
+    )  # what steps call it, what the module calls it
     output: str = field(compare=False, repr=False)
     weights: Arrays = field(compare=False, repr=False)  # the module's own, or some that were drawn
     constants: Arrays = field(compare=False, repr=False)  # buffers, and what requires no gradient
@@ -83,8 +94,9 @@ class TorchModel:
         return jax.pure_callback(draw, shapes, jax.random.bits(key, (), jnp.uint32), vmap_method="sequential")
 
     def __call__(self, params: Params, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
-        many = x.shape[: x.ndim - len(self.sample)]
-        arrays = {**self.constants, **params}
+        as_rows = x.shape[-len(self.sample) :] != self.sample
+        many = x.shape[: -1 if as_rows else -len(self.sample)]
+        arrays = {name: jnp.asarray(values) for name, values in self.constants.items()} | params
         known: dict[str, Any] = {name: arrays[theirs] for name, theirs in self.inputs}
         known["x"] = x.reshape(-1, *self.sample)
         for step in self.steps:
@@ -108,7 +120,7 @@ def _blaming(step: Step) -> Iterator[None]:
         yield
     except Exception as error:
         why = " ".join(str(error).split())[:300].removesuffix(".")
-        told = why if isinstance(error, Unsupported) else f"JAX cannot do this ({type(error).__name__}: {why})"
+        told = why if isinstance(error, UnsupportedError) else f"JAX cannot do this ({type(error).__name__}: {why})"
         raise InputError(f"PyTorch's {step.operation} in {step.layer}: {told}.") from error
 
 
@@ -132,7 +144,7 @@ def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
     if not weights:
         raise InputError(f"{_name(module)} has nothing to train: no parameter requires a gradient.")
     if not is_module:
-        _check_draws(torch, given, weights, constants)
+        _check_draws(torch, given, _name(module), weights, constants)
     identity = hashlib.sha256(repr((steps, inputs, output)).encode())
     for name, values in {**constants, **(weights if is_module else {})}.items():
         identity.update(name.encode() + values.tobytes())
@@ -158,9 +170,11 @@ def _drawn(torch: Any, make: Callable[[], Any], seed: int) -> Any:
     """A module, drawn with a seed of its own; PyTorch's generator stays as it was."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = make()
+        module = make() if callable(make) else make
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"{_name(make)} gave a {type(module).__name__}; expected a torch.nn.Module.")
+        raise InputError(
+            f"expected a PyTorch module, or what gives one when it is called; got a {type(module).__name__}."
+        )
     return module.to("cpu")
 
 
@@ -184,15 +198,14 @@ def _numpy_type(dtype: Any) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(jnp.dtype(str(dtype).removeprefix("torch.")))
 
 
-def _name(thing: Any) -> str:
-    kind = thing if inspect.isclass(thing) or inspect.isfunction(thing) else type(thing)
-    return f"the PyTorch model {kind.__name__}"
+def _name(module: Any) -> str:
+    return f"the PyTorch model {type(module).__name__}"
 
 
 # ---- exported
 
 
-def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[Any, Any, str, Arrays]:
+def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[Any, Any, str, dict[str, np.ndarray]]:
     """The steps; what they call what comes in; the name of the result; and tensors that stand in the code."""
     program = _exported_program(torch, module, sample)
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
@@ -220,7 +233,7 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[An
     renamed = {node.name: "x" for node in program.graph.nodes if node.name in signature.user_inputs}
     steps = tuple(_step(torch, module, node, renamed) for node in program.graph.nodes if _computes(node))
     (output,) = signature.user_outputs
-    return steps, tuple(inputs), renamed.get(output, output), lifted
+    return steps, tuple(inputs), str(renamed.get(output, output)), lifted
 
 
 def _exported_program(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Any:
@@ -229,12 +242,11 @@ def _exported_program(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> 
         with _quietly():
             program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
     except Exception as error:  # whatever is in a module
-        raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}).") from error
+        hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
+        raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
     (placeholder,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
     if isinstance(placeholder.meta["val"].shape[0], int):
-        raise InputError(
-            f"{_name(module)} takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1."
-        )
+        raise InputError(f"{_name(module)} {FIXED}.")
     return program
 
 
@@ -309,10 +321,14 @@ def _zeros(torch: Any, sample: jax.ShapeDtypeStruct, count: int) -> Any:
 def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> None:
     """Does it take the samples, and give one row for each?"""
     numbers = f"{' × '.join(map(str, sample.shape))} numbers ({sample.dtype})"
+    tried = 0
     try:
         with _quietly(), torch.no_grad():
-            out = copy.deepcopy(module)(_zeros(torch, sample, SAMPLES))
+            out = copy.deepcopy(module)(_zeros(torch, sample, tried := SAMPLES))
+            copy.deepcopy(module)(_zeros(torch, sample, tried := 3))
     except Exception as error:  # whatever a module does with samples it was not made for
+        if tried != SAMPLES:
+            raise InputError(f"{_name(module)} {FIXED}.") from error
         whole = "; begin with x.float() / 255" if np.issubdtype(sample.dtype, np.integer) else ""
         raise InputError(f"{_name(module)} does not take samples of {numbers}: {_told(error)}{whole}.") from error
     if not isinstance(out, torch.Tensor) or out.ndim < 1 or out.shape[0] != SAMPLES:
@@ -320,20 +336,20 @@ def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Non
         raise InputError(f"{_name(module)} gives {got} for {SAMPLES} samples; expected a tensor with a row for each.")
 
 
-def _check_draws(torch: Any, make: Callable[[], Any], weights: Arrays, constants: Arrays) -> None:
+def _check_draws(torch: Any, make: Callable[[], Any], what: str, weights: Arrays, constants: Arrays) -> None:
     """Does a seed say all about the weights, and nothing about what is not trained?"""
     again, other = (_drawn(torch, make, seed) for seed in (0, 1))
     same = _arrays(again.named_parameters(), trained=True)
     changed = next((name for name in weights if not np.array_equal(weights[name], same[name], equal_nan=True)), None)
     if changed is not None:
         raise InputError(
-            f"{_name(make)} draws {changed} differently after the same torch.manual_seed; draw with PyTorch's own generator."
+            f"{what} draws {changed} differently after the same torch.manual_seed; draw with PyTorch's own generator."
         )
     fixed = _arrays([*other.named_buffers(), *other.named_parameters()])
     changed = next((name for name in fixed if not np.array_equal(constants[name], fixed[name], equal_nan=True)), None)
     if changed is not None:
         raise InputError(
-            f"{_name(make)} draws {changed}, which is not trained; give it fixed numbers, or make it a Parameter."
+            f"{what} draws {changed}, which is not trained; give it fixed numbers, or make it a Parameter."
         )
 
 

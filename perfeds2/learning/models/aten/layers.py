@@ -19,7 +19,7 @@ from perfeds2.learning.models.lstm import recur
 MOST_ROWS = 256  # of an embedding that is picked by a matrix of ones
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """Something that cannot be done here; the message says why, and what to do instead."""
 
 
@@ -142,7 +142,7 @@ def average(axes: int) -> Any:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Array:
-        total = sum(_windows(x, kernel_size, stride, padding, 1, ceil_mode, axes, 0.0))
+        total: Any = sum(_windows(x, kernel_size, stride, padding, 1, ceil_mode, axes, 0.0))
         if divisor_override is not None:
             return total / divisor_override
         if count_include_pad or not any(_each(padding, axes)):
@@ -171,7 +171,7 @@ def _windows(
 ) -> list[Array]:
     """For each place of a window what all windows have there, row after row."""
     if ceil_mode:
-        raise Unsupported("ceil_mode is not supported; pad the input instead")
+        raise UnsupportedError("ceil_mode is not supported; pad the input instead")
     kernel, edges, dilation = _each(kernel, axes), _each(padding, axes), _each(dilation, axes)
     stride = _each(stride, axes) if stride not in ((), [], None) else kernel
     if any(edges):
@@ -212,7 +212,9 @@ def _adapted(x: Array, output_size: Any, axes: int) -> list[int]:
     wanted = _each(output_size, axes)
     if any(size % out for size, out in zip(x.shape[-axes:], wanted, strict=True)):
         sizes = " × ".join(map(str, x.shape[-axes:]))
-        raise Unsupported(f"an output of {wanted} from {sizes} has windows of unequal size; choose one that divides it")
+        raise UnsupportedError(
+            f"an output of {wanted} from {sizes} has windows of unequal size; choose one that divides it"
+        )
     return [size // out for size, out in zip(x.shape[-axes:], wanted, strict=True)]
 
 
@@ -283,7 +285,7 @@ def instance_norm(
     running_mean: Array | None,
     running_var: Array | None,
     use_input_stats: bool,
-    momentum: float,  # noqa: ARG001 (PyTorch's parameters)
+    momentum: float,
     eps: float,
     cudnn_enabled: bool = True,  # noqa: ARG001
 ) -> Array:
@@ -305,7 +307,7 @@ def batch_norm(
 ) -> Array:
     """With the statistics it came with: those of a batch would tie its samples together, and are nobody's parameters."""
     if training or running_mean is None or running_var is None:
-        raise Unsupported(
+        raise UnsupportedError(
             "in training it takes the statistics of a batch and keeps running ones, which no UE uploads; "
             "call .eval() on the module to keep them as they are, or take GroupNorm or LayerNorm"
         )
@@ -329,14 +331,14 @@ def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
 
 def dropout(x: Array, p: float, train: bool) -> Array:
     if train and p > 0:
-        raise Unsupported(
+        raise UnsupportedError(
             "a gradient here has no dice to throw; call .eval() on the module to train without it, or set p to 0"
         )
     return x
 
 
 def random(*_: Any, **__: Any) -> Any:
-    raise Unsupported("a gradient here has no dice to throw; draw nothing in forward")
+    raise UnsupportedError("a gradient here has no dice to throw; draw nothing in forward")
 
 
 # ---- embedding, attention
@@ -351,10 +353,12 @@ def embedding(
 ) -> Array:
     """Few rows are picked by a matrix of ones: its gradient is a product again, where that of an index is a scattered sum."""
     if scale_grad_by_freq:
-        raise Unsupported("scale_grad_by_freq is not supported; leave it out")
+        raise UnsupportedError("scale_grad_by_freq is not supported; leave it out")
     few = weight.shape[0] <= MOST_ROWS
     rows = jax.nn.one_hot(indices, weight.shape[0], dtype=weight.dtype) @ weight if few else weight[indices]
-    return rows if padding_idx < 0 else jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
+    return (
+        rows if padding_idx < 0 else jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
+    )
 
 
 def attention(
@@ -374,9 +378,11 @@ def attention(
     scores = query @ key.swapaxes(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
         attn_mask = jnp.asarray(np.tri(query.shape[-2], key.shape[-2], dtype=bool))
-    if attn_mask is not None:
-        scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
-    return jax.nn.softmax(scores, axis=-1) @ value
+    if attn_mask is None:
+        return jax.nn.softmax(scores, axis=-1) @ value
+    scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
+    blind = (scores == -jnp.inf).all(-1, keepdims=True)  # whoever may look at nothing gets zeros
+    return jnp.where(blind, 0.0, jax.nn.softmax(jnp.where(blind, 0.0, scores), axis=-1)) @ value
 
 
 # ---- recurrence
@@ -427,7 +433,7 @@ def _recurrent(
     """Layer after layer, forth and back. Returns all that the last one said, and where each ended."""
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     if len(params) != num_layers * directions * each:
-        raise Unsupported("proj_size is not supported; leave it out, and put a Linear behind it")
+        raise UnsupportedError("proj_size is not supported; leave it out, and put a Linear behind it")
     sequence, last = x.swapaxes(0, 1) if batch_first else x, []
     for number in range(num_layers):
         sequence = dropout(sequence, dropout_p, train and number > 0)
@@ -461,7 +467,7 @@ def _lstm_layer(x: Array, start: tuple[Any, Any], weights: list[Array]) -> tuple
 
     hidden, cell = (jnp.asarray(each, entering.dtype) for each in start)
     (_, cell), out = jax.lax.scan(step, (hidden, cell), entering + bias)
-    if all(isinstance(each, np.ndarray) and not each.any() for each in start):  # what is not used is not computed
+    if not any(isinstance(each, jax.core.Tracer) or each.any() for each in start):  # what is not used is not computed
         out = recur(True, entering + bias, recurrent)
     return out, (out[-1], cell)
 
