@@ -152,7 +152,7 @@ class Curves(nn.Module):
                 torch.add(x, y, alpha=2),
                 torch.rsub(x, y, alpha=2),
                 x / y,
-                x // y,
+                x.detach() // y.detach(),
             ),
             *(
                 torch.div(3 * x, y, rounding_mode="trunc") * x,
@@ -216,12 +216,10 @@ class Shapes(nn.Module):
     def forward(self, x):
         n = x.shape[0]
         x = (x * self.scale).view(n, 2, 3, 4)
-        y, changed = x.clone(), x.clone()
-        changed[:, 0] = 1.5
-        changed[:, :, 1:] *= 2
+        y = x.clone()
         corner = torch.ones(4, 4).tril() + torch.ones(4, 4).triu(1) * torch.arange(4)
         some = [
-            *(x.permute(0, 3, 1, 2), x.transpose(1, 2), x.movedim(1, 3), x[:, 1], x[:, :, ::2], x[..., -1:], *x.split(3, 3), changed),
+            *(x.permute(0, 3, 1, 2), x.transpose(1, 2), x.movedim(1, 3), x[:, 1], x[:, :, ::2], x[..., -1:], *x.split(3, 3)),
             *(*x.split([1, 3], 3), *x.chunk(2, 3), *x.unbind(1), x[:, :, self.order], x.index_select(2, self.order), x.flip(1, 3)),
             *(x.gather(3, torch.zeros_like(x, dtype=torch.int64)), torch.stack([x, y], 1), torch.cat([x, y], -1), x.roll(1, 2)),
             *(F.pad(x, (1, 2, 0, 1)), F.pad(x, (1, 1), value=3.0), F.pad(x, (-1, 1)), F.pad(x, (1, 1, 1, 1), mode="reflect")),
@@ -232,6 +230,16 @@ class Shapes(nn.Module):
             *(F.one_hot(self.order, 4)[None] * x[:, 0], x + math.pi, x.slice_scatter(y[:, :1] * 2, 1, 1), x.select_scatter(y[:, 0], 1, 1)),
         ]  # fmt: skip
         return torch.cat([each.flatten(1).float() for each in some], dim=1)
+
+
+class Written(Shapes):
+    """The same, and something that is written into: PyTorch then takes more of it apart."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        y[:, 0] = 1.5
+        y[:, 2:5] *= 2
+        return y
 
 
 class Images(nn.Module):
