@@ -39,6 +39,14 @@ def file_of(block):
 
 
 STUDY = ROOT / "docs" / "study.md"  # tests/test_study.py runs it
+TORCH = ROOT / "docs" / "torch.md"
+
+
+@pytest.fixture(autouse=True)
+def extra(request):
+    """What only runs where PyTorch is installed."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("path") == TORCH:
+        pytest.importorskip("torch")
 
 
 @pytest.mark.slow

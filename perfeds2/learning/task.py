@@ -12,6 +12,7 @@ import numpy as np
 
 from perfeds2.learning.data import Data, Shards
 from perfeds2.learning.losses import LOSSES, MEASURES, OF_NUMBERS, R2, Loss, Metric, accuracy, cross_entropy
+from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
@@ -94,6 +95,18 @@ class Task:
         split = split or file.usual_split(table)
         task = recipe(ues or (len(table.names) or 20), None, seed, split=split)
         return replace(task, model=judged(model or bare(task.model), recipe.learned, chosen, metric))
+
+    @classmethod
+    def from_torch(cls, module: Any, x: Any, y: Any, *, name: str = "torch", **how: Any) -> "Task":
+        """Your own samples and a PyTorch model for them; ``how`` is what ``of_arrays`` takes (ues, labels_per_ue, seed).
+
+        The module gets samples in the shape they have in ``x``, as float32.
+        A module's weights are where every seed starts; a class, or a function that gives a module, is called without
+        arguments and draws others for each seed (docs/torch.md).
+        """
+        rows = np.asarray(x, np.float32)
+        model = from_torch(module, jax.ShapeDtypeStruct(rows.shape[1:], np.float32))
+        return cls.of_arrays(name, rows.reshape(len(rows), -1), np.asarray(y), **how, model=model)
 
 
 @dataclass(frozen=True)

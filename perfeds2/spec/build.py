@@ -5,7 +5,7 @@ What is the user's own is called with what it names of what is known here:
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
 - a split: a function of any of (labels, owners, ues, seed) that says whose each sample is, or who gets which share;
 - a loss: a function of outputs and targets; a metric: one of outputs, targets and a mask;
-- a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
+- a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
   samples) that returns rows of UEs or such a function;
@@ -36,6 +36,7 @@ from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold, Withholding
 from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
+from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
 from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
@@ -138,15 +139,17 @@ def _chosen(spec: Spec, task: Recipe | Task) -> Model:
     assert spec.task.model is not None
     with blaming(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
-    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes)
+    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
 
 
 @lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
-def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int) -> Model:
+def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int, weights: str) -> Model:  # noqa: ARG001 (other weights, another model)
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
-    if inspect.isclass(given) or not isinstance(given, Model):
-        given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
-    model = _expect(given, Model, "--model", named)
+    known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
+    is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
+    make = partial(call, given, flag, known) if is_made else None
+    given = given if make is None else make()
+    model = _expect(_of_torch(make or given, sample, flag) if is_torch(given) else given, Model, "--model", named)
     try:
         hash(model)
     except TypeError as error:
@@ -165,6 +168,14 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
             f"{classes} classes: {why}."
         )
     return model
+
+
+def _of_torch(given: Any, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
+    """A module, or what makes a new one for each seed, as a model."""
+    try:
+        return from_torch(given, sample)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from error
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:

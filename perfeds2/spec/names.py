@@ -168,6 +168,8 @@ def _load(source: str) -> tuple[ModuleType, str]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever somebody's file does when it is run
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise ValueError("needs PyTorch, which is not installed: python -m pip install 'perfeds2[torch]'") from None
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"cannot be loaded: {told}{_place(error, {name})}") from None
 
