@@ -134,12 +134,15 @@ MUTATIONS = [
         "learning/merges.py",
         "learning/test_methods.py",
         ("d - h[arrived.ues]", "d - 0 * h[arrived.ues]", "test_a_method_is_its_papers_pseudocode"),
+        ("far + self.epsilon * long", "self.epsilon * long", "test_a_method_is_its_papers_pseudocode"),
         ("(1.0 + tau) ** -a", "(1.0 + 0 * tau) ** -a", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
         "learning/keeping.py",
         "learning/test_methods.py",
         ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
+        ("a - beta * share * b", "a - beta * b", "test_a_method_is_its_papers_pseudocode"),
+        ("jnp.where(begins, moved, share)", "moved", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
         "learning/train_many.py",
@@ -157,6 +160,11 @@ MUTATIONS = [
             "jnp.where(jnp.isfinite(losses), right, jnp.nan)",
             "jnp.where(jnp.isnan(losses), jnp.nan, right)",
             "test_a_model_whose_loss_is_not_finite_has_no_accuracy",
+        ),
+        (
+            "            1, steps, lambda",
+            "            0, steps, lambda",
+            "test_so_many_personal_steps_as_one_would_do_them_by_hand",
         ),
     ),
     *of(

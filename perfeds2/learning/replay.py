@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.keeping import Keeping
-from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted
+from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.models.model import Model, Params, cross_entropy
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.task import Task
@@ -39,6 +39,7 @@ class Learner:
     merge: Merge | OfMean = MEAN
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
+    personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
 
     @property
     def personal_step(self) -> float:
@@ -120,10 +121,7 @@ class Program:
         mesh: Mesh | None = None,
     ) -> "Program":
         if isinstance(learner.objective, Keeping) and isinstance(learner.merge, Undrafted):
-            raise ValueError(
-                "a merge that takes the undrafted has some jobs done again, so UEs can keep nothing between jobs; "
-                "take an objective without a memory."
-            )
+            raise ValueError("some jobs are done again for this merge, so take an objective without a memory.")
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum
@@ -374,7 +372,7 @@ def _merge_now(numbers: Any, params: Params, arrived: Arrived, state: Any, *, st
 def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
     """The next model from uploads that lie side by side."""
     if isinstance(merge, OfMean):
-        return merge.step(params, jax.tree.map(lambda g: g.mean(axis=0), arrived.uploads), arrived.beta, state)
+        return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
     return merge(params, arrived, state)
 
 
@@ -411,7 +409,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     ues, versions, places = (
         jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
     )
-    # Taken out before the jobs: a loop that had all of shelf and memory in sight would have them copied.
+    # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
     handed, kept = jax.tree.map(lambda w: w[places], state.shelf), jax.tree.map(lambda w: w[ues], state.memory)
     jobs = [ues, versions, handed, kept]
     if program.mesh is not None:
@@ -419,7 +417,12 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     elif program.side_by_side is not None:
         uploads, kept = jax.vmap(partial(job, known))(*jobs)
     else:
-        uploads, kept = jax.lax.map(lambda one: job(known, *one), tuple(jobs))
+
+        def in_turn(one: Any) -> tuple[Params, Any]:
+            ue, version, place, kept = one
+            return job(known, ue, version, jax.tree.map(lambda w: w[place], state.shelf), kept)
+
+        uploads, kept = jax.lax.map(in_turn, (ues, versions, places, kept))
     models, told = handed
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 

@@ -71,7 +71,8 @@ def train(
         if number == 0 or now > before:
             state = advance(prepared, state, before, now)
             own = own_model(learner.objective)
-            per_ue = evaluate(task, on_one(state.params), learner.personal_step, on_one(state.memory), own)
+            weights, memory = on_one(state.params), on_one(state.memory)
+            per_ue = evaluate(task, weights, learner.personal_step, memory, own, learner.personal_steps)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed meanwhile: the same model

@@ -84,7 +84,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     return (
         *(task.model, task.ues, tree, shapes, quorum),
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
-        *(learner.batch, learner.local_steps, learner.clip is None),
+        *(learner.personal_steps, learner.batch, learner.local_steps, learner.clip is None),
     )
 
 
@@ -155,6 +155,7 @@ def train_together(
                 state.memory,
                 own=own_model(first.learner.objective),
                 at_once=ues_at_once(len(trials)),
+                steps=first.learner.personal_steps,
                 common=common,
             )
             looked = np.asarray(table)
@@ -225,7 +226,7 @@ def _rounds_together(
     return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 
 
-@partial(jax.jit, static_argnames=("own", "at_once", "common"))
+@partial(jax.jit, static_argnames=("own", "at_once", "steps", "common"))
 def _evaluate_together(
     params: Params,
     known: Known,
@@ -234,6 +235,7 @@ def _evaluate_together(
     *,
     own: OwnModel | None,
     at_once: int | None,
+    steps: int,
     common: _Common,
 ) -> Float[Array, "p n 4"]:
     memory = memory if own is not None else None
@@ -241,9 +243,8 @@ def _evaluate_together(
     def look(params: Params, known: Known, everybody: Any, memory: Any) -> Array:
         def one(params: Params, mine: Known, memory: Any) -> Array:
             whole, model, lengths = common.known(mine, everybody), common.program.model, common.layout.lengths
-            return look_at_ues(
-                params, whole.data, whole.alpha, memory, own=own, model=model, lengths=lengths, at_once=at_once
-            )
+            how = {"own": own, "model": model, "lengths": lengths, "at_once": at_once, "steps": steps}
+            return look_at_ues(params, whole.data, whole.alpha, memory, **how)
 
         return jax.vmap(one)(params, known, memory)
 

@@ -373,7 +373,8 @@ def _per_ue(entrant: Entrant, weights: Any, memory: Any) -> list[Row]:
     """How the final model serves each UE."""
     (name, seed), task = entrant.which, entrant.trial.task
     learner = entrant.trial.learner
-    table = evaluate(task, weights, learner.personal_step, memory, own_model(learner.objective))
+    own, steps = own_model(learner.objective), learner.personal_steps
+    table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
     merges = entrant.trial.timeline.merges

@@ -117,6 +117,7 @@ class LearningSpec(Section, title="Learning"):
 
     alpha: StepSize | Literal["auto"] = setting(0.03, "STEP", "Step size of the personal gradient step; 'auto': the task's, or 1/L where that is shorter.")  # fmt: skip
     beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
+    personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Personal gradient steps at an evaluation, one after the other: fine-tuning, for every method whose UEs keep no model of their own.", shown="1")  # fmt: skip
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
     proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")
@@ -125,10 +126,14 @@ class LearningSpec(Section, title="Learning"):
     clip: Length | None = setting(None, "NORM", "The largest norm of an upload: a longer one is shortened.")
     inner_clip: Length | None = setting(None, "NORM", "The largest norm of PerFed's inner gradient, differentiated through.")  # fmt: skip
     moreau: Length | None = setting(None, "LAMBDA", "How strongly Moreau's personal model is held near the global one.", shown="15")  # fmt: skip
+    moreau_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Gradient steps to the personal model of Moreau and pFedMe.", shown="5")  # fmt: skip
     merge: MergeName | None = setting(None, "NAME", "How uploads become a model: {names}, or your own.", shown="the algorithm's own, mean for most", kind=MERGE)  # fmt: skip
     server_step: Length | None = setting(None, "STEP", "Server's step of the methods that have one beside β.", shown="the method's own")  # fmt: skip
     discount: Literal["poly", "hinge", "constant"] | None = setting(None, "RULE", "How FedBuff and FedAsync trust a stale upload.", shown="poly")  # fmt: skip
     mixing: Length | None = setting(None, "SHARE", "How much of the model FedAsync takes from a fresh upload.", shown="0.6")  # fmt: skip
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = setting(None, "SHARE", "How much of its last step the server keeps, in FedAvgM and FedBuff.", shown="0.9 in FedAvgM, none in FedBuff")  # fmt: skip
+    own_share: Annotated[float, Field(ge=0, le=1)] | None = setting(None, "SHARE", "How much of its own model a UE of APFL takes at first.", shown="0.5")  # fmt: skip
+    head_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "N", "Steps of FedRep's own head for each of the layers below.", shown="10")  # fmt: skip
     pull: StepSize | None = setting(None, "LAMBDA", "How strongly Ditto's own models are held near the global one.", shown="1")  # fmt: skip
 
 

@@ -10,9 +10,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from perfeds2.learning.keeping import Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
-from perfeds2.learning.merges import CA2FL, FADAS, FedAsync, FedOpt, Mean, Merge, OfMean, Stale, WithControl
-from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Objective
+from perfeds2.learning.keeping import APFL, Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
+from perfeds2.learning.merges import (
+    CA2FL,
+    FADAS,
+    AsyncFedED,
+    FedAsync,
+    FedOpt,
+    Mean,
+    Merge,
+    Momentum,
+    OfMean,
+    Stale,
+    WithControl,
+)
+from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Moreau, Objective, PerFed
 from perfeds2.learning.tier_merges import ByTier, Cached
 
 MODES = ("SYN", "S2", "ASY")
@@ -36,14 +48,19 @@ def algorithm_name(objective: str, mode: str) -> str:
 METHODS = {
     "FedBuff": Combination(FedAvg, "S2", Stale),
     "FedAsync": Combination(FedProx, "ASY", FedAsync),
+    "AsyncFedED": Combination(FedAvg, "ASY", AsyncFedED),
     "CA2FL": Combination(FedAvg, "S2", CA2FL),
     "FADAS": Combination(FedAvg, "S2", FADAS),
+    "FedAvgM": Combination(FedAvg, "S2", Momentum),
     "FedAdam": Combination(FedAvg, "S2", partial(FedOpt, "adam")),
     "FedYogi": Combination(FedAvg, "S2", partial(FedOpt, "yogi")),
     "FedAdagrad": Combination(FedAvg, "S2", partial(FedOpt, "adagrad", first_decay=0.0)),
     "SCAFFOLD": Combination(Scaffold, "S2", WithControl),
     "pFedMe": Combination(PFedMe, "S2"),
     "Ditto": Combination(Ditto, "S2"),
+    "APFL": Combination(APFL, "S2"),
+    "PersA-FL": Combination(PerFed, "ASY", partial(Stale, "constant")),
+    "PersA-FL-ME": Combination(Moreau, "ASY", partial(Stale, "constant")),
     "FedRep": Combination(FedRep, "S2"),
     "FedPer": Combination(FedPer, "S2"),
     "SAFA": Combination(FedAvg, "S2", Cached, rounds="draft"),

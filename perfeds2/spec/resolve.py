@@ -204,7 +204,8 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
 
     def is_usual(name: str) -> bool:
         several_steps = spec.learning_of(name).local_steps > 1
-        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and several_steps)
+        objective = name.partition("-")[0].removesuffix("S2")
+        return objective in ("FedAvg", "PerFed") or (objective == "FedProx" and several_steps)
 
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
 

@@ -50,6 +50,24 @@ class Bias:
         return jnp.broadcast_to(params["bias"], (*x.shape[:-1], 3))
 
 
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_so_many_personal_steps_as_one_would_do_them_by_hand(steps):
+    """The slope of the loss of logits b, the same for all samples, is softmax(b) − how often each class occurs."""
+    y = np.array([0, 0, 1, 1, 2, 0, 2, 2, 1, 2])
+    parts = Partition(np.arange(10), np.array([0, 5]), np.array([4, 3]), np.array([1, 2]))
+    task = Task("small", Bias(), Shards.of(np.zeros((10, 1), np.float32), y, parts))
+    ours = evaluate(task, {"bias": jnp.array([0.3, -0.2, 0.0])}, 0.8, steps=steps)
+    for ue, own in enumerate((y[:4], y[5:8])):
+        b, often = np.array([0.3, -0.2, 0.0]), np.bincount(own, minlength=3) / own.size
+        for _ in range(steps):
+            b = b - 0.8 * (np.exp(b) / np.exp(b).sum() - often)
+        loss = -(often * np.log(np.exp(b) / np.exp(b).sum())).sum()
+        np.testing.assert_allclose(ours["train_loss_personal"][ue], loss, rtol=1e-6)
+    np.testing.assert_array_equal(
+        ours["train_loss"], evaluate(task, {"bias": jnp.array([0.3, -0.2, 0.0])}, 0.8)["train_loss"]
+    )
+
+
 @pytest.mark.parametrize(("bias", "loss"), [([1.0, 0.0, -jnp.inf], jnp.inf), ([jnp.nan, 0.0, 0.0], jnp.nan)])
 def test_a_model_whose_loss_is_not_finite_has_no_accuracy(bias, loss):
     """One UE knows class 0, the other class 2, which the first model thinks impossible: an infinite loss."""

@@ -196,7 +196,7 @@ def test_moreaus_gradient_on_a_parabola_is_that_of_the_envelope():
     params, centre = {"w": jnp.array([3.0, -1.0])}, jnp.array([[1.0, 1.0]])
     curvature, alpha, strength = np.array([1.0, 4.0]), 0.1, 2.0
     envelope = strength * curvature / (strength + curvature) * np.array([2.0, -2.0])
-    many = Moreau(alpha, strength, steps=300)(parabola, params, params, centre)
+    many = Moreau(alpha, strength, moreau_steps=300)(parabola, params, params, centre)
     np.testing.assert_allclose(many["w"], envelope, rtol=1e-5)
     size = alpha / (1 + alpha * strength)
     few = Moreau(alpha, strength)(parabola, params, params, centre)

@@ -85,6 +85,30 @@ def test_a_command_killed_at_any_moment_ends_with_the_same_bytes(commands: Comma
         assert files_of(cwd) == whole
 
 
+@pytest.mark.slow
+def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
+    """Control variates, own models and cached updates: killed in the middle of each, again and again, and resumed."""
+    names = ("SCAFFOLD", "pFedMe", "Ditto", "CA2FL")
+    start = f"compare {TINY} --quorum 2 --local-steps 2 --seeds 1 --algorithms {','.join(names)} --out out"
+    setting = {"checkpoint_every_s": 0.0, "workers": 1}
+    (tmp_path / "whole").mkdir()
+    unbroken = commands(*start.split(), cwd=tmp_path / "whole", setting=setting)
+    assert unbroken.status == 0, unbroken.err
+    (cwd := tmp_path / "killed").mkdir()
+    interrupted, command, resume = set[str](), start, "compare --resume out --quiet"
+    for _ in range(8):
+        killed = commands(*command.split(), cwd=cwd, setting=setting, before=("os.rename", 11))
+        assert killed.killed, killed.err
+        interrupted |= {path.name.partition("-")[0] for path in cwd.rglob("*.checkpoint.safetensors")}
+        command = resume
+        if interrupted == set(names):
+            break
+    assert interrupted == set(names)
+    ended = commands(*resume.split(), cwd=cwd, setting=setting)
+    assert ended.status == 0, ended.err
+    assert files_of(cwd) == files_of(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_that_somebody_else_writes_is_left_to_them(commands: Commands, tmp_path, name):
     write_mnist(tmp_path / "mnist" / "mnist")
