@@ -29,10 +29,10 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         "learning/tier_merges.py",
         "learning/test_tiers.py",
         ("rounds[::-1] / rounds.sum()", "rounds / rounds.sum()", "test_fedat_is_its_papers_pseudocode"),
-        ("return merged.mean(axis=0), merged.at[others].set(new[half:])", "return merged.at[others].set(new[half:]).mean(axis=0), merged.at[others].set(new[half:])", "test_safa_is_its_papers_pseudocode[left behind]"),
+        ("params = mean_of(merged)", "params = mean_of(jax.tree.map(lambda old, new: old.at[others].set(new[half:]), merged, models))", "test_safa_is_its_papers_pseudocode[left behind]"),
         ("left = handed < round_ - self.lag", "left = handed < 0", "test_safa_is_its_papers_pseudocode[left behind]"),
         ("jnp.where(came, round_ + 1, handed[others])", "handed[others]", "test_safa_is_its_papers_pseudocode[left behind]"),
-        ("return merged.mean(axis=0), merged.at[others].set(new[half:])", "return merged.mean(axis=0), merged", "test_safa_is_its_papers_pseudocode[undrafted]"),
+        ("lambda old, new: old.at[others].set(new[half:]), merged, models)  # the bypass", "lambda old, new: old, merged, models)", "test_safa_is_its_papers_pseudocode[undrafted]"),
         ("versions[k, again[0]] if again.size else versions[k - 1, slot]", "versions[k - 1, slot]", "test_safa_is_its_papers_pseudocode[drafted twice]"),
     ),
 ]  # fmt: skip

@@ -121,10 +121,7 @@ class Program:
         mesh: Mesh | None = None,
     ) -> "Program":
         if isinstance(learner.objective, Keeping) and isinstance(learner.merge, Undrafted):
-            raise ValueError(
-                "a merge that takes the undrafted has some jobs done again, so UEs can keep nothing between jobs; "
-                "take an objective without a memory."
-            )
+            raise ValueError("some jobs are done again for this merge, so take an objective without a memory.")
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from perfeds2.learning.merges import Arrived, Params
+from perfeds2.learning.merges import Arrived, Params, mean_of, weighted
 from perfeds2.timeline.timeline import Timeline
 
 
@@ -42,11 +42,11 @@ class ByTier:
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:  # noqa: ARG002 (the interface)
         models, rounds = state
         tier = jnp.asarray(self.tiers)[arrived.ues[0]].astype(jnp.int32)
-        theirs = jax.tree.map(lambda w, d: (w - d).mean(axis=0), arrived.handed, arrived.moves)
+        theirs = mean_of(jax.tree.map(jnp.subtract, arrived.handed, arrived.moves))
         models = jax.tree.map(lambda all_, own: all_.at[tier].set(own), models, theirs)
         rounds = rounds.at[tier].add(1.0)
         weights = rounds[::-1] / rounds.sum()
-        return jax.tree.map(lambda w: jnp.tensordot(weights, w, 1), models), (models, rounds)
+        return weighted(weights, models), (models, rounds)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["lag"], meta_fields=[])
@@ -76,14 +76,13 @@ class Cached:
         left = handed < round_ - self.lag
         handed = jnp.where(left, round_, handed)
 
-        def enter(old: Array, new: Array, newest: Array) -> tuple[Array, Array]:
-            """The entries that are merged, and those that stay."""
+        def enter(old: Array, new: Array, newest: Array) -> Array:
             old = jnp.where(left.reshape(-1, *(1,) * newest.ndim), newest, old)
-            merged = old.at[drafted].set(new[:half])
-            return merged.mean(axis=0), merged.at[others].set(new[half:])
+            return old.at[drafted].set(new[:half])
 
-        both = jax.tree.map(enter, entries, models, params)
-        params, entries = (jax.tree.map(lambda _, pair, i=i: pair[i], params, both) for i in (0, 1))
+        merged = jax.tree.map(enter, entries, models, params)
+        params = mean_of(merged)
+        entries = jax.tree.map(lambda old, new: old.at[others].set(new[half:]), merged, models)  # the bypass
         handed = handed.at[drafted].set(round_ + 1)
         handed = handed.at[others].set(jnp.where(came, round_ + 1, handed[others]))
         return params, (entries, handed, round_ + 1)

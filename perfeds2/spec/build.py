@@ -30,7 +30,6 @@ from jaxtyping import Float
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
-from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold, Withholding
@@ -41,19 +40,18 @@ from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
-from perfeds2.learning.tier_merges import ByTier, Cached
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, when_opened
 from perfeds2.spec.tasks import blaming_task, judged_as_told, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
 
 ROWS = 4096  # of a schedule; a longer run repeats them
-TIERS = 5  # M of FedAT and TiFL
 
 
 # ---- the task and the cell
@@ -315,33 +313,19 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
     if own.rounds == "draft":
-        return _in_drafts(Algorithm(name, learner, protocol, bandwidth, mode=mode), _bound(spec))
+        return Algorithm(name, bandwidth=bandwidth, mode=mode, **in_drafts(spec, learner))
     if mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
     together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
     algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
-    return algorithm if own.rounds is None else _in_tiers(algorithm, spec, stage, own)
-
-
-def _in_drafts(algorithm: Algorithm, bound: int | None) -> Algorithm:
-    """In SAFA's rounds; the bound on staleness is its lag tolerance."""
-    learner = algorithm.learner
-    if isinstance(learner.merge, Cached):
-        learner = replace(learner, merge=Cached(np.inf if bound is None else float(bound)))
-    return replace(algorithm, learner=learner, protocol=Protocol(algorithm.protocol.quorum, bound, drafts=True))
-
-
-def _in_tiers(algorithm: Algorithm, spec: Spec, stage: Stage, what: Combination) -> Algorithm:
-    """In rounds of tiers: A of a tier close one, or as many as the smallest tier has."""
-    assert spec.protocol.quorum is not None
-    learner, count = algorithm.learner, spec.protocol.tiers or TIERS
-    tiers = tiers_by_latency(stage.cell, upload_bits(spec), learner.samples, count)
-    quorum = min(spec.protocol.quorum, tiers.smallest)
-    schedule = (OneTier if what.rounds == "one tier" else AllTiers)(tiers, quorum, stage.seed)
-    if isinstance(learner.merge, ByTier):
-        learner = replace(learner, merge=ByTier.of(tiers.of))
-    return replace(algorithm, learner=learner, protocol=Protocol(quorum, rests=True), schedule=schedule)
+    if own.rounds is None:
+        return algorithm
+    at_once = own.rounds == "all tiers"
+    return replace(
+        algorithm,
+        **in_tiers(spec, learner, stage.cell, stage.seed, upload_bits(spec, learner.objective), at_once=at_once),
+    )
 
 
 def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
@@ -427,11 +411,7 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     assert spec.protocol.quorum is not None
     if spec.protocol.unplanned == "rest":
         return Protocol(spec.protocol.quorum, rests=True)
-    return Protocol(spec.protocol.quorum, _bound(spec), spec.protocol.stale)
-
-
-def _bound(spec: Spec) -> int | None:
-    return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
+    return Protocol(spec.protocol.quorum, bound_of(spec), spec.protocol.stale)
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
@@ -463,13 +443,13 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
             if protocol.rests:
                 raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
             return shares, None
-        if _is_schedule(named.value):
-            return shares, _when_opened(named, protocol, named.value)
+        if is_schedule(named.value):
+            return shares, when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
         if callable(rows):
-            return shares, _when_opened(named, protocol, rows)  # the clock checks what it plans
+            return shares, when_opened(named, protocol, rows)  # the clock checks what it plans
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -482,21 +462,6 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
         raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
     return shares, schedules.as_schedule(rows)
-
-
-def _is_schedule(function: Callable[..., Any]) -> bool:
-    """Whether it plans a round; else it makes something that does."""
-    return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
-
-
-def _when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
-    """A schedule that says when a round opens whom it plans. Nobody can know beforehand whether a UE sits out too long."""
-    if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
-        raise InputError(
-            f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
-            f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
-        )
-    return schedule
 
 
 # ---- their timelines

@@ -45,7 +45,8 @@ def fedat(world: Any, tiers, lam):
 def safa(world: Any, lag):
     """Wu et al. 2021: lag-tolerant distribution (eq. 3), the three steps of aggregation (eqs. 6 to 8), all clients' data alike."""
     clients, line = range(world.ues), world.line
-    history, cache, version = [world.first], dict.fromkeys(clients, world.first), dict.fromkeys(clients, 0)
+    history, version = [world.first], dict.fromkeys(clients, 0)
+    cache: dict[int, Any] = dict.fromkeys(clients, world.first)
     undrafted, picked_before = [], set()
     for t, jobs in world.rounds():
         for k in clients:
