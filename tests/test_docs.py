@@ -1,6 +1,7 @@
 """Do the documents' examples and commands run, and do their links lead somewhere?"""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -114,6 +115,8 @@ def write_files(path, folder):
     for block in blocks(path, "python|py"):
         if name := file_of(block):
             (folder / name).write_text(block, encoding="utf-8")
+            if name.startswith("make_"):  # what a page needs
+                runpy.run_path(str(folder / name))
 
 
 def parse(words):

@@ -11,6 +11,7 @@ class Score:
 
     word: str  # in a sentence
     is_share: bool = False  # from 0 to 1, shown in per cent
+    form: str = ".4g"  # of its numbers
 
     @property
     def scale(self) -> int:
@@ -25,10 +26,6 @@ class Score:
         """Of a column or an axis."""
         return f"{self.word} (%)" if self.is_share else self.word
 
-    @property
-    def form(self) -> str:
-        return ".1f" if self.is_share else ".3g"
-
     def show(self, value: float) -> str:
         return f"{self.scale * value:{self.form}}{self.unit}"
 
@@ -42,8 +39,8 @@ class Score:
         return f"{whose} training loss" if "loss" in metric else f"{whose} test {self.head}"
 
 
-ACCURACY = Score("accuracy", is_share=True)
-SCORES = {"accuracy": ACCURACY, "r2": Score("R²"), "rmse": Score("−RMSE"), "mae": Score("−MAE")}
+ACCURACY = Score("accuracy", is_share=True, form=".1f")
+SCORES = {"accuracy": ACCURACY, "r2": Score("R²", form=".3f"), "rmse": Score("−RMSE"), "mae": Score("−MAE")}
 
 
 def score_of(name: str) -> Score:
