@@ -221,6 +221,40 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "runs/arena_tables.py",
+        "runs/test_arena.py",
+        ('first["round"] * result["quorum"] *', 'first["round"] *', "test_a_runs_scores_by_hand"),
+        (
+            "horizon_s if row[measure] is None else",
+            "0.0 if row[measure] is None else",
+            "test_less_time_is_better_and_never_counts_as_the_horizon",
+        ),
+    ),
+    *of(
+        "runs/arena.py",
+        "runs/test_arena.py",
+        (
+            'result["spec"] == _digest(spec)',
+            'bool(result["spec"])',
+            "test_a_result_of_other_settings_or_damaged_is_made_again",
+        ),
+        (
+            "parts = [plan.seeds]",
+            "parts = [missing[name]]",
+            "test_seeds_of_a_method_are_trained_together_on_a_gpu_and_one_by_one_elsewhere",
+        ),
+    ),
+    *of(
+        "runs/statistics.py",
+        "runs/test_statistics.py",
+        ("-(-len(values) // 10)", "max(1, len(values) // 10)", "test_the_worst_tenth_is_rounded_up"),
+    ),
+    *of(
+        "report/arena_read.py",
+        "report/test_report_arena.py",
+        ("v.better == name and v.is_significant", "v.better == name", "test_the_words_follow_from_the_numbers"),
+    ),
+    *of(
         "spec/names.py",
         "spec/test_own.py",
         (

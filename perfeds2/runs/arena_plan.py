@@ -31,7 +31,7 @@ USUAL = (  # met unless others are named
 TRIES = 20  # settings of each method
 MOST_TRIES = 400
 STEP = 3.0  # from one value to the next, where they are few
-A_CELLS_OWN = ("cell", "protocol", "learning")  # sections
+A_CELLS_OWN = tuple(section for section in SECTIONS if section not in ("task", "run"))
 
 # What is searched, and around which value where the spec has none. All others: β, and α if their evaluation takes it.
 OWN_AXES: dict[str, dict[str, float | None]] = {

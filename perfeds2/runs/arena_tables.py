@@ -42,14 +42,18 @@ def score(result: Mapping[str, Any], target: float) -> Row:
     """One method and seed in numbers. Who never met the target has no seconds; what diverged has an accuracy of 0."""
     metrics: Sequence[Mapping[str, Any]] = result["metrics"]
     first = next((row for row in metrics if row["test_accuracy_personal"] >= target), None)
-    last, ues = metrics[-1], [_share(value) for value in result["ue_accuracy_personal"]]
+    seen = [row[key] for row in metrics for key in ("test_accuracy", "test_accuracy_personal")]
+    worst = min(
+        [0.0, *(value for value in seen if math.isfinite(value))]
+    )  # what stands for the accuracy may be negative
+    last, ues = metrics[-1], [_finite(value, worst) for value in result["ue_accuracy_personal"]]
     return {
         "seconds_to_target": None if first is None else first["time_s"],
         "rounds_to_target": None if first is None else first["round"],
         "bits_to_target": None if first is None else first["round"] * result["quorum"] * result["upload_bits"],
         "joules_to_target": None if first is None else first.get("joules"),
-        "accuracy": _share(last["test_accuracy_personal"]),
-        "accuracy_global": _share(last["test_accuracy"]),
+        "accuracy": _finite(last["test_accuracy_personal"], worst),
+        "accuracy_global": _finite(last["test_accuracy"], worst),
         "accuracy_over_time": mean_over_time(metrics),
         "worst_decile": worst_decile(ues),
         "jain": jain(ues),
@@ -60,8 +64,8 @@ def score(result: Mapping[str, Any], target: float) -> Row:
     }
 
 
-def _share(value: float) -> float:
-    return float(value) if math.isfinite(value) else 0.0
+def _finite(value: float, otherwise: float) -> float:
+    return float(value) if math.isfinite(value) else otherwise
 
 
 def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:

@@ -222,6 +222,7 @@ class _Results:
             [row for _, one in own for row in one.rows],
             [row for _, one in own for row in one.ue_rows],
             {entrant.which: one.params for entrant, one in own},
+            algorithms,
         )
 
 

@@ -60,7 +60,7 @@ def results_of(compared: "Comparison") -> list[Result]:
     ues: dict[tuple[str, int], list[float]] = {}
     for row in compared.ue_rows:
         ues.setdefault((row["algorithm"], row["seed"]), []).append(row["test_accuracy_personal"])
-    bits = upload_bits(compared.spec)
+    bits = {each.name: upload_bits(compared.spec, each.learner.objective) for each in compared.algorithms}
     for row in compared.rows:
         kept = {key: value for key, value in row.items() if key not in ("algorithm", "seed")}
         metrics.setdefault((row["algorithm"], row["seed"]), []).append(kept)
@@ -72,7 +72,7 @@ def results_of(compared: "Comparison") -> list[Result]:
                     "algorithm": row["algorithm"],
                     **{fact: row[fact]["values"][place] for fact in (*FACTS, "time_to_target_s")},
                     **{fact: row[fact] for fact in ("mode", "quorum")},
-                    "upload_bits": bits,
+                    "upload_bits": bits[row["algorithm"]],
                     "metrics": metrics[row["algorithm"], seed],
                     "ue_accuracy_personal": ues[row["algorithm"], seed],
                 }

@@ -15,9 +15,11 @@ from command_line import told
 from scipy.stats import ttest_rel
 
 from perfeds2.errors import InputError
+from perfeds2.learning.datasets import synthetic
 from perfeds2.learning.keeping import Ditto
 from perfeds2.learning.merges import CA2FL, Mean
 from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.task import parameters
 from perfeds2.report.arena import write_arena
 from perfeds2.runs.arena import runs_of_search
 from perfeds2.runs.arena_plan import MOST_TRIES, USUAL, make_plan, parse_cells, read_plan, tried_values
@@ -455,7 +457,7 @@ class Halved:
 '''
 WHOLE = [
     *("arena", "--task", "synthetic", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),
-    *("PerFedS2,FedBuff", "--mine", "mine.py:Halved", "--tune", 2, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
+    *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 2, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
 ]
 
 
@@ -468,11 +470,16 @@ def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monk
     assert "HalvedS2 is" in shown
     rows = rows_of("whole/arena.csv")
     assert [(row["method"], row["seed"]) for row in rows] == list(
-        itertools.product(["PerFedS2", "FedBuff", "HalvedS2"], "01")
+        itertools.product(["FedRep", "FedBuff", "HalvedS2"], "01")
     )
     assert {row["rounds"] for row in rows if row["method"] == "FedBuff" and row["seed"] == "0"} == {
         row["rounds"] for row in rows if row["method"] == "HalvedS2" and row["seed"] == "0"
     }  # one timeline
+    kept = {name: json.loads(Path(f"whole/bouts/01-synthetic-paper/runs/{name}/seed-0.json").read_text()) for name in ("FedRep", "FedBuff")}  # fmt: skip
+    assert kept["FedBuff"]["upload_bits"] == 32 * parameters(synthetic.model)
+    assert kept["FedRep"]["upload_bits"] < kept["FedBuff"]["upload_bits"]  # its UEs keep their heads
+    assert len(kept["FedBuff"]["ue_accuracy_personal"]) == 4
+    assert sum(kept["FedBuff"]["ue_accuracy_personal"]) / 4 == pytest.approx(kept["FedBuff"]["metrics"][-1]["test_accuracy_personal"])  # fmt: skip
     written = (*WRITTEN, "report.html", "arena.tex", "arena.toml")
     whole = {name: Path("whole", name).read_bytes() for name in written}
     assert b"mine.py" in whole["arena.toml"]
@@ -483,5 +490,4 @@ def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monk
     status, _, said = told("arena", "--resume", "whole", "--quiet")
     assert status == 2
     assert "it has changed since" in said
-    kept = json.loads(whole["arena.json"])
-    assert kept["mine"] == ["HalvedS2"]
+    assert json.loads(whole["arena.json"])["mine"] == ["HalvedS2"]
