@@ -112,7 +112,7 @@ def test_every_operation_has_pytorchs_values_and_gradients(net):
     model, x = from_torch(module, ALL[net]), samples(ALL[net], 5)
     seen.update(step.operation for step in model.steps)
     if net is nets.Curves:
-        x[0] = [0.0, 1.0]  # where curves have kinks
+        x[:3] = [[0.0, 1.0], [0.5, -1.0], [-0.5, 0.0]]  # where curves have kinks
     mix = np.random.default_rng(3).standard_normal(module(torch.from_numpy(x)).shape).astype(np.float32)
 
     def mixed(params, x):

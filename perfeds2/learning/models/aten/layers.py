@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from perfeds2.learning.models.lstm import recur
 
@@ -390,7 +391,7 @@ def attention(
 
 
 def lstm(x: Array, hx: Any, params: Any, *settings: Any) -> tuple[Array, Array, Array]:
-    from_zero = not any(isinstance(each, jax.core.Tracer) or np.asarray(each).any() for each in hx)
+    from_zero = not any(isinstance(each, Tracer) or np.asarray(each).any() for each in hx)
     out, last = _recurrent(partial(_lstm_layer, from_zero), x, list(zip(*hx, strict=True)), params, *settings)
     return out, jnp.stack([hidden for hidden, _ in last]), jnp.stack([cell for _, cell in last])
 
