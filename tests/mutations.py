@@ -407,6 +407,25 @@ MUTATIONS = [
         ("MLP(sizes, activation=self.activation)", "MLP(sizes)", "test_patches_and_matrices_are_convolutions"),
     ),
     *of(
+        "learning/models/aten/layers.py",
+        "learning/test_aten.py",
+        (
+            "jnp.where(other > first, other, first)",
+            "jnp.where(other >= first, other, first)",
+            "test_of_equal_numbers_the_first_gets_the_gradient",
+        ),
+        (
+            "i * apart + step * (places - 1) + 1, step, axis",
+            "i * apart + step * places, step, axis",
+            "test_a_matrix_times_patches_is_xlas_convolution",
+        ),
+        (
+            "jnp.where(blind, 0.0, jax.nn.softmax(jnp.where(blind, 0.0, scores), axis=-1))",
+            "jax.nn.softmax(scores, axis=-1)",
+            "test_whoever_may_look_at_nothing_gets_zeros_and_no_nan",
+        ),
+    ),
+    *of(
         "learning/models/lstm.py",
         "learning/test_lstm.py",
         ("return steps[0] if keep", "return steps[1] if keep", "test_it_agrees_with_a_step_by_step_loop"),

@@ -15,6 +15,7 @@ from perfeds2 import Task, compare
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, RANDOM, layers
 from perfeds2.learning.models.from_torch import from_torch, is_torch
+from perfeds2.learning.models.lstm import recur
 from perfeds2.learning.models.model import cross_entropy
 from perfeds2.learning.objectives import PerFed
 
@@ -111,7 +112,7 @@ def test_every_operation_has_pytorchs_values_and_gradients(net):
     model, x = from_torch(module, ALL[net]), samples(ALL[net], 5)
     seen.update(step.operation for step in model.steps)
     if net is nets.Curves:
-        x[0] = [0.0, 1.0]  # where curves have kinks
+        x[:3] = [[0.0, 1.0], [0.5, -1.0], [-0.5, 0.0]]  # where curves have kinks
     mix = np.random.default_rng(3).standard_normal(module(torch.from_numpy(x)).shape).astype(np.float32)
 
     def mixed(params, x):
@@ -205,6 +206,14 @@ def test_any_number_of_samples_in_any_shape_is_taken():
     np.testing.assert_allclose(model(params, x), flat.reshape(2, 3, 4), rtol=1e-6)
     np.testing.assert_allclose(model(params, x[0, 0]), flat[0], rtol=1e-5)
     np.testing.assert_allclose(jax.vmap(model, (None, 0))(params, x), flat.reshape(2, 3, 4), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("net", "times"), [(nets.Letters, 2), (nets.Gru, 0)])
+def test_an_lstm_that_starts_from_zero_is_our_own_recurrence(net, times, monkeypatch):
+    model, called = from_torch(net, SIX), []
+    monkeypatch.setattr(layers, "recur", lambda *args: called.append(args) or recur(*args))
+    jax.eval_shape(model, model.init(jax.random.key(0)), jnp.zeros((2, 6), jnp.uint8))
+    assert len(called) == times
 
 
 # ---- where the weights start
@@ -395,4 +404,5 @@ def test_another_weight_is_another_model_though_the_module_is_the_same():
     with torch.no_grad():
         module.layers[0].weight.zero_()
     other = model_of(spec_from(**DIGITS, model=module))
+    assert other is not model_of(spec_from(**DIGITS, model=module.eval()))
     assert not np.asarray(other.init(jax.random.key(0))["layers.0.weight"]).any()

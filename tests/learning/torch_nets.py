@@ -86,10 +86,10 @@ class Curves(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.scale, self.slope = nn.Parameter(torch.tensor([0.7, 1.3])), nn.PReLU(2)
+        self.scale, self.slope, self.shift = nn.Parameter(torch.ones(2)), nn.PReLU(2), nn.Parameter(torch.zeros(2))
 
     def forward(self, x):
-        x = x * self.scale
+        x = x * self.scale + self.shift
         y = x.abs() + 0.5
         curves = [
             *(

@@ -84,8 +84,8 @@ def test_a_module_is_trained_resumed_exported_and_loaded_again(mine):
     assert (mine / "run" / "metrics.csv").read_bytes() == (mine / "made" / "metrics.csv").read_bytes()
 
     every = load_file(mine / "run" / "model.safetensors")
-    start = [every[f"PerFedS2/{seed}/layers.0.weight"] for seed in (0, 1)]
-    assert not np.array_equal(*start)  # seeds begin with different weights
+    one, other = (every[f"PerFedS2/{seed}/layers.0.weight"] for seed in (0, 1))
+    assert not np.array_equal(one, other)  # seeds begin with different weights
     status, said = perfeds2("export", "run", "--algorithm", "PerFedS2", "--seed", "1", "--out", "one.safetensors")
     assert status == 0, said
     weights = {name: torch.from_numpy(array) for name, array in load_file("one.safetensors").items()}
@@ -108,7 +108,8 @@ def test_a_module_is_trained_resumed_exported_and_loaded_again(mine):
 def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
     small = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 1, "algorithms": ["FedAvgS2"], "beta": 1e-30}
     models = compare(**small, model="mine.py:ready", seeds=[0, 1]).models
-    np.testing.assert_array_equal(*(models["FedAvgS2", seed]["layers.0.weight"] for seed in (0, 1)))
+    one, other = (models["FedAvgS2", seed]["layers.0.weight"] for seed in (0, 1))
+    np.testing.assert_array_equal(one, other)
 
 
 @needs_torch

@@ -42,11 +42,13 @@ def is_torch(thing: Any) -> bool:
 
 
 def weights_of(thing: Any) -> str:
-    """sha256 of what a module holds now; nothing of a class, whose weights are drawn, or of what is no module."""
+    """sha256 of what a module holds now, and of its mode; nothing of a class, whose weights are drawn, or of what is no module."""
     if inspect.isclass(thing) or not is_torch(thing):
         return ""
-    state = [(name, _array(tensor)) for name, tensor in thing.state_dict().items()]
-    return hashlib.sha256(b"".join([name.encode() + values.tobytes() for name, values in state])).hexdigest()
+    digest = hashlib.sha256(repr([each.training for each in thing.modules()]).encode())
+    for name, tensor in [*thing.named_parameters(), *thing.named_buffers()]:
+        digest.update(f"{name} {tensor.requires_grad}".encode() + _array(tensor).tobytes())
+    return digest.hexdigest()
 
 
 # ---- the model

@@ -6,6 +6,7 @@ PyTorch does, and stay fast where every UE has weights of its own.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from perfeds2.learning.models.lstm import recur
 
@@ -389,7 +391,8 @@ def attention(
 
 
 def lstm(x: Array, hx: Any, params: Any, *settings: Any) -> tuple[Array, Array, Array]:
-    out, last = _recurrent(_lstm_layer, x, list(zip(*hx, strict=True)), params, *settings)
+    from_zero = not any(isinstance(each, Tracer) or np.asarray(each).any() for each in hx)
+    out, last = _recurrent(partial(_lstm_layer, from_zero), x, list(zip(*hx, strict=True)), params, *settings)
     return out, jnp.stack([hidden for hidden, _ in last]), jnp.stack([cell for _, cell in last])
 
 
@@ -455,7 +458,9 @@ def _entering(x: Array, weights: list[Array]) -> tuple[Array, Array, Any]:
     return (entering + biases[0], recurrent.T, biases[1]) if biases else (entering, recurrent.T, 0)
 
 
-def _lstm_layer(x: Array, start: tuple[Any, Any], weights: list[Array]) -> tuple[Array, tuple[Array, Array]]:
+def _lstm_layer(
+    from_zero: bool, x: Array, start: tuple[Any, Any], weights: list[Array]
+) -> tuple[Array, tuple[Array, Array]]:
     entering, recurrent, bias = _entering(x, weights)
 
     def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], Array]:
@@ -467,7 +472,7 @@ def _lstm_layer(x: Array, start: tuple[Any, Any], weights: list[Array]) -> tuple
 
     hidden, cell = (jnp.asarray(each, entering.dtype) for each in start)
     (_, cell), out = jax.lax.scan(step, (hidden, cell), entering + bias)
-    if not any(isinstance(each, jax.core.Tracer) or each.any() for each in start):  # what is not used is not computed
+    if from_zero:  # our own, which is faster; what is not used of the other is not computed
         out = recur(True, entering + bias, recurrent)
     return out, (out[-1], cell)
 
