@@ -432,7 +432,7 @@ MUTATIONS = [
         ("came @ recurrent_dot", "hidden @ recurrent_dot", "test_its_gradient_is_that_of_the_step_by_step_loop"),
     ),
     *of(
-        "spec/build.py",
+        "spec/networks.py",
         "spec/test_models.py",
         (
             'why = "" if shape == (classes,) else',

@@ -35,18 +35,18 @@ from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.keeping import Scaffold, Withholding
 from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
-from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
 from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
+from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
-from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.names import Named, blaming, call, expect
+from perfeds2.spec.networks import network_of
 from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, when_opened
-from perfeds2.spec.tasks import blaming_task, judged_as_told, recipe_of, split_of
+from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -70,7 +70,7 @@ def make_task(spec: Spec, seed: int) -> Task:
         task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    model = _network(spec, recipe or task)
+    model = network_of(spec, recipe or task)
     return task if model is task.model else replace(task, model=model)
 
 
@@ -81,10 +81,10 @@ def _task(
     if split is not None and not asks:
         raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
     if not callable(named.value):
-        return _expect(named.value, Task, "--task", named)
+        return expect(named.value, Task, "--task", named)
     known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
     known["split"] = split_of(split)
-    return _expect(call(named.value, f"--task {named}", known), Task, "--task", named)
+    return expect(call(named.value, f"--task {named}", known), Task, "--task", named)
 
 
 def hold_out(data: Data, what: str) -> Data:
@@ -102,7 +102,7 @@ _own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, t
 def model_of(spec: Spec) -> Model:
     """What is trained. For a built-in task it is known before its data are read."""
     recipe = recipe_of(spec)
-    return make_task(spec, spec.run.seeds[0]).model if recipe is None else _network(spec, recipe)
+    return make_task(spec, spec.run.seeds[0]).model if recipe is None else network_of(spec, recipe)
 
 
 def check_model(spec: Spec) -> None:
@@ -127,55 +127,6 @@ def _plain(name: str) -> str:
     return name if name.isidentifier() else "metric"  # a lambda has none
 
 
-def _network(spec: Spec, task: Recipe | Task) -> Model:
-    """The task's own model or the one that was chosen, with the loss and the metric that were."""
-    return judged_as_told(spec, task, task.model if spec.task.model is None else _chosen(spec, task))
-
-
-def _chosen(spec: Spec, task: Recipe | Task) -> Model:
-    """The model that --model names, for a task's samples and as many classes as the task's own model tells apart."""
-    assert spec.task.model is not None
-    with blaming(f"--task {spec.task.name}", type(task.model)):
-        (classes,) = logits(task.model, task.sample)
-    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
-
-
-@lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
-def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int, weights: str) -> Model:  # noqa: ARG001 (other weights, another model)
-    inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
-    known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
-    is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
-    make = partial(call, given, flag, known) if is_made else None
-    given = given if make is None else make()
-    model = _expect(_of_torch(make or given, sample, flag) if is_torch(given) else given, Model, "--model", named)
-    try:
-        hash(model)
-    except TypeError as error:
-        raise InputError(
-            f"{flag} cannot be compiled for ({error}); make it a frozen dataclass, with tuples for lists."
-        ) from None
-    try:
-        shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
-        why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
-        why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
-    except Exception as error:  # whatever a model does with samples it was not made for
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
-    if why:
-        raise InputError(
-            f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of "
-            f"{classes} classes: {why}."
-        )
-    return model
-
-
-def _of_torch(given: Any, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
-    """A module, or what makes a new one for each seed, as a model."""
-    try:
-        return from_torch(given, sample)
-    except InputError as error:
-        raise InputError(f"{flag}: {error}") from error
-
-
 def make_cell(spec: Spec, seed: int) -> Cell:
     """The cell of a seed: who is where and how fast, and the fading everybody meets."""
     settings, own = spec.cell, spec.cell.kind
@@ -187,7 +138,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
         with blaming(f"--cell {own}", kind):
-            cell = _expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
+            cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
@@ -205,12 +156,6 @@ def upload_bits(spec: Spec, objective: Any = None) -> float:
     except ValueError as error:
         raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
     return payload_bits(model) - 32.0 * sum(math.prod(each.shape) for each in stays.values())
-
-
-def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
-    if not isinstance(made, kind):
-        raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
-    return made
 
 
 # ---- the algorithms
@@ -308,7 +253,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         return named.value
     if found is None:
         made = call(named.value, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
-        return _expect(made, Algorithm, "--algorithms", named)
+        return expect(made, Algorithm, "--algorithms", named)
     name, own = found
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)

@@ -267,3 +267,10 @@ def blaming(what: str, *parts: Any) -> Iterator[None]:
         told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         told += " ".join(str(error).split()).removesuffix(".")
         raise InputError(f"{what}: {told}{place}.") from error
+
+
+def expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
+    """What somebody's own function gave, if it is what was asked for."""
+    if not isinstance(made, kind):
+        raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
+    return made
