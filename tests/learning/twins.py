@@ -6,7 +6,7 @@ They share no function with ``perfeds2.learning.merges`` and ``perfeds2.learning
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -29,6 +29,8 @@ class World:
     batch: int
     steps: int  # K, of one job
     step: float  # η_l
+    first: Any = field(init=False)  # w_0
+    _slope: Any = field(init=False)
 
     def __post_init__(self):
         params = self.task.model.init(jax.random.fold_in(jax.random.key(self.seed), 0))
@@ -270,7 +272,8 @@ def ditto(world: World, lam=1.0):
 def apfl(world: World, alpha=0.5, adapts=True):
     """Deng et al. 2020, algorithm 1, with its step of α_i at every communication."""
     models = [world.first]
-    v, alphas = dict.fromkeys(range(world.ues), world.first), dict.fromkeys(range(world.ues), alpha)
+    v: dict[int, Any] = dict.fromkeys(range(world.ues), world.first)
+    alphas: dict[int, Any] = dict.fromkeys(range(world.ues), alpha)
     for _, jobs in world.rounds():
         deltas = []
         for ue, version in jobs:
