@@ -12,7 +12,8 @@ THREE = ["PerFedS2", "FedBuff", "Ditto"]
 
 
 def plan_of(base: dict[str, Any] | None = None, **asked: Any) -> Plan:
-    return make_plan(nested({"horizon_s": 9.0, "seeds": 3} | (base or {})), **{"methods": THREE} | asked)
+    given: dict[str, Any] = {"methods": THREE} | asked
+    return make_plan(nested({"horizon_s": 9.0, "seeds": 3} | (base or {})), **given)
 
 
 def played(accuracy, done=None, *, fails=lambda _: None, together=False):

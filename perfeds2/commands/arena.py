@@ -18,7 +18,7 @@ def arena(
     methods: str | None = flag("--methods", "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)", "NAMES", **PANEL),
     mine: list[str] | None = flag("--mine", "Your own beside them: an objective, a merge, a Combination or an Algorithm. Repeatable.", "FILE.py:NAME", **PANEL),
     tasks: str | None = flag("--tasks", "Several tasks, comma-separated, instead of --task.", "NAMES", **PANEL),
-    cells: str | None = flag("--cells", "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with [cell], [protocol] or [learning], or your own FILE.py:NAME.", "CELLS", **PANEL),
+    cells: str | None = flag("--cells", "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with sections such as cell and protocol, or your own FILE.py:NAME.", "CELLS", **PANEL),
     tune: int | None = flag("--tune", "How many settings are tried of each method. (default: 20; 0 where a --spec has settings of single methods, as tuned.toml has)", "N", **PANEL),
     no_tune: bool = flag("--no-tune", "Tune nothing: the settings are those of the task, the spec and the flags.", default=False, **PANEL),
     search: list[str] | None = flag("--search", "What is tried of one method instead: FedBuff.beta=0.02,0.07,0.2. Repeatable.", "NAME=VALUES", **PANEL),

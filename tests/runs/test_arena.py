@@ -14,6 +14,7 @@ from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
 from scipy.stats import ttest_rel
 
+from perfeds2.commands import arena as command
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import synthetic
 from perfeds2.learning.keeping import Ditto
@@ -93,6 +94,7 @@ def test_twelve_methods_meet_unless_others_are_named():
     plan = make_plan({})
     assert len(USUAL) == 12
     assert set(USUAL) <= set(ALGORITHMS)
+    assert f"(default: {', '.join(USUAL)})" in Path(command.__file__).read_text()  # as the help says
     assert list(plan.bouts[0].methods) == list(USUAL)
     assert list(make_plan({}, methods=["all"]).bouts[0].methods) == list(ALGORITHMS)
 
