@@ -177,6 +177,23 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "learning/datasets/tables.py",
+        "learning/test_own_files.py",
+        ('f"line {row + 2}: column', 'f"line {row + 1}: column', "test_a_bad_csv_is_one_sentence_with_its_line"),
+    ),
+    *of(
+        "learning/datasets/own_file.py",
+        "learning/test_own_files.py",
+        ("x[training].mean(", "x.mean(", "test_columns_are_scaled_by_the_training_parts_alone"),
+        ("np.array(table.stretch) * mean)", "mean)", "test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs"),
+    ),
+    *of(
+        "learning/losses.py",
+        "learning/test_losses.py",
+        ("- logit * y", "- logit * (1 - y)", "test_one_logit_is_the_same_as_two_of_which_the_first_is_0"),
+        ("return -jnp.sqrt(", "return jnp.sqrt(", "test_metrics_are_scikit_learns_and_more_is_better"),
+    ),
+    *of(
         "learning/partition.py",
         "learning/test_splits.py",
         ("+ random.random((len(count), 1))", "+ 0.5", "test_nobody_is_favoured_where_there_is_little"),
@@ -190,7 +207,7 @@ MUTATIONS = [
             "np.full(ues, 1.0), labels)",
             "test_dirichlet_shares_are_numpys_own_draw",
         ),
-        ("cut[first_of] = 1", "pass", "test_no_sample_is_used_twice_and_everybody_trains_and_tests"),
+        ("cut[first_of] = 1", "pass", "test_of_labels_that_a_ue_all_has_once_one_is_for_testing"),
     ),
     *of(
         "spec/build.py",

@@ -132,6 +132,12 @@ def test_some_of_many_natural_ues_are_drawn_by_the_seed():
         Natural()(Samples(np.zeros(3, int)), 1, 0)
 
 
+def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
+    parts = Natural()(Samples(np.array([0, 1, 2, 0, 1, 1]), owners=np.array([0, 0, 0, 1, 1, 1])), 2, 0)
+    assert parts.test_count.tolist() == [1, 1]
+    assert parts_of(parts, 1)[1][0] in (4, 5)  # of two alike one is tested, and the single one trained on
+
+
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
