@@ -139,9 +139,9 @@ class Curves(nn.Module):
             *(
                 F.gelu(x, approximate="tanh"),
                 self.slope(x),
-                x.clamp(-0.5, 0.5),
-                x.clamp_min(0),
-                x.clamp_max(0),
+                x.clamp(-0.45, 0.45),
+                x.clamp_min(0.1),
+                x.clamp_max(0.1),
                 x**3,
                 y**0.5,
             ),

@@ -31,7 +31,7 @@ def div(x: Any, other: Any, rounding_mode: str | None = None) -> Any:
 
 
 def clamp(x: Array, min: Any = None, max: Any = None) -> Array:  # noqa: A002 (PyTorch's names)
-    """At a bound itself the gradient passes."""
+    """At a bound itself the gradient passes, as it does in PyTorch before 2.15."""
     x = x if min is None else jnp.where(x < min, min, x)
     return x if max is None else jnp.where(x > max, max, x)
 
