@@ -62,7 +62,8 @@ def results_table(bout: BoutFound, *, with_settings: bool) -> Table:
     """A row per method, who was first at the target on top."""
     ranked = bout.ranked
     has_joules = any(each.medians["joules_to_target"] is not None for each in ranked)
-    target = bout.target
+    target, score = bout.target, bout.score
+    percent, form = " (%)" if score.is_share else "", f"{{:{score.form}}}"
     columns: list[tuple[Column, list[Cell]]] = [
         (Column("Method", "left", wraps=True, narrow="method"), [_name(each) for each in ranked]),
         (Column(f"Seconds to {target}", narrow=f"seconds\nto {target}"), _to_target(ranked, "seconds_to_target", "{:,.1f}", spread=True)),
@@ -72,10 +73,11 @@ def results_table(bout: BoutFound, *, with_settings: bool) -> Table:
     if has_joules:
         columns.append((Column("Energy (J)", narrow="\njoules"), _to_target(ranked, "joules_to_target", "{:,.1f}")))
     columns += [
-        (Column("Accuracy at the end (%)", narrow="accuracy (%)\nat the end"), _means(ranked, "accuracy", "{:.1f}", 100)),
-        (Column("Worst tenth of UEs (%)", narrow="worst tenth\nof UEs (%)"), _means(ranked, "worst_decile", "{:.1f}", 100)),
-        (Column("Jain's index", narrow="Jain's\nindex"), _means(ranked, "jain", "{:.4f}")),
+        (Column(f"{score.word[0].upper()}{score.word[1:]} at the end{percent}", narrow=f"{score.head}\nat the end"), _means(ranked, "accuracy", form, score.scale)),
+        (Column(f"Worst tenth of UEs{percent}", narrow=f"worst tenth\nof UEs{percent}"), _means(ranked, "worst_decile", form, score.scale)),
     ]  # fmt: skip
+    if score.is_share:
+        columns.append((Column("Jain's index", narrow="Jain's\nindex"), _means(ranked, "jain", "{:.4f}")))
     if with_settings and any(each.settings for each in ranked):
         columns.append((Column("Settings found", "left"), [_settings(each) for each in ranked]))
     rows = zip(*(cells for _, cells in columns), strict=True)
@@ -143,7 +145,7 @@ def overview(arena: ArenaFound) -> Table:
         first = soonest(bout)
         who = [f"{each.name} ({seconds(each.seconds, '–')})" for each in first if each.reached == each.seeds]
         best = [best_by(bout, measure) for measure in ("accuracy", "worst_decile")]
-        said = ["–" if found is None else f"{found[0]} ({100 * (found[1].mean or 0.0):.1f} %)" for found in best]
+        said = ["–" if found is None else f"{found[0]} ({bout.score.show(found[1].mean or 0.0)})" for found in best]
         rows.append([bout.title, bout.target, ", ".join(who) or "none in all seeds", *said])
     heads = ("Soonest at the target", "Best at the end", "Best for the worst tenth of UEs")
     return Table([Column("Bout", "left"), Column("Target"), *(Column(head, "left") for head in heads)], rows)
@@ -207,7 +209,10 @@ def _bout_sections(arena: ArenaFound, bout: BoutFound, number: int, first: int, 
     if chart is not None:
         hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
         yield section(
-            f"{bout.title}: accuracy over simulated time", legend(styles, "Methods shown", first), [chart], hint=hint
+            f"{bout.title}: {bout.score.word} over simulated time",
+            legend(styles, "Methods shown", first),
+            [chart],
+            hint=hint,
         )
     for measure, (title, _, _) in MATRICES.items():
         found = matrix(bout, measure)
@@ -231,7 +236,7 @@ def _chart(bout: BoutFound, number: int, first: int) -> Chart | None:
     metric = "test_accuracy_personal"
     rows = {name: pd.DataFrame(bout.curves[bout.curves["method"] == name]) for name in names}
     found = {name: mean_curve(own, metric, time_s) for name, own in rows.items() if len(own)}
-    panel = CurvePanel(metric, in_view(found, metric), named_styles(names), bout.target_accuracy)
+    panel = CurvePanel(metric, in_view(found, metric), named_styles(names), bout.target_accuracy, score=bout.score)
     numbers = {name: place for place, name in enumerate(names, first)}
     return curve_chart(panel, numbers, height_px=420, name=f"bout-{number}") if panel.curves else None
 

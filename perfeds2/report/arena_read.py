@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.answer import listed
 from perfeds2.report.run import Estimate
 from perfeds2.report.tables import seconds
@@ -71,6 +72,7 @@ class BoutFound:
     horizon_s: float
     eval_every_s: float
     target_accuracy: float
+    score: Score  # what stands for the accuracy
     tuning: Mapping[str, int] | None  # its seeds and rungs
     missing: tuple[str, ...]  # methods that failed
     methods: tuple[Contestant, ...]
@@ -88,7 +90,8 @@ class BoutFound:
 
     @property
     def target(self) -> str:
-        return f"{100 * self.target_accuracy:.4g} %"
+        named = "" if self.score.is_share else f"{self.score.word} "
+        return named + self.score.level(self.target_accuracy)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ def _bout(said: Mapping[str, Any], metrics: pd.DataFrame | None) -> BoutFound:
         horizon_s=float(said["horizon_s"]),
         eval_every_s=float(said["eval_every_s"]),
         target_accuracy=float(said["target_accuracy"]),
+        score=score_of(str(said["metric"])),
         tuning=said["tuning"],
         missing=tuple(map(str, said["missing"])),
         methods=tuple(map(_contestant, said["methods"])),
@@ -186,7 +190,7 @@ def words(arena: ArenaFound, bout: BoutFound) -> list[str]:
     watched = [name for name in dict.fromkeys((WATCHED, *arena.mine)) if name in [each.name for each in bout.methods]]
     said = [
         _to_target(bout),
-        _best(bout, "accuracy", "ends with the best personalised accuracy"),
+        _best(bout, "accuracy", f"ends with the best personalised {bout.score.word}"),
         _best(bout, "worst_decile", "serves the worst tenth of the UEs best"),
         [_stands(bout, name) for name in watched] if len(bout.methods) > 1 else [],
         _careful(arena, bout),
@@ -228,8 +232,10 @@ def _best(bout: BoutFound, measure: str, does: str) -> list[str]:
     if first is None:
         return []
     name, found = first
-    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
-    return [f"{name} {does}, {100 * (found.mean or 0.0):.1f}{half} %.", *_than(bout, measure, name, "better")]
+    score = bout.score
+    half = "" if found.half_width is None else f" ± {score.scale * found.half_width:{score.form}}"
+    said = f"{score.scale * (found.mean or 0.0):{score.form}}{half}{score.unit}"
+    return [f"{name} {does}, {said}.", *_than(bout, measure, name, "better")]
 
 
 def best_by(bout: BoutFound, measure: str) -> tuple[str, Estimate] | None:

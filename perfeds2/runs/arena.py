@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.learning.task import Recipe
 from perfeds2.runs.arena_plan import Bout, Plan, make_plan, read_plan
 from perfeds2.runs.arena_tables import Outcome, write_tables
 from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, check_crew, crew_for, do_all
@@ -31,6 +30,7 @@ from perfeds2.spec.build import check_model
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, read_toml
+from perfeds2.spec.tasks import recipe_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def run_arena(
         raise InputError(f"--retries must be 0 or more, got {retries}.")
     if isinstance(on, str):
         check_crew(on, workers)
-    known = [bout.spec for bout in plan.bouts if isinstance(bout.spec.task.name.value, Recipe)]
+    known = [bout.spec for bout in plan.bouts if recipe_of(bout.spec) is not None]
     for spec in known:  # an own task would have to be made here, and the GPU is for the workers
         check_model(spec)
     refuse_days(known, yes=yes)

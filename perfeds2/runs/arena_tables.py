@@ -20,6 +20,7 @@ from perfeds2.runs.arena_plan import Bout, Plan
 from perfeds2.runs.search import Settings
 from perfeds2.runs.statistics import censored_median, jain, mean_over_time, pairwise_p, statistic, worst_decile
 from perfeds2.runs.sweep import write_csv
+from perfeds2.spec.build import metric_of
 
 Row = dict[str, Any]
 TO_TARGET = ("seconds_to_target", "rounds_to_target", "bits_to_target", "joules_to_target")
@@ -121,6 +122,7 @@ def describe_bout(outcomes: Sequence[Outcome]) -> tuple[list[Row], dict[str, Any
         "ues": spec.cell.ues,
         "horizon_s": run.horizon_s,
         "eval_every_s": run.eval_every_s,
+        "metric": metric_of(spec),
         "target_accuracy": run.target_accuracy,
         "tuning": None if bout.search is None else {"seeds": len(bout.search.seeds), "rungs": bout.search.rungs},
         "missing": [one.method for one in outcomes if not one.results],
