@@ -38,12 +38,17 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "hessian-batch": "inner",
     "clip": 2.5,
     "inner-clip": 5.0,
+    "personal-steps": 5,
     "moreau": 10.0,
+    "moreau-steps": 3,
     "merge": "staleness:poly",
     "split": "dirichlet:0.3",
     "server-step": 0.5,
     "discount": "hinge",
     "mixing": 0.5,
+    "momentum": 0.5,
+    "own-share": 0.25,
+    "head-steps": 4,
     "pull": 0.5,
 }
 
