@@ -16,7 +16,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, RANDOM, layers
 from perfeds2.learning.models.from_torch import from_torch, is_torch
 from perfeds2.learning.models.lstm import recur
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import PerFed
 
 if importlib.util.find_spec("torch") is None:
@@ -79,7 +79,7 @@ def test_the_exact_meta_gradient_is_pytorchs(net, sample):
     module = net()
     model, x = from_torch(module, sample), samples(sample, 3, 8)
     y = np.random.default_rng(2).integers(0, 4, (3, 8))
-    params, loss = model.init(jax.random.key(0)), partial(cross_entropy, model)
+    params, loss = model.init(jax.random.key(0)), partial(mean_loss, model)
     perfed = jax.jit(PerFed(alpha=0.3), static_argnums=0)
     ours = perfed(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y)))
     with sdpa_kernel(SDPBackend.MATH):  # the one that PyTorch can differentiate twice
