@@ -109,6 +109,7 @@ def run_arena(
         for bout in plan.bouts:
             home = path / "bouts" / bout.folder
             home.mkdir(parents=True, exist_ok=True)
+            clear_unfinished(home)
             found = _tuned(path, home, bout, on, workers, retries, whole.part(runs_of_search(bout.search)), yes)
             watch_it = whole.part(len(bout.methods) * len(plan.seeds))
             failures += _evaluate(home, plan, bout, found, on, workers, retries, watch_it)

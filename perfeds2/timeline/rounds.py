@@ -54,7 +54,6 @@ class Protocol:
             raise ValueError(
                 f"where the unplanned rest, the planned begin with the newest model: max_staleness must be None, got {self.max_staleness}."
             )
-
         if self.drafts and (self.rests or self.stale != "restart"):
             raise ValueError(
                 "where the first who were not merged last time close a round, nobody rests, and stale must be restart."
