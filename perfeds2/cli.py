@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfeds2.commands import plan, run, simulate, sweep, tune
+from perfeds2.commands import arena, plan, run, simulate, sweep, tune
 from perfeds2.commands.bench import bench
 from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
@@ -33,6 +33,7 @@ app.command(cls=SettingsCommand.with_defaults(simulate.DEFAULTS))(with_settings(
 app.command(cls=SettingsCommand)(with_settings(plan.plan, plan.LEAVES_OUT))
 app.command(cls=SettingsCommand.with_defaults(sweep.DEFAULTS))(with_settings(sweep.sweep))
 app.command(cls=SettingsCommand)(with_settings(tune.tune, tune.LEAVES_OUT))
+app.command(cls=SettingsCommand)(with_settings(arena.arena, arena.LEAVES_OUT))
 app.command()(reproduce)
 app.command()(report)
 app.command()(errata)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants_of_federation import FEDERATION
+from mutants_of_scheduling import SCHEDULING
 from mutants_of_tuning import TUNING
 
 ROOT = Path(__file__).parent.parent
@@ -165,12 +166,15 @@ MUTATIONS = [
         "learning/merges.py",
         "learning/test_methods.py",
         ("d - h[arrived.ues]", "d - 0 * h[arrived.ues]", "test_a_method_is_its_papers_pseudocode"),
+        ("far + self.epsilon * long", "self.epsilon * long", "test_a_method_is_its_papers_pseudocode"),
         ("(1.0 + tau) ** -a", "(1.0 + 0 * tau) ** -a", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
         "learning/keeping.py",
         "learning/test_methods.py",
         ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
+        ("a - beta * share * b", "a - beta * b", "test_a_method_is_its_papers_pseudocode"),
+        ("jnp.where(begins, moved, share)", "moved", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
         "learning/train_many.py",
@@ -189,6 +193,11 @@ MUTATIONS = [
             "jnp.where(jnp.isnan(losses), jnp.nan, right)",
             "test_a_model_whose_loss_is_not_finite_has_no_accuracy",
         ),
+        (
+            "            1, steps, lambda",
+            "            0, steps, lambda",
+            "test_so_many_personal_steps_as_one_would_do_them_by_hand",
+        ),
     ),
     *of(
         "learning/train_many.py",
@@ -198,6 +207,39 @@ MUTATIONS = [
             "params, whole.data, whole.beta, memory",
             "test_each_is_evaluated_with_its_own_alpha",
         ),
+    ),
+    *of(
+        "learning/datasets/tables.py",
+        "learning/test_own_files.py",
+        ('f"line {row + 2}: column', 'f"line {row + 1}: column', "test_a_bad_csv_is_one_sentence_with_its_line"),
+    ),
+    *of(
+        "learning/datasets/own_file.py",
+        "learning/test_own_files.py",
+        ("x[training].mean(", "x.mean(", "test_columns_are_scaled_by_the_training_parts_alone"),
+        ("np.array(table.stretch) * mean)", "mean)", "test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs"),
+    ),
+    *of(
+        "learning/losses.py",
+        "learning/test_losses.py",
+        ("- logit * y", "- logit * (1 - y)", "test_one_logit_is_the_same_as_two_of_which_the_first_is_0"),
+        ("return -jnp.sqrt(", "return jnp.sqrt(", "test_metrics_are_scikit_learns_and_more_is_better"),
+    ),
+    *of(
+        "learning/partition.py",
+        "learning/test_splits.py",
+        ("+ random.random((len(count), 1))", "+ 0.5", "test_nobody_is_favoured_where_there_is_little"),
+        (
+            "np.exp(self.sigma *",
+            "np.exp(2 * self.sigma *",
+            "test_quantities_are_log_normal_and_labels_are_not_looked_at",
+        ),
+        (
+            "np.full(ues, self.alpha), labels)",
+            "np.full(ues, 1.0), labels)",
+            "test_dirichlet_shares_are_numpys_own_draw",
+        ),
+        ("cut[first_of] = 1", "pass", "test_of_labels_that_a_ue_all_has_once_one_is_for_testing"),
     ),
     *of(
         "spec/build.py",
@@ -226,6 +268,40 @@ MUTATIONS = [
             "(algorithm.protocol, algorithm.bandwidth,",
             "test_who_looks_at_more_samples_has_a_timeline_of_its_own",
         ),
+    ),
+    *of(
+        "runs/arena_tables.py",
+        "runs/test_arena.py",
+        ('first["round"] * result["quorum"] *', 'first["round"] *', "test_a_runs_scores_by_hand"),
+        (
+            "horizon_s if row[measure] is None else",
+            "0.0 if row[measure] is None else",
+            "test_less_time_is_better_and_never_counts_as_the_horizon",
+        ),
+    ),
+    *of(
+        "runs/arena.py",
+        "runs/test_arena.py",
+        (
+            'result["spec"] == _digest(spec)',
+            'bool(result["spec"])',
+            "test_a_result_of_other_settings_or_damaged_is_made_again",
+        ),
+        (
+            "parts = [plan.seeds]",
+            "parts = [missing[name]]",
+            "test_seeds_of_a_method_are_trained_together_on_a_gpu_and_one_by_one_elsewhere",
+        ),
+    ),
+    *of(
+        "runs/statistics.py",
+        "runs/test_statistics.py",
+        ("-(-len(values) // 10)", "max(1, len(values) // 10)", "test_the_worst_tenth_is_rounded_up"),
+    ),
+    *of(
+        "report/arena_read.py",
+        "report/test_report_arena.py",
+        ("v.better == name and v.is_significant", "v.better == name", "test_the_words_follow_from_the_numbers"),
     ),
     *of(
         "spec/names.py",
@@ -380,13 +456,32 @@ MUTATIONS = [
         ("MLP(sizes, activation=self.activation)", "MLP(sizes)", "test_patches_and_matrices_are_convolutions"),
     ),
     *of(
+        "learning/models/aten/layers.py",
+        "learning/test_aten.py",
+        (
+            "jnp.where(other > first, other, first)",
+            "jnp.where(other >= first, other, first)",
+            "test_of_equal_numbers_the_first_gets_the_gradient",
+        ),
+        (
+            "*range(weight.ndim - 1, 1, -1), 1)",
+            "*range(2, weight.ndim), 1)",
+            "test_a_matrix_times_patches_is_xlas_convolution",
+        ),
+        (
+            "jnp.where(blind, 0.0, jax.nn.softmax(jnp.where(blind, 0.0, scores), axis=-1))",
+            "jax.nn.softmax(scores, axis=-1)",
+            "test_whoever_may_look_at_nothing_gets_zeros_and_no_nan",
+        ),
+    ),
+    *of(
         "learning/models/lstm.py",
         "learning/test_lstm.py",
         ("return steps[0] if keep", "return steps[1] if keep", "test_it_agrees_with_a_step_by_step_loop"),
         ("came @ recurrent_dot", "hidden @ recurrent_dot", "test_its_gradient_is_that_of_the_step_by_step_loop"),
     ),
     *of(
-        "spec/build.py",
+        "spec/networks.py",
         "spec/test_models.py",
         (
             'why = "" if shape == (classes,) else',
@@ -418,7 +513,7 @@ MUTATIONS = [
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
-    *(mutation for each in [*TUNING, *FEDERATION] for mutation in of(*each)),
+    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING] for mutation in of(*each)),
 ]
 
 

@@ -1,6 +1,7 @@
 """Do the documents' examples and commands run, and do their links lead somewhere?"""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def file_of(block):
 
 
 STUDY = ROOT / "docs" / "study.md"  # tests/test_study.py runs it
+TORCH = ROOT / "docs" / "torch.md"
+
+
+@pytest.fixture(autouse=True)
+def extra(request):
+    """What only runs where PyTorch is installed."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("path") == TORCH:
+        pytest.importorskip("torch")
 
 
 @pytest.mark.slow
@@ -106,6 +115,8 @@ def write_files(path, folder):
     for block in blocks(path, "python|py"):
         if name := file_of(block):
             (folder / name).write_text(block, encoding="utf-8")
+            if name.startswith("make_"):  # what a page needs
+                runpy.run_path(str(folder / name))
 
 
 def parse(words):

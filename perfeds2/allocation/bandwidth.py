@@ -43,6 +43,12 @@ def equal_share(uplink: Uplink) -> Bandwidth:
     return np.where(sending, uplink.bandwidth_hz / max(np.count_nonzero(sending), 1), 0.0)
 
 
+def planned_share(uplink: Uplink) -> Bandwidth:
+    """The same band for every planned UE that has something to send, none for the others; without a plan, ``equal_share``."""
+    sending = _planned(uplink)
+    return np.where(sending, uplink.bandwidth_hz / max(np.count_nonzero(sending), 1), 0.0)
+
+
 def equal_finish(uplink: Uplink) -> Bandwidth:
     """The planned UEs all end at the same, earliest possible time (Theorem 2); nobody else gets any band.
 
@@ -325,6 +331,7 @@ def _log_fairness(snr: Float[np.ndarray, " s"]) -> tuple[Float[np.ndarray, " s"]
 
 POLICIES: dict[str, Callable[..., Any]] = {
     "equal_share": equal_share,
+    "planned_share": planned_share,
     "equal_finish": equal_finish,
     "weighted_rate": weighted_rate,
     "max_throughput": max_throughput,

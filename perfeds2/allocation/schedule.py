@@ -2,14 +2,16 @@
 
 A schedule Π is planned before anything runs: row k holds the A different UEs that round k closes on, in rising order.
 ``deficit`` is the one to use. ``printed`` and ``printed_fixed`` are the paper's Algorithm 2, kept to compare (erratum 9).
+Those who choose when a round opens, as other papers do, are in ``schedulers``.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from perfeds2.allocation.schedulers import age, best_channel, chen, fedcs, proportional_fair, random, round_robin
 from perfeds2.allocation.shares import check_shares
 
 Rows = Int[np.ndarray, "K A"]
@@ -187,9 +189,16 @@ def as_schedule(rows: Rows) -> Callable[[int], Int[np.ndarray, " A"]]:
     return planned
 
 
-SCHEDULES: dict[str, Callable[[Shares, int, int], Rows] | None] = {
+SCHEDULES: dict[str, Callable[..., Any] | None] = {
     "first": None,  # no plan: a round closes on the first arrivals
     "deficit": deficit,
     "printed": printed,
     "printed_fixed": printed_fixed,
+    "round_robin": round_robin,
+    "random": random,
+    "best_channel": best_channel,
+    "proportional_fair": proportional_fair,
+    "age": age,
+    "fedcs": fedcs,
+    "chen:DEADLINE": chen,  # a number of seconds behind the colon makes the schedule
 }

@@ -21,7 +21,7 @@ def equal_shares(ues: int) -> Shares:
     return np.full(ues, 1 / ues)
 
 
-def distance_shares(cell: Cell, payload_bits: float, samples: float) -> Shares:
+def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int = 1) -> Shares:
     """In proportion to how often a UE could deliver: η_i ∝ 1 / (its expected seconds to compute and send one update).
 
     Sending is on an equal share B/n of the band, its expectation taken over one round's Rayleigh fading, by quadrature.
@@ -33,7 +33,7 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float) -> Shares:
         strength = cell.fading_scale * at if cell.radio is None else at * at / 2
         part_hz = cell.bandwidth_hz / cell.ues
         sending_s += mass * payload_bits / rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
-    frequency = 1 / (cell.compute_s(samples) + sending_s)
+    frequency = 1 / (cell.job_s(samples, quorum) + sending_s)
     return frequency / frequency.sum()
 
 

@@ -18,6 +18,7 @@ from perfeds2 import __version__
 from perfeds2.bench.allocation import allocation_group
 from perfeds2.bench.clock import clock_group
 from perfeds2.bench.joint import joint_group
+from perfeds2.bench.methods import methods_group
 from perfeds2.bench.replay import replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import Group, Hear, Result
@@ -25,6 +26,7 @@ from perfeds2.errors import InputError
 
 GROUPS: dict[str, Group] = {
     "replay": replay_group,
+    "methods": methods_group,
     "clock": clock_group,
     "start-up": start_up_group,
     "allocation": allocation_group,

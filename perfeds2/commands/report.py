@@ -11,7 +11,7 @@ from perfeds2.errors import InputError
 
 def report(
     folder: Path = typer.Argument(
-        help="A run's folder, or one of figures that perfeds2 reproduce made.", metavar="DIR"
+        help="A run's folder, an arena's, or one of figures that perfeds2 reproduce made.", metavar="DIR"
     ),
     paper: bool = flag(
         "--paper", "Also PDF and PNG figures in a two-column paper's style, and a LaTeX table.", default=False
@@ -29,13 +29,13 @@ def report(
         axes = ("seconds", "rounds", "joules", "bits")
         if x not in axes:
             raise InputError(f"--x {x!r} is not known; expected one of {', '.join(axes)}.")
-        is_set = (folder / "reproduce.toml").exists()
-        if not (is_set or (folder / "summary.json").exists()):
+        draw = next((draw for name, draw in DRAWN.items() if (folder / name).exists()), None)
+        if draw is None:
             raise InputError(
                 f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote."
             )
         try:
-            for path in _draw_set(folder, paper, out) if is_set else _draw_run(folder, paper, out, x):
+            for path in draw(folder, paper, out, x):
                 kind = {".html": "Report", ".tex": "Table"}.get(path.suffix, "Figure")
                 say(quiet, f"{kind}: {path}")
         except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
@@ -55,7 +55,7 @@ def _draw_run(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     return written
 
 
-def _draw_set(folder: Path, paper: bool, out: Path | None) -> list[Path]:
+def _draw_set(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:  # noqa: ARG001 (a figure has its own)
     from perfeds2.paper.reproduce import command_of, load_figures
     from perfeds2.report.reproduction import write_figure, write_page
 
@@ -65,3 +65,12 @@ def _draw_set(folder: Path, paper: bool, out: Path | None) -> list[Path]:
         if paper and (csv := folder / f"{figure.name}.csv").exists():
             written += write_figure(figure, csv, out or folder)
     return written
+
+
+def _draw_arena(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:  # noqa: ARG001 (its table is always written)
+    from perfeds2.report.arena import write_arena
+
+    return write_arena(folder)
+
+
+DRAWN = {"reproduce.toml": _draw_set, "arena.json": _draw_arena, "summary.json": _draw_run}  # by what a folder has

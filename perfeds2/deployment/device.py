@@ -35,9 +35,10 @@ def compute_update(setup: Setup, task: Task, params: Arrays, ue: int, version: i
 
 
 def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int) -> dict[str, float]:
-    """How a model does on one device, as it is and after one personal step: ``learning/evaluate.py`` for one UE."""
-    alpha = jnp.float32(setup.algorithm.learner.personal_step)
-    values = _evaluate(_on_device(params), task.data, alpha, ue, model=task.model, lengths=task.data.lengths())
+    """How a model does on one device, as it is and after its personal steps: ``learning/evaluate.py`` for one UE."""
+    learner, lengths = setup.algorithm.learner, task.data.lengths()
+    alpha, steps = jnp.float32(learner.personal_step), learner.personal_steps
+    values = _evaluate(_on_device(params), task.data, alpha, ue, model=task.model, lengths=lengths, steps=steps)
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 
 
@@ -46,4 +47,4 @@ def _on_device(params: Arrays) -> dict[str, jax.Array]:
 
 
 _update = jax.jit(local_update, static_argnames="program")
-_evaluate = jax.jit(look_at_ue, static_argnames=("model", "lengths"))
+_evaluate = jax.jit(look_at_ue, static_argnames=("model", "lengths", "steps"))

@@ -12,7 +12,7 @@ free, came, went, or are about to become too stale (``crew.py``).
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -21,15 +21,15 @@ import numpy as np
 
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
+from perfeds2.deployment.merging import merged
 from perfeds2.deployment.norms import Norms, norm_of
 from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
-from perfeds2.deployment.transport import Arrays, Kind, Reply, Request, Transport
+from perfeds2.deployment.transport import Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
 from perfeds2.errors import InputError
-from perfeds2.learning.merges import Arrived, OfMean
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import Learner, merge_now
+from perfeds2.learning.replay import Learner
 from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
 from perfeds2.timeline.timeline import Timeline
 
@@ -480,38 +480,3 @@ class Federation:
 def _worth_a_line(times: int) -> bool:
     """The first of them, then ever fewer: else a flood of messages floods the log."""
     return times <= LOGGED or times.bit_count() == 1
-
-
-def merged(
-    params: Arrays,
-    updates: list[Arrays],
-    learner: Learner,
-    merging: Any = None,
-    senders: Sequence[tuple[int, int]] = (),
-) -> tuple[dict[str, np.ndarray], Any]:
-    """The next model, in float32 and in the order of ``learning/replay.py``, so that a replay gives the same weights.
-
-    ``senders`` says of every update which UE sent it and how stale it is; a merge of the mean does not ask.
-    """
-    if not isinstance(learner.merge, OfMean):
-        return _merged_each(params, updates, learner, merging, senders)
-    quorum = np.float32(len(updates))
-    mean = {}
-    for name, values in params.items():
-        total = np.zeros_like(values)
-        for update in updates:
-            total = total + update[name]
-        mean[name] = total / quorum
-    new: Any
-    new, merging = learner.merge.step(dict(params), mean, np.float32(learner.beta), merging)
-    return {name: np.asarray(values) for name, values in new.items()}, merging
-
-
-def _merged_each(
-    params: Arrays, updates: list[Arrays], learner: Learner, merging: Any, senders: Sequence[tuple[int, int]]
-) -> tuple[dict[str, np.ndarray], Any]:
-    uploads = {name: np.stack([update[name] for update in updates]) for name in params}
-    ues, staleness = np.array(senders, np.int32).T
-    arrived = Arrived(uploads, None, None, staleness, ues, np.float32(learner.beta), learner.local_steps)
-    new, merging = merge_now(learner.merge, dict(params), arrived, merging)
-    return {name: np.asarray(values) for name, values in new.items()}, merging

@@ -77,9 +77,9 @@ RENAMED = {  # what a federation calls by another name than a simulation, or has
 }  # fmt: skip
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation runs several
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
-    *(("protocol", key) for key in ("schedule", "shares", "bandwidth")),
+    *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
-    ("task", "held_out"),
+    *(("task", key) for key in ("held_out", "target", "ue_column", "loss", "metric")),
 }
 FOLLOWED = [
     replace(

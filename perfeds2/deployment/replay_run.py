@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from perfeds2.deployment.device import compute_update
-from perfeds2.deployment.federation import merged
+from perfeds2.deployment.merging import merged
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError

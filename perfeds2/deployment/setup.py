@@ -25,6 +25,7 @@ from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task,
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Kind
 from perfeds2.spec.resolve import as_it_was, put, resolve, validated
+from perfeds2.spec.values import TASK, is_place_of_data
 
 FILE = "federation.toml"
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
@@ -71,10 +72,15 @@ class Setup:
             if name not in SETTINGS:
                 raise InputError(f"{name} is not a setting of a federation.")
             each = SETTINGS[name]
-            if each.kind is not None and ":" in str(value) and str(value) not in each.kind.table():
+            if each.kind is not None and each.kind.is_reference(str(value)):
                 raise InputError(
                     f"{each.flag} {value} refers to a file or module, which a federation does not run; give one of "
                     f"{', '.join(each.kind.table())}, and your own model and data by --app-module."
+                )
+            if each.kind is TASK and str(value) not in TASK.table() and is_place_of_data(str(value)):
+                raise InputError(
+                    f"--task {value} is a place of data, and in a federation every device has its own; give it to them by "
+                    f"--app-module (docs/deploy.md)."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}
@@ -84,6 +90,8 @@ class Setup:
                 "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
                 "the table of perfeds2 run --alpha auto has one)."
             )
+        if spec.algorithms[0].value.rounds is not None:
+            raise InputError(f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare.")  # fmt: skip
         told = cls(spec, validated(OwnSections, own).deployment)
         refuse_what_needs_more(told.algorithm)
         return told

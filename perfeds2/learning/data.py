@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from perfeds2.learning.partition import Partition
 
-Batch = tuple[Shaped[Array, "*s x"], Int[Array, "*s"]]
+Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # a label a sample, or a row of numbers
 Part = tuple[Any, Any, Bool[Array, " m"]]
 
 
@@ -89,7 +89,7 @@ class Shards:
         """Lay samples out by a partition."""
         return cls(
             jnp.asarray(x[parts.order]),
-            jnp.asarray(y[parts.order], jnp.int32),
+            jnp.asarray(y[parts.order], jnp.float32 if y.dtype.kind == "f" else jnp.int32),
             jnp.asarray(parts.start, jnp.int32),
             jnp.asarray(parts.train_count, jnp.int32),
             jnp.asarray(parts.test_count, jnp.int32),
@@ -146,7 +146,7 @@ class Shards:
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["key"],
-    meta_fields=["ues", "features", "classes", "labels_per_ue", "test_noise"],
+    meta_fields=["ues", "features", "classes", "labels_per_ue", "test_noise", "differ"],
 )
 @dataclass(frozen=True)
 class Generated:
@@ -162,6 +162,7 @@ class Generated:
     classes: int
     labels_per_ue: int
     test_noise: int = 2  # which of its own noises a UE's test part is made of
+    differ: bool = True  # else centre and rule are everybody's
 
     def held_out(self) -> "Generated":
         return replace(self, test_noise=4)
@@ -190,6 +191,8 @@ class Generated:
 
     def _world(self, ue: Int[Array, ""]) -> tuple[Float[Array, " f"], Float[Array, "f c"], Bool[Array, " c"]]:
         common = jax.random.normal(self.key, (self.features, self.classes))
+        if not self.differ:
+            return jnp.zeros(self.features), common, jnp.ones(self.classes, bool)
         centre, own, labels = jax.random.split(self._mine(ue, 3), 3)
         rule = common + 0.5 * jax.random.normal(own, (self.features, self.classes))
         known = jax.random.permutation(labels, self.classes) < self.labels_per_ue

@@ -1,4 +1,4 @@
-"""How good is a model, as it is and after one personal step, or a UE's own beside it?"""
+"""How good is a model, as it is and after a personal step (or a few), or a UE's own beside it?"""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from perfeds2.learning.data import Data
 from perfeds2.learning.keeping import Personal
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models.model import Model, Params, accuracy, cross_entropy
+from perfeds2.learning.models.model import Model, Params, mean_loss, measure
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
@@ -20,17 +20,18 @@ OwnModel = Callable[[Params, Any], Params]  # from the newest model and what a U
 
 
 def own_model(objective: Any) -> OwnModel | None:
-    """How an objective's UEs make a model of their own; None: by one personal step, as everybody can."""
+    """How an objective's UEs make a model of their own; None: by personal steps, as everybody can."""
     return type(objective).personal if isinstance(objective, Personal) else None
 
 
 def evaluate(
-    task: Task, params: Params, alpha: float, memory: Any = None, own: OwnModel | None = None
+    task: Task, params: Params, alpha: float, memory: Any = None, own: OwnModel | None = None, steps: int = 1
 ) -> dict[str, Float[Array, " n"]]:
     """Per UE: training loss and test accuracy of the model, and of the model after one gradient step on the UE's data.
 
     The personal step is w − α∇f_i(w) with the UE's training part, so the personal training loss is F_i(w) of eq. (4).
     Their plain means over UEs are f(w) and F(w), eqs. (1) and (3). A model whose loss is not finite has no accuracy.
+    With more ``steps`` the model is fine-tuned: so many of them, one after the other, on the same data.
     Where UEs keep ``own`` models in their ``memory``, those stand in the place of the model after the personal step.
     """
     table = _evaluate(
@@ -42,6 +43,7 @@ def evaluate(
         model=task.model,
         lengths=task.data.lengths(),
         at_once=ues_at_once(1),
+        steps=steps,
     )
     return dict(zip(METRICS, table.T, strict=True))
 
@@ -69,12 +71,13 @@ def look_at_ues(
     model: Model,
     lengths: tuple[int, int],
     at_once: int | None,
+    steps: int = 1,
 ) -> Float[Array, "n 4"]:
     """The metrics of every UE, as columns."""
 
     def look(ue: Array) -> Array:
         mine = None if own is None else own(params, jax.tree.map(lambda rows: rows[ue], memory))
-        return look_at_ue(params, data, alpha, ue, mine, model=model, lengths=lengths)
+        return look_at_ue(params, data, alpha, ue, mine, model=model, lengths=lengths, steps=steps)
 
     return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=at_once)
 
@@ -88,14 +91,23 @@ def look_at_ue(
     *,
     model: Model,
     lengths: tuple[int, int],
+    steps: int = 1,
 ) -> Float[Array, " 4"]:
     """The metrics of one UE, in the order of ``METRICS``."""
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
-    loss, gradient = jax.value_and_grad(lambda w: cross_entropy(model, w, *train))(params)
+
+    def slope(w: Params) -> tuple[Float[Array, ""], Params]:
+        return jax.value_and_grad(lambda w: mean_loss(model, w, *train))(w)
+
+    loss, gradient = slope(params)
     personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient) if own is None else own
-    losses = jnp.stack([loss, cross_entropy(model, personal, *train)])
-    right = jnp.stack([accuracy(model, params, *test), accuracy(model, personal, *test)])
+    if own is None and steps > 1:
+        personal = jax.lax.fori_loop(
+            1, steps, lambda _, w: jax.tree.map(lambda a, g: a - alpha * g, w, slope(w)[1]), personal
+        )
+    losses = jnp.stack([loss, mean_loss(model, personal, *train)])
+    right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
 
 
-_evaluate = partial(jax.jit, static_argnames=("own", "model", "lengths", "at_once"))(look_at_ues)
+_evaluate = partial(jax.jit, static_argnames=("own", "model", "lengths", "at_once", "steps"))(look_at_ues)

@@ -54,6 +54,16 @@ class Personal(Keeping, typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Withholding(Keeping, typing.Protocol):
+    """One whose UEs keep a part of the model for themselves, so it is not uploaded."""
+
+    @staticmethod
+    def withheld(params: Params) -> Params:
+        """The arrays of that part."""
+        ...
+
+
 def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
     """Local steps: where they end, and the sum of their gradients."""
 
@@ -92,7 +102,7 @@ class Scaffold:
         return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, told, total)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["personal_steps"])
+@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["moreau_steps"])
 @dataclass(frozen=True)
 class PFedMe:
     """pFedMe, Dinh et al. 2020, algorithm 1: in each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
@@ -102,7 +112,7 @@ class PFedMe:
 
     alpha: float | Array = 0.03
     moreau: float | Array = MOREAU  # λ
-    personal_steps: int = 5  # K
+    moreau_steps: int = 5  # K
 
     @property
     def batches(self) -> int:
@@ -110,7 +120,7 @@ class PFedMe:
 
     @property
     def passes(self) -> int:
-        return self.personal_steps
+        return self.moreau_steps
 
     def first(self, params: Params) -> Params:
         return params
@@ -133,7 +143,7 @@ class PFedMe:
                 gradient = jax.grad(loss)(theta, _batch(own, 0))
                 return jax.tree.map(lambda t, g, v: t - size * (g + self.moreau * (t - v)), theta, gradient, w)
 
-            theta = jax.lax.fori_loop(0, self.personal_steps, towards, w)
+            theta = jax.lax.fori_loop(0, self.moreau_steps, towards, w)
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
             return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g), theta), None
 
@@ -185,6 +195,64 @@ class Ditto:
         return kept
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["own_share"], meta_fields=["adapts"])
+@dataclass(frozen=True)
+class APFL:
+    """APFL, Deng et al. 2020, algorithm 1: a UE's own model is v̄ = α_i·v_i + (1 − α_i)·w, and v_i −= β·∇_v f_i(v̄), beside FedAvg.
+
+    w takes its steps on the same batches, and ∇_v f_i(v̄) = α_i·∇f_i(v̄). Once a job, with its first batch, α_i follows its
+    own slope: α_i −= β·⟨v_i − w, ∇f_i(v̄)⟩, within 0 and 1. The UE keeps v_i and α_i.
+    """
+
+    own_share: float | Array = 0.5  # α_i at first
+    adapts: bool = True  # else α_i stays what it is
+
+    @property
+    def batches(self) -> int:
+        return 1
+
+    @property
+    def passes(self) -> int:
+        """Two gradients on every batch: at w and at v̄."""
+        return 2
+
+    def first(self, params: Params) -> tuple[Params, Float[Array, ""]]:
+        return params, jnp.asarray(self.own_share, jnp.float32)
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: tuple[Params, Float[Array, ""]],
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, tuple[Params, Float[Array, ""]]]:
+        def step(carry: tuple[Params, Params, Array, Params], now: tuple[Any, Array]) -> tuple[Any, None]:
+            (w, v, share, total), (own, begins) = carry, now
+            g, mine = (jax.grad(loss)(at, _batch(own, 0)) for at in (w, mixed(w, (v, share))))
+            slope = sum(jnp.vdot(a - b, c) for a, b, c in zip(*map(jax.tree.leaves, (v, w, mine)), strict=True))
+            moved = jnp.clip(share - beta * slope, 0.0, 1.0) if self.adapts else share
+            v = jax.tree.map(lambda a, b: a - beta * share * b, v, mine)
+            w, total = jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g)
+            return (w, v, jnp.where(begins, moved, share), total), None
+
+        begins = jnp.arange(jax.tree.leaves(batches)[0].shape[0]) == 0
+        nothing = jax.tree.map(jnp.zeros_like, start)
+        (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, nothing), (batches, begins))
+        return total, (v, share)
+
+    @staticmethod
+    def personal(params: Params, kept: tuple[Params, Float[Array, ""]]) -> Params:
+        return mixed(params, kept)
+
+
+def mixed(params: Params, kept: tuple[Params, Float[Array, ""]]) -> Params:
+    """v̄: so much of a UE's own model, the rest of the one everybody has."""
+    own, share = kept
+    return jax.tree.map(lambda w, v: share * v + (1 - share) * w, params, own)
+
+
 HEAD = "dense"  # our models' last layer is the last of this name
 
 
@@ -228,6 +296,7 @@ class FedPer:
         return _without(total, kept), {name: end[name] for name in kept}
 
     personal = staticmethod(with_head)
+    withheld = staticmethod(head_of)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["head_steps"])
@@ -269,6 +338,7 @@ class FedRep:
         return total, head
 
     personal = staticmethod(with_head)
+    withheld = staticmethod(head_of)
 
 
 def _without(gradient: Params, head: Params) -> Params:

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from perfeds2.learning.objectives import norm
+
 Params = dict[str, Any]  # JAX's arrays in a replay, NumPy's in a federation
 Discount = Literal["poly", "hinge", "constant"]
 
@@ -77,6 +79,24 @@ class Backward(typing.Protocol):
     """A merge that looks at the models its uploads began with; a federation keeps none of them."""
 
     looks_back: typing.Literal[True]
+
+
+@typing.runtime_checkable
+class Undrafted(typing.Protocol):
+    """A merge of a draft that sees those, too, who came but were not drafted."""
+
+    takes_undrafted: typing.Literal[True]
+
+
+def weighted(weights: Any, rows: Params) -> Params:
+    """Σ weight·row of every array. In full precision: a GPU would else round the factors of a product to ten bits."""
+    return jax.tree.map(lambda each: jnp.tensordot(weights, each, 1, precision="highest"), rows)
+
+
+def mean_of(rows: Params) -> Params:
+    """As a product with 1/A: on a processor quicker than adding up columns."""
+    count = jax.tree.leaves(rows)[0].shape[0]
+    return weighted(jnp.full(count, 1 / count, jnp.float32), rows)
 
 
 # ---- of the mean
@@ -148,6 +168,22 @@ class FedOpt:
                 return v + d**2
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["server_step", "momentum"], meta_fields=[])
+@dataclass(frozen=True)
+class Momentum:
+    """FedAvgM, Hsu et al. 2019: v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
+
+    server_step: float | Array = 1.0  # η_g
+    momentum: float | Array = 0.9
+
+    def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def step(self, params: Params, mean: Params, beta: Any, state: Params) -> tuple[Params, Params]:
+        state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
+        return jax.tree.map(lambda w, v: w - self.server_step * v, params, state), state
+
+
 MEAN = Mean()
 
 
@@ -192,7 +228,7 @@ class Stale:
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         weights = discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
-        step = jax.tree.map(lambda d: jnp.tensordot(weights, d, 1) / weights.size, arrived.moves)
+        step = weighted(weights / weights.size, arrived.moves)
         if self.momentum is not None:
             step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)
         return jax.tree.map(lambda w, d: w - self.server_step * d, params, step), state
@@ -227,6 +263,32 @@ class FedAsync:
         return jax.lax.scan(mix, params, (theirs, alphas))[0], state
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["server_step", "epsilon"], meta_fields=[])
+@dataclass(frozen=True)
+class AsyncFedED:
+    """w −= η·Δ_i with η = λ/(γ + ε), Wang et al. 2022, algorithm 1: the further the model has gone meanwhile, the shorter.
+
+    Staleness is a distance here, γ = ‖w − w_handed‖/‖Δ_i‖. The paper's number of local steps follows it, K ← K + ⌊κ(γ̄ − γ)⌋; a
+    timeline knows no weights, so this is κ = 0: K is what it was. Several uploads go one after the other.
+    """
+
+    server_step: float | Array = 1.0  # λ
+    epsilon: float | Array = 1.0  # ε
+    looks_back: typing.ClassVar = True
+
+    def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
+        return None
+
+    def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
+        def add(w: Params, one: tuple[Params, Params]) -> tuple[Params, None]:
+            handed, move = one
+            far, long = norm(jax.tree.map(jnp.subtract, w, handed)), norm(move)
+            size = self.server_step * long / jnp.maximum(far + self.epsilon * long, 1e-30)  # also of a move of length 0
+            return jax.tree.map(lambda a, d: a - size * d, w, move), None
+
+        return jax.lax.scan(add, params, (arrived.handed, arrived.moves))[0], state
+
+
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["server_step", "first_decay", "second_decay", "epsilon", "late"],
@@ -251,7 +313,7 @@ class FADAS:
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         first, second, largest = state
-        move = jax.tree.map(lambda d: d.mean(axis=0), arrived.moves)
+        move = mean_of(arrived.moves)
         first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)
         second = jax.tree.map(lambda v, d: self.second_decay * v + (1 - self.second_decay) * d**2, second, move)
         largest = jax.tree.map(jnp.maximum, largest, second)
@@ -284,8 +346,9 @@ class CA2FL:
         cached, mean = state
         moves, ues = arrived.moves, jax.tree.leaves(cached)[0].shape[0]
         news = jax.tree.map(lambda h, d: d - h[arrived.ues], cached, moves)
-        step = jax.tree.map(lambda m, new: m + new.mean(axis=0), mean, news)
-        mean = jax.tree.map(lambda m, new: m + new.sum(axis=0) / ues, mean, news)
+        new, share = mean_of(news), arrived.ues.shape[0] / ues
+        step = jax.tree.map(jnp.add, mean, new)
+        mean = jax.tree.map(lambda m, d: m + share * d, mean, new)
         cached = jax.tree.map(lambda h, d: h.at[arrived.ues].set(d), cached, moves)
         return jax.tree.map(lambda w, v: w - self.server_step * v, params, step), (cached, mean)
 
@@ -309,9 +372,10 @@ class WithControl:
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         control, ues = state
-        params = jax.tree.map(lambda w, d: w - self.server_step * d.mean(axis=0), params, arrived.moves)
-        change = jax.tree.map(lambda g, c: (g / arrived.steps - c).sum(axis=0), arrived.uploads, arrived.told)
-        return params, (jax.tree.map(lambda c, new: c + new / ues, control, change), ues)
+        upload, told, share = mean_of(arrived.uploads), mean_of(arrived.told), arrived.ues.shape[0] / ues
+        params = jax.tree.map(lambda w, g: w - self.server_step * arrived.beta * g, params, upload)
+        change = jax.tree.map(lambda g, c: g / arrived.steps - c, upload, told)
+        return params, (jax.tree.map(lambda c, new: c + share * new, control, change), ues)
 
 
 MERGES: dict[str, Callable[..., Merge | OfMean]] = {
@@ -321,6 +385,8 @@ MERGES: dict[str, Callable[..., Merge | OfMean]] = {
     "staleness:constant": partial(Stale, "constant"),
     "fedbuff": Stale,
     "fedasync": FedAsync,
+    "asyncfeded": AsyncFedED,
+    "momentum": Momentum,
     "fedadam": partial(FedOpt, "adam"),
     "fedyogi": partial(FedOpt, "yogi"),
     "fedadagrad": partial(FedOpt, "adagrad", first_decay=0.0),

@@ -136,7 +136,7 @@ class PerFed:
         return jax.tree.map(lambda first_order, g: jnp.where(is_early, first_order, g), outer, exact)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["steps"])
+@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["moreau_steps"])
 @dataclass(frozen=True)
 class Moreau:
     """The gradient λ(w − θ̂) of the Moreau envelope min_θ f(θ) + (λ/2)‖θ − w‖², as pFedMe and PersA-FL have it.
@@ -147,7 +147,7 @@ class Moreau:
 
     alpha: float | Array = 0.03
     moreau: float | Array = MOREAU  # λ
-    steps: int = 5
+    moreau_steps: int = 5  # K
 
     @property
     def batches(self) -> int:
@@ -155,7 +155,7 @@ class Moreau:
 
     @property
     def passes(self) -> int:
-        return self.steps
+        return self.moreau_steps
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
         size = self.alpha / (1 + self.alpha * self.moreau)
@@ -164,7 +164,7 @@ class Moreau:
             gradient = jax.grad(loss)(theta, _batch(batches, 0))
             return jax.tree.map(lambda t, g, w: t - size * (g + self.moreau * (t - w)), theta, gradient, params)
 
-        theta = jax.lax.fori_loop(0, self.steps, towards, params)
+        theta = jax.lax.fori_loop(0, self.moreau_steps, towards, params)
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
 

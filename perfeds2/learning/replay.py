@@ -6,7 +6,7 @@ timeline tells beforehand which, so the shelf is as short as it can be.
 """
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,11 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning.keeping import Keeping
-from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling
-from perfeds2.learning.models.model import Model, Params, cross_entropy
+from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
+from perfeds2.learning.models.model import Model, Params, mean_loss
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.payload import quantised
+from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task
+from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
@@ -40,6 +42,7 @@ class Learner:
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
     bits: int | None = None  # of each number of an upload; None: all of them, nothing of it is compiled
+    personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
 
     @property
     def personal_step(self) -> float:
@@ -84,7 +87,9 @@ class Script:
     slots: int
 
     @classmethod
-    def of(cls, timeline: Timeline) -> "Script":
+    def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
+        if isinstance(merge, Undrafted):
+            timeline = with_undrafted(timeline)
         slots, read, write = shelve(timeline)
         length = max(16384, _power_of_two(timeline.ues.size))
         merges = [
@@ -119,6 +124,8 @@ class Program:
         one_by_one: bool = True,
         mesh: Mesh | None = None,
     ) -> "Program":
+        if isinstance(learner.objective, Keeping) and isinstance(learner.merge, Undrafted):
+            raise ValueError("some jobs are done again for this merge, so take an objective without a memory.")
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum
@@ -246,7 +253,7 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     gradient takes longer than the devices need to add up the weights, some 0.1 ms a round: a large model, many
     participants. For small models, train several seeds together instead (``train_together``).
     """
-    script = Script.of(timeline)
+    script = Script.of(timeline, learner.merge)
     prepared, state = Prepared.of(task, script, learner, seed), start(task, script, learner, seed)
     return on_one(advance(prepared, state, 0, timeline.rounds).params)
 
@@ -290,7 +297,7 @@ def local_job(
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
 
     def loss(w: Params, xy: Any) -> Float[Array, ""]:
-        return cross_entropy(program.model, w, *xy)
+        return mean_loss(program.model, w, *xy)
 
     if isinstance(objective, Keeping):
         total, kept = objective.job(loss, params, told, kept, batches, known.beta)
@@ -373,7 +380,7 @@ def _merge_now(numbers: Any, params: Params, arrived: Arrived, state: Any, *, st
 def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
     """The next model from uploads that lie side by side."""
     if isinstance(merge, OfMean):
-        return merge.step(params, jax.tree.map(lambda g: g.mean(axis=0), arrived.uploads), arrived.beta, state)
+        return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
     return merge(params, arrived, state)
 
 
@@ -410,7 +417,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     ues, versions, places = (
         jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
     )
-    # Taken out before the jobs: a loop that had all of shelf and memory in sight would have them copied.
+    # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
     handed, kept = jax.tree.map(lambda w: w[places], state.shelf), jax.tree.map(lambda w: w[ues], state.memory)
     jobs = [ues, versions, handed, kept]
     if program.mesh is not None:
@@ -418,7 +425,12 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     elif program.side_by_side is not None:
         uploads, kept = jax.vmap(partial(job, known))(*jobs)
     else:
-        uploads, kept = jax.lax.map(lambda one: job(known, *one), tuple(jobs))
+
+        def in_turn(one: Any) -> tuple[Params, Any]:
+            ue, version, place, kept = one
+            return job(known, ue, version, jax.tree.map(lambda w: w[place], state.shelf), kept)
+
+        uploads, kept = jax.lax.map(in_turn, (ues, versions, places, kept))
     models, told = handed
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 
@@ -456,35 +468,6 @@ def _all_of(job: Callable[..., Any], count: int, axes: Any, given: Any, _: Array
 
 def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
     return jax.tree.map(lambda w, g: w - size * g, params, gradient)
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """An objective or a merge JAX cannot look into: part of the compiled program."""
-
-    itself: Hashable
-
-    def unflatten(self, _: list[Any]) -> Any:
-        return self.itself
-
-
-@dataclass(frozen=True)
-class Transparent:
-    """One whose numbers have been taken out."""
-
-    kind: type  # for JAX, the structures of two classes with fields alike are equal
-    structure: Any
-
-    def unflatten(self, numbers: list[Any]) -> Any:
-        return self.structure.unflatten(numbers)
-
-
-def split(part: Any) -> tuple[list[Any], Any]:
-    """The numbers of an objective or a merge, and how to put them back: then the same program serves every number."""
-    numbers, structure = jax.tree.flatten(part)
-    if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
-        return [jnp.asarray(number, jnp.float32) for number in numbers], Transparent(type(part), structure)
-    return [], Opaque(part)
 
 
 def _power_of_two(size: int) -> int:

@@ -1,7 +1,7 @@
 """What is to be learned: which data, which model?"""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
+from perfeds2.learning.losses import LOSSES, MEASURES, OF_NUMBERS, R2, Loss, Metric, accuracy, cross_entropy
+from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Model
-from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.models.model import Judged, Model, bare
+from perfeds2.learning.partition import ByLabel, Samples, Split
 
 SAMPLES_PER_UE = 32  # a UE's distribution, as the theory's constants see it
 MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
@@ -46,14 +48,121 @@ class Task:
         y: np.ndarray,
         *,
         ues: int,
-        labels_per_ue: int,
         seed: int,
+        labels_per_ue: int | None = None,
+        split: Split | None = None,
+        owners: np.ndarray | None = None,
         model: Model | None = None,
+        loss: str | Loss | None = None,
+        metric: str | Metric | None = None,
     ) -> "Task":
-        """Your own samples (x one row each, y their labels from 0) in the hands of UEs; one hidden layer unless told."""
-        parts = partition_by_label(np.asarray(y, int), ues, labels_per_ue, seed)
-        network = model or MLP((int(np.prod(x.shape[1:])), 32, int(np.max(y)) + 1))
-        return cls(name, network, Shards.of(np.asarray(x, np.float32), np.asarray(y, int), parts))
+        """Your own samples in the hands of UEs: x one row each, y their labels from 0, or numbers (of a float's type).
+
+        ``split`` says who gets which (``perfeds2.learning.partition``), ``labels_per_ue`` is one; ``owners`` is whose each
+        sample is, from 0, for ``Natural()``. One hidden layer unless told. Of numbers the loss is ``mse`` and the metric
+        ``r2``; both may be a name or a function (``perfeds2.learning.losses``).
+        """
+        x, y = np.asarray(x, np.float32).reshape(len(x), -1), np.asarray(y)
+        target = Target.of(y)
+        if split is None:
+            split = ByLabel(min(3, target.labels) if labels_per_ue is None else labels_per_ue)
+        parts = split(Samples(target.groups(y), owners=owners), ues, seed)
+        outputs = 1 if loss == "binary" else target.outputs
+        network = judged(model or MLP((x.shape[1], 32, outputs)), target, loss, metric)
+        return cls(name, network, Shards.of(x, target.in_units(y), parts))
+
+    @classmethod
+    def of_file(
+        cls,
+        path: Path | str,
+        *,
+        ues: int | None = None,
+        seed: int = 0,
+        split: Split | None = None,
+        target: Sequence[str] = (),
+        ue_column: str | None = None,
+        model: Model | None = None,
+        loss: str | Loss | None = None,
+        metric: str | Metric | None = None,
+    ) -> "Task":
+        """Your own samples from FILE.csv, FILE.npz or a folder of npz files, one a UE (docs/data.md)."""
+        from perfeds2.learning.datasets.own_file import OwnFile
+
+        file = OwnFile.open(path)
+        table = file.table(tuple(target), ue_column, loss if isinstance(loss, str) else None)
+        chosen = loss or file.usual_loss(table)
+        recipe = file.recipe(tuple(target), ue_column, chosen if isinstance(chosen, str) else None)
+        split = split or file.usual_split(table)
+        task = recipe(ues or (len(table.names) or 20), None, seed, split=split)
+        return replace(task, model=judged(model or bare(task.model), recipe.learned, chosen, metric))
+
+    @classmethod
+    def from_torch(cls, module: Any, x: Any, y: Any, *, name: str = "torch", **how: Any) -> "Task":
+        """Your own samples and a PyTorch model for them; ``how`` is what ``of_arrays`` takes (ues, labels_per_ue, seed).
+
+        The module gets samples in the shape they have in ``x``, as float32.
+        A module's weights are where every seed starts; a class, or a function that gives a module, is called without
+        arguments and draws others for each seed (docs/torch.md).
+        """
+        rows = np.asarray(x, np.float32)
+        model = from_torch(module, jax.ShapeDtypeStruct(rows.shape[1:], np.float32))
+        return cls.of_arrays(name, rows.reshape(len(rows), -1), np.asarray(y), **how, model=model)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be said of a sample: which of so many labels it has, or some numbers."""
+
+    labels: int = 0  # how many there are; 0: numbers
+    shift: tuple[float, ...] = ()  # of numbers, the mean: they are learned in units of their own,
+    unit: tuple[float, ...] = ()  # of one standard deviation
+
+    @classmethod
+    def of(cls, y: np.ndarray) -> "Target":
+        if y.dtype.kind != "f":
+            return cls(int(y.max()) + 1)
+        columns = y.reshape(len(y), -1)
+        deviation = columns.std(axis=0, dtype=float)
+        unit = np.where(deviation > 0, deviation, 1.0)
+        return cls(0, tuple(columns.mean(axis=0, dtype=float).tolist()), tuple(unit.tolist()))
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model says to a sample."""
+        return self.labels or len(self.unit)
+
+    def in_units(self, y: np.ndarray) -> np.ndarray:
+        if self.labels:
+            return y.astype(int)
+        return ((y.reshape(len(y), -1) - np.array(self.shift)) / np.array(self.unit)).astype(np.float32)
+
+    def groups(self, y: np.ndarray) -> np.ndarray:
+        """What a split may go by: the labels, or in which tenth of all a number is (the first, where there are several)."""
+        return y.astype(int) if self.labels else tenths(y.reshape(len(y), -1)[:, 0])
+
+
+def tenths(values: np.ndarray) -> np.ndarray:
+    """In which tenth of all values each is, from 0; of fewer different values there are fewer tenths."""
+    edges = np.unique(np.quantile(values, np.arange(1, 10) / 10))
+    return np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1].reshape(-1)
+
+
+def judged(model: Model, target: Target, loss: str | Loss | None, metric: str | Metric | None) -> Model:
+    """A model with a loss and a metric that fit the target. By cross-entropy and accuracy it is as it is."""
+    for flag, name in (("--loss", loss), ("--metric", metric)):
+        if isinstance(name, str) and (name in OF_NUMBERS) != (not target.labels):
+            what = f"is one of {target.labels} labels" if target.labels else "is a number"
+            raise ValueError(f"{flag} {name} is for {'numbers' if target.labels else 'labels'}, and the target {what}.")
+    if loss == "binary" and target.labels != 2:
+        raise ValueError(f"--loss binary is for 2 labels, and there are {target.labels}.")
+    loss = loss or ("cross-entropy" if target.labels else "mse")
+    metric = metric or ("accuracy" if target.labels else "r2")
+    loss_function = LOSSES[loss] if isinstance(loss, str) else loss
+    measure: Any = MEASURES[metric] if isinstance(metric, str) else metric
+    measure = R2(target.unit) if measure is R2 else measure
+    if loss_function is cross_entropy and measure is accuracy:
+        return bare(model)
+    return Judged(bare(model), loss_function, measure, target.shift, target.unit)
 
 
 @dataclass(frozen=True)
@@ -62,15 +171,32 @@ class Recipe:
 
     name: str
     model: Model
-    data: Callable[..., Data]  # called with (ues, labels_per_ue, seed), and with data_dir where it has such a parameter
+    data: Callable[..., Data]  # called with (ues, split, seed), and with data_dir where it has such a parameter
     sample: jax.ShapeDtypeStruct  # what one sample will look like: a model can be chosen before the data are read
     # Settings that fit it, by section, where they differ from the general ones: {"run": {"horizon_s": 600.0}}.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    target: Target | None = None  # None: the labels that its model tells apart
+    said: str = ""  # what was taken for what, in a file
 
-    def __call__(self, ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Task:
-        """The task of a seed: who has which data is drawn anew for each."""
+    @property
+    def learned(self) -> Target:
+        """What is to be said of a sample."""
+        return self.target or Target(logits(self.model, self.sample)[0])
+
+    def __call__(
+        self,
+        ues: int,
+        labels_per_ue: int | None,
+        seed: int,
+        data_dir: Path | str | None = None,
+        split: Split | None = None,
+    ) -> Task:
+        """The task of a seed: who has which data is drawn anew for each. Without a split it is by so many labels a UE."""
+        if split is None:
+            assert labels_per_ue is not None
+            split = ByLabel(labels_per_ue)
         where = {"data_dir": data_dir} if "data_dir" in signature(self.data).parameters else {}
-        return Task(self.name, self.model, self.data(ues, labels_per_ue, seed, **where))
+        return Task(self.name, self.model, self.data(ues, split, seed, **where))
 
 
 def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def train(
 
     With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
     """
-    script = Script.of(timeline)
+    script = Script.of(timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed)
     training = Training([], start(task, script, learner, seed)) if resume is None else resume
     values, state = list(training.values), training.state
@@ -71,7 +71,8 @@ def train(
         if number == 0 or now > before:
             state = advance(prepared, state, before, now)
             own = own_model(learner.objective)
-            per_ue = evaluate(task, on_one(state.params), learner.personal_step, on_one(state.memory), own)
+            weights, memory = on_one(state.params), on_one(state.memory)
+            per_ue = evaluate(task, weights, learner.personal_step, memory, own, learner.personal_steps)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed meanwhile: the same model

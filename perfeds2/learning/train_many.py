@@ -21,7 +21,8 @@ from perfeds2.learning.data import Joinable
 from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.pool import Layout, Pool, stack
-from perfeds2.learning.replay import Known, Learner, Program, Script, State, kept_at_first, play_round, split, start
+from perfeds2.learning.replay import Known, Learner, Program, Script, State, kept_at_first, play_round, start
+from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
@@ -84,14 +85,15 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     return (
         *(task.model, task.ues, tree, shapes, quorum),
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
-        *(learner.batch, learner.local_steps, learner.clip is None, learner.bits),
+        *(learner.personal_steps, learner.batch, learner.local_steps, learner.clip is None, learner.bits),
     )
 
 
 def bytes_of(trial: Trial) -> int:
     """About what a trial takes on the device: shelf, merge and memory, its participants' weights and gradients, its data."""
     task, learner = trial.task, trial.learner
-    models = Script.of(trial.timeline).slots + 4 * trial.timeline.quorum
+    script = Script.of(trial.timeline, learner.merge)
+    models = script.slots + 4 * int(script.quorum)
     more = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept_at_first(task, learner)))
     data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
     return 4 * parameters(task.model) * models + more + data
@@ -114,11 +116,11 @@ def train_together(
         )
     first, points = trials[0], [trial.points for trial in trials]
     resume = [None] * len(trials) if resume is None else resume
-    scripts = [Script.of(trial.timeline) for trial in trials]
+    scripts = [Script.of(trial.timeline, trial.learner.merge) for trial in trials]
     slots = max(script.slots for script in scripts)
     pool = Pool.of([trial.task.data for trial in trials])
     common = _Common(
-        Program.of(first.task.model, first.learner, first.timeline.quorum, one_by_one=False),
+        Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         pool.layout,
         _mesh(len(trials)),
     )
@@ -154,6 +156,7 @@ def train_together(
                 state.memory,
                 own=own_model(first.learner.objective),
                 at_once=ues_at_once(len(trials)),
+                steps=first.learner.personal_steps,
                 common=common,
             )
             looked = np.asarray(table)
@@ -224,7 +227,7 @@ def _rounds_together(
     return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 
 
-@partial(jax.jit, static_argnames=("own", "at_once", "common"))
+@partial(jax.jit, static_argnames=("own", "at_once", "steps", "common"))
 def _evaluate_together(
     params: Params,
     known: Known,
@@ -233,6 +236,7 @@ def _evaluate_together(
     *,
     own: OwnModel | None,
     at_once: int | None,
+    steps: int,
     common: _Common,
 ) -> Float[Array, "p n 4"]:
     memory = memory if own is not None else None
@@ -240,9 +244,8 @@ def _evaluate_together(
     def look(params: Params, known: Known, everybody: Any, memory: Any) -> Array:
         def one(params: Params, mine: Known, memory: Any) -> Array:
             whole, model, lengths = common.known(mine, everybody), common.program.model, common.layout.lengths
-            return look_at_ues(
-                params, whole.data, whole.alpha, memory, own=own, model=model, lengths=lengths, at_once=at_once
-            )
+            how = {"own": own, "model": model, "lengths": lengths, "at_once": at_once, "steps": steps}
+            return look_at_ues(params, whole.data, whole.alpha, memory, **how)
 
         return jax.vmap(one)(params, known, memory)
 

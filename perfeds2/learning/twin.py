@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.merges import Mean, Optax
-from perfeds2.learning.models.model import Params, cross_entropy
+from perfeds2.learning.models.model import Params, mean_loss
 from perfeds2.learning.objectives import Annealed
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
@@ -28,7 +28,7 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
     objective, steps = learner.objective, learner.local_steps
 
     def loss(params: Params, batch: tuple[Array, Array]) -> Array:
-        return cross_entropy(task.model, params, *batch)
+        return mean_loss(task.model, params, *batch)
 
     @jax.jit
     def upload(handed: Params, ue: Array, version: Array) -> Params:

@@ -152,10 +152,14 @@ class Cell:
 
     def signal_at(self, round_: int, time_s: float) -> Float[np.ndarray, " n"]:
         """The signals at a second of a round. With a coherence time, draws belong to (seed, block of time, UE)."""
-        return self.signal_hz(round_) if self.coherence_s is None else self.signal_in(self._block_of_time(time_s))
+        return self.signal_in(self.block_at(round_, time_s))
+
+    def block_at(self, round_: int, time_s: float) -> int:
+        """Which draw of the fading holds then: the round's, or with a coherence time that of the block of time."""
+        return round_ if self.coherence_s is None else self._block_of_time(time_s)
 
     def signal_in(self, block: int) -> Float[np.ndarray, " n"]:
-        """The signals in a block of time: its fading, and where the UEs are, looked up every metre of their way."""
+        """The signals in a round or a block of time: its fading, and where the UEs are, looked up every metre of their way."""
         signal_hz = self.signal_hz(block)
         if self.moves is None:
             return signal_hz

@@ -4,7 +4,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from perfeds2.learning.models.model import Params, cross_entropy
+from perfeds2.learning.models.model import Params, mean_loss
 from perfeds2.learning.task import stacked_samples
 from perfeds2.planning.data import BoundRounds, MeasuredConstant, Theory
 from perfeds2.planning.options import Option, Scene
@@ -30,7 +30,7 @@ def measured_constants(scene: Scene, models: list[Any]) -> tuple[MeasuredConstan
     x, y = stacked_samples(scene.task)
 
     def loss(params: Params, batch: tuple[Any, Any]) -> Any:
-        return cross_entropy(scene.task.model, params, *batch)
+        return mean_loss(scene.task.model, params, *batch)
 
     effort = {"samples": 2, "directions": 1, "lanczos_steps": 8, "descent_steps": 30}
     pilot = measure(loss, models, x, y, alpha=scene.alpha, seed=scene.seed, **effort)

@@ -19,11 +19,14 @@ from scipy.optimize import nnls
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Data
 from perfeds2.learning.evaluate import MOST_UES
-from perfeds2.learning.models.model import Model, Params, cross_entropy
+from perfeds2.learning.metrics import score_of
+from perfeds2.learning.models.model import Model, Params, mean_loss
 from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.planning.data import Candidate, Law, PilotRun, Target
 from perfeds2.planning.options import BANDWIDTH, Option, Scene, longer, make_option
+from perfeds2.spec.build import metric_of
+from perfeds2.spec.fields import Spec
 from perfeds2.timeline.timeline import Timeline
 
 PILOT_ROUNDS = 1000  # the reference pilot gives up after so many
@@ -140,7 +143,7 @@ def aim(
         loss=loss,
         epsilon=mean if epsilon is None else epsilon,
         accuracy=last.accuracy,
-        loss_from=_loss_from(request, last.round, scene.spec.run.target_accuracy, met),
+        loss_from=_loss_from(request, last.round, f"{scene.spec.run.target_accuracy:.4g} {in_words(scene.spec)}", met),
         epsilon_from="given" if epsilon is not None else "the reference pilot's mean ‖∇F‖² on its way to that loss",
     )
     at = np.unique(np.linspace(0, len(models) - 1, min(4, len(models))).round().astype(int))
@@ -165,8 +168,12 @@ def _not_reached(request: PlanRequest, when: str, last: Stand, mean: float, peak
     return f"{flag} is not reached by the reference pilot ({when} it is at {at:.4g}); raise it, or --pilot-rounds."
 
 
-def _loss_from(request: PlanRequest, rounds: int, accuracy: float, met: bool) -> str:
-    wanted = f"{accuracy:.4g} personalised test accuracy"
+def in_words(spec: Spec) -> str:
+    """What the target is of."""
+    return f"personalised test {score_of(metric_of(spec)).word}"
+
+
+def _loss_from(request: PlanRequest, rounds: int, wanted: str, met: bool) -> str:
     if request.target_loss is not None:
         return "given"
     if request.epsilon is not None:
@@ -188,8 +195,8 @@ def _squared_gradient(
 ) -> Float[Array, ""]:
     def adapted(params: Params, ue: Array) -> Float[Array, ""]:
         part = data.train_part(ue, length)
-        gradient = jax.grad(lambda w: cross_entropy(model, w, *part))(params)
-        return cross_entropy(model, jax.tree.map(lambda w, g: w - alpha * g, params, gradient), *part)
+        gradient = jax.grad(lambda w: mean_loss(model, w, *part))(params)
+        return mean_loss(model, jax.tree.map(lambda w, g: w - alpha * g, params, gradient), *part)
 
     ues = min(data.ues, MOST_UES)
 

@@ -17,13 +17,17 @@ def answer(run: Run) -> tuple[str, list[str]]:
 def _first_at_target(run: Run) -> list[str]:
     if run.target_accuracy is None:
         return []
-    target = f"{100 * run.target_accuracy:.4g} % personalised accuracy"
+    target = in_words(run, run.target_accuracy)
     # Reached by more seeds counts before reached sooner: a lucky seed is no answer.
     ranked = sorted(
         (a for a in run.algorithms if a.reached), key=lambda a: (-a.reached, _or_infinite(a.target_median_s))
     )
     if not ranked:
-        return [f"No algorithm reached {target}." if len(run.algorithms) > 1 else f"{target} was not reached."]
+        return [
+            f"No algorithm reached {target}."
+            if len(run.algorithms) > 1
+            else f"{target[0].upper()}{target[1:]} was not reached."
+        ]
     first, seeds = ranked[0], len(run.seeds)
     same = (first.reached, first.target_median_s)
     tied = [a.name for a in ranked if (a.reached, a.target_median_s) == same]
@@ -55,6 +59,12 @@ def _first_at_target(run: Run) -> list[str]:
     return said
 
 
+def in_words(run: Run, target: float) -> str:
+    """95 % personalised accuracy; a personalised R² of 0.5."""
+    level, word = run.score.level(target), run.score.word
+    return f"{level} personalised {word}" if run.score.is_share else f"a personalised {word} of {level}"
+
+
 def _wins(first: Outcome, algorithms: Sequence[Outcome]) -> int:
     """In how many seeds nobody was sooner. Seeds are pairs: in one seed all algorithms meet the same radio and data."""
     by_seed = zip(*(map(_or_infinite, a.target_times_s) for a in algorithms if a.target_times_s), strict=True)
@@ -66,15 +76,20 @@ def _best_at_the_end(run: Run) -> list[str]:
     final = {a.name: a.estimates.get("test_accuracy_personal") for a in run.algorithms}
     known = {name: (e.mean, e) for name, e in final.items() if e is not None and e.mean is not None}
     if not known:
-        return ["No run ended with a finite accuracy."]
+        return [f"No run ended with a finite {run.score.word}."]
     best = max(known, key=lambda name: known[name][0])
     mean, estimate = known[best]
-    value, interval, low = f"{100 * mean:.1f} %", "", _or_infinite(estimate.low)
+    score, interval, low = run.score, "", _or_infinite(estimate.low)
+    value = score.show(mean)
     if estimate.low is not None and estimate.high is not None:
-        interval = f" (95 % interval {100 * max(low, 0):.1f} to {100 * min(estimate.high, 1):.1f} %)"
+        ends = (max(low, 0), min(estimate.high, 1)) if score.is_share else (low, estimate.high)
+        shown = [f"{score.scale * end:{score.form}}" for end in ends]
+        interval = f" (95 % interval {shown[0]} to {shown[1]}{score.unit})"
+    if len(run.algorithms) == 1 and score.is_share:
+        return [f"{best} ends with {value}{interval} personalised {score.word}."]
     if len(run.algorithms) == 1:
-        return [f"{best} ends with {value}{interval} personalised accuracy."]
-    said = [f"{best} ends with the best personalised accuracy, {value}{interval}."]
+        return [f"{best} ends with a personalised {score.word} of {value}{interval}."]
+    said = [f"{best} ends with the best personalised {score.word}, {value}{interval}."]
     rivals = [name for name, (_, e) in known.items() if name != best and e.high is not None and e.high >= low]
     if rivals:
         said.append(f"Its interval overlaps {'that' if len(rivals) == 1 else 'those'} of {listed(rivals)}.")

@@ -96,7 +96,7 @@ def _rows_chart(name: str, title: str, rows: BarRows, hover: str) -> Chart:
 
 
 def ue_chart(run: Run) -> Chart | None:
-    """Each UE's personalised accuracy at the end of training, a box per algorithm over UEs and seeds."""
+    """Each UE's personalised accuracy, or what stands for it, at the end of training, a box per algorithm over UEs and seeds."""
     table = run.ue_metrics
     if table is None:
         return None
@@ -108,20 +108,24 @@ def ue_chart(run: Run) -> Chart | None:
             points = zip(mine["ue"], mine["seed"], mine["merges"], strict=True)
             traces.append(
                 {"type": "box", "orientation": "h", "y0": len(labels), "name": escape(algorithm.name),
-                 "x": rounded(100 * mine["test_accuracy_personal"]),
+                 "x": rounded(run.score.scale * mine["test_accuracy_personal"]),
                  "boxpoints": "all", "jitter": 0.7, "pointpos": 0, "hoveron": "points", "showlegend": False,
                  "marker": {"color": tint, "size": 4, "opacity": 0.55}, "line": {"color": tint, "width": 1.2},
                  "fillcolor": f"{tint}18",
                  "text": [f"UE {ue:.0f}, seed {seed:.0f}, merged {merges:,.0f} times" for ue, seed, merges in points],
-                 "hovertemplate": "%{x:.1f} %<br>%{text}<extra>%{fullData.name}</extra>"}
+                 "hovertemplate": f"%{{x:{run.score.form}}}{run.score.unit}<br>%{{text}}<extra>%{{fullData.name}}</extra>"}
             )  # fmt: skip
             labels.append(escape(short(algorithm.name)))
     if not traces:
         return None
     places = {"tickvals": list(range(len(labels))), "ticktext": labels, "range": [len(labels) - 0.4, -0.6]}
     places |= {"showgrid": False, "automargin": True, "fixedrange": True}
-    layout = make_layout({"title": {"text": "Personalised test accuracy of a UE (%)"}}, places)
-    return Chart("ues", "Personalised accuracy per UE", 90 + 40 * len(traces), [{"data": traces, "layout": layout}])
+    layout = make_layout(
+        {"title": {"text": f"Personalised test {run.score.word} of a UE{' (%)' * run.score.is_share}"}}, places
+    )
+    return Chart(
+        "ues", f"Personalised {run.score.word} per UE", 90 + 40 * len(traces), [{"data": traces, "layout": layout}]
+    )
 
 
 def _whole(values: Any) -> list[int]:

@@ -4,8 +4,9 @@ from html import escape
 
 import numpy as np
 
+from perfeds2.report.answer import in_words
 from perfeds2.report.run import Run
-from perfeds2.report.style import COLOURS, METRICS, NEUTRAL
+from perfeds2.report.style import COLOURS, NEUTRAL
 from perfeds2.report.tables import Column, Table, seconds
 from perfeds2.report.traces import Chart, level, make_layout, rounded
 
@@ -33,7 +34,7 @@ def clocks_table(run: Run) -> Table:
         ("A round, 90 % are shorter", *(float(np.quantile(took_s, 0.9)) for took_s in rounds)),
     ]
     if (reached := _round_of_target(run)) is not None:
-        target = f"{100 * (run.target_accuracy or 0):.4g} % personalised accuracy"
+        target = in_words(run, run.target_accuracy or 0)
         rows.append((f"To {target}, after {reached} rounds", *(_closed(times, reached) for times in (clocks.real_s, clocks.simulated_s))))  # fmt: skip
     columns = [Column("", "left"), Column("Real"), Column("Simulated"), Column("Real is longer by")]
     return Table(columns, [[name, seconds(real), seconds(simulated), _longer(real, simulated)] for name, real, simulated in rows])  # fmt: skip
@@ -60,17 +61,21 @@ def clocks_chart(run: Run) -> Chart | None:
     lines = (("real", clocks.real_s, COLOURS["PerFed"], "solid"), ("simulated", clocks.simulated_s, COLOURS["FedAvg"], "7px,3px"))  # fmt: skip
     at = metrics["round"].to_numpy(int)
     traces = [
-        {"type": "scatter", "mode": "lines", "name": name, "y": rounded(100 * metrics[ACCURACY]),
+        {"type": "scatter", "mode": "lines", "name": name, "y": rounded(run.score.scale * metrics[ACCURACY]),
          "x": rounded(np.concatenate([[0.0], times_s])[at]), "line": {"color": colour, "width": 2, "shape": "hv", "dash": dash},
-         "hovertemplate": f"%{{y:.1f}} % after %{{x:,.2f}} s<extra>{escape(name)}</extra>"}
+         "hovertemplate": f"%{{y:{run.score.form}}}{run.score.unit} after %{{x:,.2f}} s<extra>{escape(name)}</extra>"}
         for name, times_s, colour, dash in lines
     ]  # fmt: skip
-    layout = make_layout({"title": {"text": "Time (s)"}, "tickformat": ","}, {"title": {"text": METRICS[ACCURACY]}})
+    layout = make_layout(
+        {"title": {"text": "Time (s)"}, "tickformat": ","}, {"title": {"text": run.score.named(ACCURACY)}}
+    )
     layout |= {"showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}}
     layout["margin"] |= {"t": 30, "l": 56}
     if run.target_accuracy is not None:
-        layout["shapes"] = [level(100 * run.target_accuracy, "y", {"color": NEUTRAL, "width": 1, "dash": "2px,3px"})]
-    return Chart("clocks", "Personalised accuracy on both clocks", 330, [{"data": traces, "layout": layout}])
+        layout["shapes"] = [
+            level(run.score.scale * run.target_accuracy, "y", {"color": NEUTRAL, "width": 1, "dash": "2px,3px"})
+        ]
+    return Chart("clocks", f"Personalised {run.score.word} on both clocks", 330, [{"data": traces, "layout": layout}])
 
 
 def _round_of_target(run: Run) -> int | None:

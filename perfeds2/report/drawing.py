@@ -10,7 +10,7 @@ from matplotlib.figure import Figure, FigureBase
 
 from perfeds2.files import write_atomically
 from perfeds2.report.series import CurvePanel, loss_ceiling
-from perfeds2.report.style import METRICS, LineStyle
+from perfeds2.report.style import LineStyle
 
 COLUMN_IN = 3.5  # one column
 PAGE_IN = 7.16  # both columns
@@ -82,14 +82,14 @@ def draw_curves(axes: Axes, panel: CurvePanel) -> None:
         if curve.low is not None and curve.high is not None:
             low, high = scale * curve.low, scale * curve.high
             axes.fill_between(curve.time_s, low, high, step="post", color=style.colour, alpha=0.09, linewidth=0)
-    if panel.is_accuracy:
+    if panel.is_share:
         keep_in_percent(axes)
-    elif panel.curves:
+    elif panel.curves and not panel.is_accuracy:
         axes.set_ylim(0, loss_ceiling(panel.curves))
     if panel.target_accuracy is not None:
         axes.axhline(panel.scale * panel.target_accuracy, color="#444444", linewidth=0.6, linestyle=(0, (1, 2)))
     axes.set_xlim(0, max((curve.time_s[-1] for curve in panel.curves.values()), default=1.0))
-    axes.set_ylabel(METRICS[panel.metric])
+    axes.set_ylabel(panel.title)
     time_axis(axes, panel.time_label)
 
 

@@ -68,11 +68,8 @@ def _curves(run: Run) -> list[Part]:
         f"seed diverges."
     )
     shown = (legend(run.styles, "Algorithms shown"), charts)
-    return (
-        section(f"Loss and accuracy over {run.clock if run.axis is None else run.axis.words}", *shown, hint=hint)
-        if charts
-        else []
-    )
+    over_what = run.clock if run.axis is None else run.axis.words
+    return section(f"Loss and {escape(run.score.word)} over {over_what}", *shown, hint=hint) if charts else []
 
 
 def _table(run: Run) -> list[Part]:

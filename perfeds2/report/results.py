@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.files import write_text
+from perfeds2.learning.metrics import Score
 from perfeds2.report.clocks import clocks_line
 from perfeds2.report.run import Outcome, Run, read_summary
 from perfeds2.report.tables import Cell, Column, Span, Table, as_latex, for_terminal, in_latex
@@ -38,11 +39,19 @@ LOSSES = (
     Measure("train_loss", "Train loss, global", "train loss\nglobal", ",.3f", best=min),
     Measure("train_loss_personal", "Train loss, personal", "train loss\npersonal", ",.3f", best=min),
 )
-ACCURACIES = (
-    Measure("test_accuracy", "Test accuracy, global (%)", "accuracy (%)\nglobal", ".1f", 100, max),
-    Measure("test_accuracy_personal", "Test accuracy, personal (%)", "accuracy (%)\npersonal", ".1f", 100, max),
-)
 WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f", 100)
+
+
+def accuracies(score: Score) -> tuple[Measure, Measure]:
+    """The columns of the accuracy, or of what stands for it."""
+    of, scale = f"Test {score.word}", score.scale
+    percent = " (%)" if score.is_share else ""
+    return (
+        Measure("test_accuracy", f"{of}, global{percent}", f"{score.head}\nglobal", score.form, scale, max),
+        Measure(
+            "test_accuracy_personal", f"{of}, personal{percent}", f"{score.head}\npersonal", score.form, scale, max
+        ),
+    )
 
 
 Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
@@ -50,7 +59,7 @@ Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
 
 def results_table(run: Run) -> Table:
     """A row per algorithm, with what went wrong under its name."""
-    return _table(run, _columns(run, TIMING) + _learned(run, LOSSES + ACCURACIES) + _columns(run, [WAITING]))
+    return _table(run, _columns(run, TIMING) + _learned(run, LOSSES + accuracies(run.score)) + _columns(run, [WAITING]))
 
 
 def meaning(run: Run) -> str:
@@ -112,7 +121,7 @@ def _target_column(run: Run) -> list[Shown]:
     """The median over seeds, counting a seed that never got there as later than all; no column without a target."""
     if run.target_accuracy is None:
         return []
-    target, seeds = f"{100 * run.target_accuracy:.4g} %", len(run.seeds)
+    target, seeds = run.score.level(run.target_accuracy), len(run.seeds)
     everywhere = [a.target_median_s for a in run.algorithms if a.target_median_s is not None and a.reached == seeds]
     cells: list[Cell] = []
     for algorithm in run.algorithms:
@@ -120,7 +129,12 @@ def _target_column(run: Run) -> list[Shown]:
         is_best = algorithm.reached == seeds and len(run.algorithms) > 1 and median == min(everywhere)
         text, some = time_to_target(median, algorithm.reached, seeds)
         cells.append([Span(text, "best" if is_best else ""), Span(some, "half")])
-    return [(Column(f"Time to {target} (s)", narrow=f"seconds\nto {target}"), cells)]
+    return [(Column(f"Time to {_what(run)}{target} (s)", narrow=f"seconds\nto {_what(run)}{target}"), cells)]
+
+
+def _what(run: Run) -> str:
+    """What a target is of, where it does not go without saying."""
+    return "" if run.score.is_share else f"{run.score.word} "
 
 
 def time_to_target(median_s: float | None, reached: int, seeds: int) -> tuple[str, str]:
@@ -137,7 +151,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {seeds}[/bold]")
     parts = [results_table(run)]
     if run.is_trained and not fits(console, for_terminal(parts[0])):
-        learned = _learned(run, LOSSES + ACCURACIES)
+        learned = _learned(run, LOSSES + accuracies(run.score))
         parts = [_table(run, _columns(run, [*TIMING, WAITING])), _table(run, learned)]
     for part in parts:
         console.print(for_terminal(part))
@@ -164,7 +178,7 @@ def energy_line(run: Run) -> str:
 
 def write_latex(run: Run, out: Path) -> Path:
     """``table.tex``: algorithms with their rounds, times to the target and accuracies, or what there is instead."""
-    learned = _columns(run, TIMING[:1]) + _learned(run, ACCURACIES)
+    learned = _columns(run, TIMING[:1]) + _learned(run, accuracies(run.score))
     table = _table(run, learned if run.is_trained else _columns(run, [*TIMING, WAITING]))
     about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.ues} UEs, seeds {', '.join(map(str, run.seeds))}. {meaning(run)}"
     path = out / "table.tex"

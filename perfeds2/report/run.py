@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from perfeds2.learning.metrics import ACCURACY, Score, score_of
 from perfeds2.report.style import LineStyle, algorithm_styles
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 from perfeds2.timeline.file import load_timelines
@@ -98,6 +99,7 @@ class Run:
     clocks: Clocks | None = None  # of a federation
     links: Links | None = None  # of a simulation
     axis: "Axis | None" = None  # what curves are drawn over; None: time
+    score: Score = ACCURACY  # what is called accuracy in all of it
     spec: str = ""  # spec.toml as it stands; empty if there is none
     metrics: pd.DataFrame | None = None
     ue_metrics: pd.DataFrame | None = None
@@ -189,6 +191,7 @@ def read_summary(summary: Mapping[str, Any]) -> Run:
         rounds=summary["rounds"],
         seeds=tuple(int(seed) for seed in summary["seeds"]),
         target_accuracy=_finite(summary["target_accuracy"]),
+        score=score_of(str(summary.get("metric") or "accuracy")),
         notes=tuple(str(note) for note in summary["notes"]),
         algorithms=tuple(_outcome(row) for row in summary["algorithms"]),
         clocks=_clocks(summary.get("clocks")),

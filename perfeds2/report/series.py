@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from perfeds2.learning.metrics import ACCURACY, Score
 from perfeds2.report.run import Outcome, Run
 from perfeds2.report.style import METRICS, NEUTRAL, STATE_COLOURS, LineStyle
 from perfeds2.runs.statistics import mean_and_interval
@@ -39,16 +40,26 @@ class CurvePanel:
     styles: Mapping[str, LineStyle]
     target_accuracy: float | None = None  # where a line shows it
     time_label: str = "Simulated time (s)"
-    unit: str = "s"
+    score: Score = ACCURACY  # what is called accuracy there
+    unit: str = "s"  # of what it is drawn over
 
     @property
     def is_accuracy(self) -> bool:
+        """Or what stands for it."""
         return "accuracy" in self.metric
 
     @property
+    def is_share(self) -> bool:
+        return self.is_accuracy and self.score.is_share
+
+    @property
     def scale(self) -> int:
-        """Accuracies are shown in per cent."""
-        return 100 if self.is_accuracy else 1
+        """Shares are shown in per cent."""
+        return self.score.scale if self.is_accuracy else 1
+
+    @property
+    def title(self) -> str:
+        return self.score.named(self.metric)
 
 
 @dataclass(frozen=True)
@@ -93,11 +104,8 @@ def curve_panels(run: Run) -> list[CurvePanel]:
     for metric in METRICS:
         if drawn := curves(run, metric):
             target = run.target_accuracy if metric == "test_accuracy_personal" else None
-            panels.append(
-                CurvePanel(
-                    metric, drawn, run.styles, target, run.time_label, "s" if run.axis is None else run.axis.unit
-                )
-            )
+            unit = "s" if run.axis is None else run.axis.unit
+            panels.append(CurvePanel(metric, drawn, run.styles, target, run.time_label, run.score, unit))
     return panels
 
 

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from rich.console import Group as RichGroup
 from rich.text import Text
 
+from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report import drawing
 from perfeds2.report.results import time_to_target
-from perfeds2.report.style import METRICS, named_styles, ordered_styles
+from perfeds2.report.style import named_styles, ordered_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
 from perfeds2.report.terminal import LinePace, clock, live
 from perfeds2.report.terminal import console as open_console
@@ -73,7 +74,7 @@ def print_sweep(sweep: "Sweep") -> None:
     console, summary = open_console(), sweep.summary
     axes = [axis.name for axis in sweep.grid.axes]
     if len(summary):
-        console.print(for_terminal(_results(summary, axes)))
+        console.print(for_terminal(_results(summary, axes, score_in(summary))))
         if min(summary["seeds"]) < INTERVAL_SEEDS:
             console.print(f"[dim]{NO_INTERVAL}[/dim]")
     if len(summary) > SHOWN_ROWS:
@@ -81,8 +82,9 @@ def print_sweep(sweep: "Sweep") -> None:
     print_failures(sweep.failures)
 
 
-def _results(summary: pd.DataFrame, axes: Sequence[str]) -> Table:
-    heads = ("seeds", "seconds\nto target", "train loss\npersonal", "test accuracy\npersonal", "rounds")
+def _results(summary: pd.DataFrame, axes: Sequence[str], score: Score) -> Table:
+    heads = ("seeds", "seconds\nto target", "train loss\npersonal", f"test {score.word}\npersonal", "rounds")
+    form = ".1%" if score.is_share else score.form
     rows: list[list[Cell]] = []
     for row in summary.head(SHOWN_ROWS).to_dict("records"):
         name = [Span(str(row["algorithm"])), Span(" (diverged)" if row["diverged"] else "", "fails")]
@@ -90,7 +92,7 @@ def _results(summary: pd.DataFrame, axes: Sequence[str]) -> Table:
         time_s = time_to_target(None if median_s != median_s else median_s, seeds - row["censored"], seeds)
         learned = [
             _with_interval(row, "train_loss_personal", ".3f"),
-            _with_interval(row, "test_accuracy_personal", ".1%"),
+            _with_interval(row, "test_accuracy_personal", form),
         ]
         where, rounds = [_value(row[axis]) for axis in axes], f"{row['rounds_mean']:,.0f}"
         rows.append([*where, name, str(seeds), "".join(time_s), *learned, rounds])
@@ -106,6 +108,12 @@ def print_failures(failures: "Sequence[Failure]") -> None:
         rows.append(["…", "", f"and {len(failures) - SHOWN_ROWS:,} more, in failed.csv"])
     columns = [Column(head, "left", wraps=True) for head in ("run", "attempts", "error")]
     open_console(stderr=True).print(for_terminal(Table(columns, rows, "Failed")))
+
+
+def score_in(summary: pd.DataFrame) -> Score:
+    """What is called accuracy in a sweep's summary; where points differ in it, it has no one name."""
+    names = set(summary["metric"]) if "metric" in summary else {"accuracy"}
+    return score_of(names.pop()) if len(names) == 1 else Score("metric")
 
 
 def _value(value: Any) -> str:
@@ -144,6 +152,7 @@ def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFr
 
 def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Figure:
     """Draw a sweep's lines into a figure, and return it."""
+    score = score_in(summary)
     reached = bool(summary["time_to_target_s_median"].notna().any())  # else there is no second panel to draw
     panels = drawing.stacked_axes(figure, 1 + reached)
     values = list(dict.fromkeys(summary[axes[0]]))
@@ -155,16 +164,19 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Fi
         style = styles[label]
         at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
         look = drawing.in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
-        for panel, name, scale in zip(panels, ("test_accuracy_personal", "time_to_target_s"), (100, 1), strict=False):
+        for panel, name, scale in zip(
+            panels, ("test_accuracy_personal", "time_to_target_s"), (score.scale, 1), strict=False
+        ):
             middle = rows["time_to_target_s_median"] if name == "time_to_target_s" else scale * rows[f"{name}_mean"]
             panel.plot(at, middle, label=label, **look)
             low, high = (scale * rows[f"{name}_{end}"].where(enough) for end in ("low", "high"))
             panel.vlines(at, low, high, color=style.colour, linewidth=0.7, alpha=0.6)
-    drawing.keep_in_percent(panels[0])
-    panels[0].set_ylabel(METRICS["test_accuracy_personal"])
+    if score.is_share:
+        drawing.keep_in_percent(panels[0])
+    panels[0].set_ylabel(score.named("test_accuracy_personal"))
     if reached:
-        targets = sorted({f"{100 * value:g}" for value in summary["target_accuracy"]})
-        panels[1].set_ylabel(f"Seconds to {' or '.join(targets)} %, median")
+        targets = sorted({f"{score.scale * value:g}" for value in summary["target_accuracy"]})
+        panels[1].set_ylabel(f"Seconds to {' or '.join(targets)}{score.unit}, median")
         panels[1].set_ylim(bottom=0)
     bottom = panels[-1]
     if numbers and min(values) > 0 and max(values) >= 10 * min(values):

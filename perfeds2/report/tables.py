@@ -134,13 +134,14 @@ def _in_html(cell: Cell) -> str:
     return "".join(marks.get(kind, f'<span class="{kind}">{{}}</span>').format(text) for text, kind in texts)
 
 
-def as_latex(table: Table) -> str:
-    """A plain ``tabular`` that needs no package."""
+def as_latex(table: Table, booktabs: bool = False) -> str:
+    """A plain ``tabular`` that needs no package, or one with the rules of booktabs."""
     sides = "".join(column.side[0] for column in table.columns)
     rows = [[in_latex(column.head) for column in table.columns]]
     rows += [["".join(map(_span_in_latex, _spans(cell))) for cell in row] for row in table.rows]
     head, *body = (f"{' & '.join(row)} \\\\" for row in rows)
-    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"])
+    top, middle, bottom = (r"\toprule", r"\midrule", r"\bottomrule") if booktabs else (r"\hline",) * 3
+    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", top, head, middle, *body, bottom, r"\end{tabular}"])
 
 
 def _span_in_latex(span: Span) -> str:

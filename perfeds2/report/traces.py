@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from perfeds2.report.series import CurvePanel, MeanCurve, loss_ceiling
-from perfeds2.report.style import METRICS, NEUTRAL, LineStyle
+from perfeds2.report.style import NEUTRAL, LineStyle
 
 Plot = dict[str, Any]  # data and layout, as plotly.js takes them
 
@@ -50,9 +50,9 @@ def curve_chart(
         layout["shapes"] = [level(at, "y", {"color": NEUTRAL, "width": 1, "dash": "2px,3px"})]
         layout["annotations"] = [
             {"xref": "paper", "x": 1, "xanchor": "right", "y": at, "yanchor": "top", "showarrow": False,
-             "text": f"target {at:.4g} %", "font": {"size": 11, "color": NEUTRAL}}
+             "text": f"target {panel.score.level(panel.target_accuracy)}", "font": {"size": 11, "color": NEUTRAL}}
         ]  # fmt: skip
-    words = title or METRICS[panel.metric]
+    words = title or panel.title
     return Chart(name or panel.metric.replace("_", "-"), words, height_px, [{"data": traces, "layout": layout}])
 
 
@@ -62,12 +62,13 @@ def _curve_traces(panel: CurvePanel, line: str, curve: MeanCurve, style: LineSty
     shared |= {"meta": number, "showlegend": False}
     traces = []
     if curve.low is not None and curve.high is not None:
-        top = 1.0 if panel.is_accuracy else np.inf  # no accuracy lies outside 0 to 1, whatever the interval says
-        low, high = (rounded(panel.scale * np.clip(edge, 0.0, top)) for edge in (curve.low, curve.high))
+        # No accuracy lies outside 0 to 1, and no loss below 0, whatever the interval says.
+        bottom, top = (0.0 if panel.is_share or not panel.is_accuracy else -np.inf), 1.0 if panel.is_share else np.inf
+        low, high = (rounded(panel.scale * np.clip(edge, bottom, top)) for edge in (curve.low, curve.high))
         edge = shared | {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip"}
         traces = [edge | {"y": low}, edge | {"y": high, "fill": "tonexty", "fillcolor": f"{style.colour}22"}]
     dash = ",".join(f"{px}px" for px in style.dash_px) or "solid"
-    value = "%{y:.1f} %" if panel.is_accuracy else "%{y:.3f}"
+    value = "%{y:.1f} %" if panel.is_share else "%{y:.3f}"
     mean = {
         "y": rounded(panel.scale * curve.mean),
         "line": {"color": style.colour, "width": 2, "shape": "hv", "dash": dash},

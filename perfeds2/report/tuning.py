@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Table, for_terminal
 from perfeds2.report.terminal import console as open_console
@@ -25,14 +26,15 @@ CIRCLE: dict[str, Any] = {"marker": "o", "markersize": 16, "markerfacecolor": "n
 def print_tuning(tuning: "Tuning") -> None:
     """A row per algorithm: what suits it, how much better it is, and where to search further."""
     search, console = tuning.search, open_console()
+    score = score_of(search.metric)
     keys = list(dict.fromkeys(key for axes in search.axes.values() for key in axes))
-    heads = [Column("algorithm", "left"), *map(Column, keys), Column("validation\naccuracy (%)"), Column("before")]
+    heads = [Column("algorithm", "left"), *map(Column, keys), Column(f"validation\n{score.head}"), Column("before")]
     rows: list[list[Cell]] = [
         [
             best.algorithm,
             *(_setting(best, key) for key in keys),
-            _percent(best.score["mean"]),
-            "–" if best.before is None else _percent(best.before["mean"]),
+            _shown(score, best.score["mean"]),
+            "–" if best.before is None else _shown(score, best.before["mean"]),
         ]
         for best in tuning.best
     ]
@@ -43,7 +45,7 @@ def print_tuning(tuning: "Tuning") -> None:
     )
     console.print(for_terminal(Table(heads, rows)))
     console.print(
-        "[dim]Personalised accuracy on data held out of the UEs' training part, mean over simulated time. "
+        f"[dim]Personalised {score.word} on data held out of the UEs' training part, mean over simulated time. "
         "Before: with the settings of the task or spec. * at the edge of what was searched.[/dim]"
     )
     for line in edge_notes(tuning):
@@ -72,8 +74,8 @@ def _setting(best: "Best", key: str) -> str:
     return f"{value:g}{'*' if key in best.edges else ''}" if isinstance(value, int | float) else str(value)
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
+def _shown(score: Score, value: float | None) -> str:
+    return "–" if value is None else f"{score.scale * value:{score.form}}"
 
 
 def write_landscape(tuning: "Tuning") -> list[Path]:
@@ -102,7 +104,9 @@ def _draw(tuning: "Tuning", table: Any, keys_of: Mapping[str, list[str]]) -> Fig
     axes = figure.subplots(rows, min(ACROSS, len(names)), squeeze=False)
     means = table.groupby(["algorithm", "rung", "number"], as_index=False)["accuracy_mean"].mean()
     first, last = (means[means["rung"] == rung] for rung in (1, tuning.search.rungs))
-    high = 100 * float(first["accuracy_mean"].max())
+    score = score_of(tuning.search.metric)
+    high = score.scale * float(first["accuracy_mean"].max())
+    low = 0 if score.is_share else float(first["accuracy_mean"].quantile(0.25))  # a few may be far below
     image = None
     for place, each in enumerate(axes.flat):
         if place >= len(names):
@@ -115,23 +119,28 @@ def _draw(tuning: "Tuning", table: Any, keys_of: Mapping[str, list[str]]) -> Fig
         each.grid(False)
         if len(keys) == 2:
             grid = own.pivot_table(index=keys[0], columns=keys[1], values="accuracy_mean", aggfunc="max")
-            image = each.imshow(100 * grid.to_numpy(), origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=high)
+            image = each.imshow(
+                score.scale * grid.to_numpy(), origin="lower", aspect="auto", cmap="cividis", vmin=low, vmax=high
+            )
             _ticks(each, grid)
             at = {key: list(axis).index for key, axis in ((keys[0], grid.index), (keys[1], grid.columns))}
-            for (y, x), score in through.groupby(keys)["accuracy_mean"].max().items():
-                each.text(at[keys[1]](x), at[keys[0]](y), f"{100 * score:.1f}", **NUMBER)
+            for (y, x), mean in through.groupby(keys)["accuracy_mean"].max().items():
+                each.text(at[keys[1]](x), at[keys[0]](y), _shown(score, mean), **NUMBER)
             each.plot(*(at[key](best.settings[key]) for key in reversed(keys)), **CIRCLE)
             each.set_xlabel(keys[1])
             each.set_ylabel(keys[0])
         elif len(keys) == 1:
             values = own.groupby(keys[0])["accuracy_mean"].max()
-            each.plot(range(len(values)), 100 * values.to_numpy(), marker="o", markersize=3)
+            each.plot(range(len(values)), score.scale * values.to_numpy(), marker="o", markersize=3)
             each.set_xticks(range(len(values)), [f"{value:g}" for value in values.index])
             each.set_xlabel(keys[0])
-            each.set_ylabel("accuracy (%)")
+            each.set_ylabel(score.head)
     if image is not None:
         figure.colorbar(
-            image, ax=axes, label=f"Accuracy (%) in the first {tuning.search.horizons_s[0]:.4g} s", shrink=0.8
+            image,
+            ax=axes,
+            label=f"{score.head.capitalize() if score.is_share else score.head} in the first {tuning.search.horizons_s[0]:.4g} s",
+            shrink=0.8,
         )
     return figure
 

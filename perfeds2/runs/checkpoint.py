@@ -40,7 +40,7 @@ def load_checkpoint(folder: Folder, name: str, trial: Trial) -> Training | None:
     if part is None:
         return None
     arrays, facts = part
-    fresh = start(trial.task, Script.of(trial.timeline), trial.learner, trial.seed)
+    fresh = start(trial.task, Script.of(trial.timeline, trial.learner.merge), trial.learner, trial.seed)
     leaves, structure = jax.tree.flatten(fresh)
     saved = [arrays[key] for key in sorted(arrays)]
     if [(a.shape, a.dtype) for a in saved] != [(leaf.shape, leaf.dtype) for leaf in leaves]:

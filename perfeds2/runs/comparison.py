@@ -17,6 +17,8 @@ from perfeds2.timeline.timeline import Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from perfeds2.spec.build import Algorithm
+
 Which = tuple[str, int]  # (algorithm, seed)
 
 
@@ -30,6 +32,7 @@ class Comparison:
     rows: list[Row] = field(repr=False)
     ue_rows: list[Row] = field(repr=False)
     models: dict[Which, Arrays] = field(repr=False)
+    algorithms: "Sequence[Algorithm]" = field(default=(), repr=False)  # none of a run that was read from its folder
 
     @property
     def metrics(self) -> "pd.DataFrame":

@@ -223,6 +223,7 @@ class _Results:
             [row for _, one in own for row in one.rows],
             [row for _, one in own for row in one.ue_rows],
             {entrant.which: one.params for entrant, one in own},
+            algorithms,
         )
 
 
@@ -250,7 +251,7 @@ class _Contender:
         (timeline,) = make_timelines(self.spec, self.stage, [self.algorithm], tell)
         points = evaluation_points(timeline, horizon_s=run.horizon_s, every_s=run.eval_every_s)
         trial = Trial(self.task, timeline, self.algorithm.learner, points, self.seed)
-        costs = costs_at(self.spec, self.stage.cell, timeline, points)
+        costs = costs_at(self.spec, self.stage.cell, self.algorithm, timeline, points)
         return Entrant(self.spec, self.number, self.place, self.algorithm, trial, costs)
 
 
@@ -378,7 +379,8 @@ def _per_ue(entrant: Entrant, weights: Any, memory: Any) -> list[Row]:
     """How the final model serves each UE."""
     (name, seed), task = entrant.which, entrant.trial.task
     learner = entrant.trial.learner
-    table = evaluate(task, weights, learner.personal_step, memory, own_model(learner.objective))
+    own, steps = own_model(learner.objective), learner.personal_steps
+    table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
     merges = entrant.trial.timeline.merges

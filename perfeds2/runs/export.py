@@ -16,6 +16,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.runs.folder import Arrays, load_arrays
 from perfeds2.spec.build import model_of
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
+from perfeds2.spec.tasks import told_with_a_model
 
 Format = Literal["safetensors", "onnx"]
 ModelOf = Callable[[], Model]
@@ -38,6 +39,7 @@ def export(
     prefix = f"{name}/{number}/" if len(models) > 1 else ""
     params = {key.removeprefix(prefix): values for key, values in weights.items() if key.startswith(prefix)}
     about = {"perfeds2": __version__, "task": spec.task.name.text, "algorithm": name, "seed": str(number)}
+    about |= told_with_a_model(spec, number)
     data = save(params, about) if what == "safetensors" else _onnx(model or (lambda: model_of(spec)), params, about)
     with write_atomically(out) as file:
         file.write(data)

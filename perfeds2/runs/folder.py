@@ -27,7 +27,12 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
-FILES = {"run": "spec.toml", "sweep": "sweep.toml", "tuning": "tune.toml"}  # what says whose folder it is
+FILES = {
+    "run": "spec.toml",
+    "sweep": "sweep.toml",
+    "tuning": "tune.toml",
+    "arena": "arena.toml",
+}  # what says whose folder it is
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts that are no longer needed
 

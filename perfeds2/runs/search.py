@@ -11,7 +11,7 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.runs.grid import values_of
-from perfeds2.spec.build import alpha_of, settings_name
+from perfeds2.spec.build import alpha_of, metric_of, settings_name
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
@@ -40,6 +40,11 @@ class Search:
         """Of each rung; the last is the whole horizon."""
         assert self.spec.run.horizon_s is not None
         return [self.spec.run.horizon_s / KEPT**more for more in reversed(range(self.rungs))]
+
+    @property
+    def metric(self) -> str:
+        """What stands for the accuracy."""
+        return metric_of(self.spec) if self.spec.task.metric is not None else "accuracy"
 
     @property
     def named(self) -> dict[str, Named]:

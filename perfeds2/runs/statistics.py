@@ -1,5 +1,6 @@
-"""What do several seeds say together: mean, interval, and the median where some never got there?"""
+"""What do several seeds say together: mean, interval, the median where some never got there, who is better; and how fair is it?"""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,6 +53,29 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return result.tolist()
 
 
+def pairwise_p(values: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], float]:
+    """For every two names, the p-value of the paired t-test over seeds, adjusted by Holm's method for as many tests.
+
+    Empty where there are fewer than three seeds.
+    """
+    pairs = list(itertools.combinations(values, 2))
+    if not pairs or min(map(len, values.values())) < INTERVAL_SEEDS:
+        return {}
+    raw = [paired_p([a - b for a, b in zip(values[one], values[other], strict=True)]) for one, other in pairs]
+    return dict(zip(pairs, holm(raw), strict=True))
+
+
+def worst_decile(values: Sequence[float]) -> float:
+    """The mean of the worst tenth of UEs, their number rounded up: two of twenty, three of twenty-one."""
+    return float(np.sort(np.array(values, float))[: -(-len(values) // 10)].mean())
+
+
+def jain(values: Sequence[float]) -> float:
+    """Jain's index of fairness, (Σx)²/(n·Σx²): 1 where all have the same, 1/n where one has everything. Nobody has more: 1."""
+    x = np.array(values, float)
+    return float(x.sum() ** 2 / (x.size * (x**2).sum())) if x.any() else 1.0
+
+
 def censored_median(times: Sequence[float | None]) -> float | None:
     """The median, a None being later than all others: who never got there is not left out.
 
@@ -63,16 +87,24 @@ def censored_median(times: Sequence[float | None]) -> float | None:
 
 
 def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str = "time_s") -> float | None:
-    """The first evaluated second at which the personalised test accuracy is at least the target; None if it never is.
+    """The first evaluated second at which the personalised test accuracy, or what stands for it, is at least the target.
 
-    Or what had been spent then of something else that the rows tell; None as well where they do not.
+    None if it never is. Or what had been spent then of something else that the rows tell; None as well where they do not.
     """
     return next((row.get(what) for row in rows if row["test_accuracy_personal"] >= target), None)
 
 
-def mean_over_time(rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal") -> float:
-    """The mean over simulated time of an accuracy; one that diverged counts 0 from then on."""
-    values = [row[metric] if math.isfinite(row[metric]) else 0.0 for row in rows]
+def mean_over_time(
+    rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal", *, last: bool = False
+) -> float:
+    """The mean over simulated time of an accuracy; one that diverged counts 0 from then on, or as its worst before.
+
+    ``last``: just the end.
+    """
+    worst = min([0.0, *(row[metric] for row in rows if math.isfinite(row[metric]))])  # a metric may be negative
+    values = [row[metric] if math.isfinite(row[metric]) else worst for row in rows]
+    if last:
+        return float(values[-1])
     return over_time(np.array([row["time_s"] for row in rows], float), np.array(values, float))
 
 

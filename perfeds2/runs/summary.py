@@ -31,6 +31,8 @@ def summarise(
     rows: dict[tuple[str, int], list[Row]] | None,
 ) -> dict[str, Any]:
     """Everything the table and the report's table show. ``rows`` is None where nothing was trained."""
+    from perfeds2.spec.build import metric_of
+
     trained = rows is not None
     return {
         "perfeds2": __version__,
@@ -41,6 +43,7 @@ def summarise(
         "rounds": spec.run.rounds,
         "seeds": list(spec.run.seeds),
         "target_accuracy": spec.run.target_accuracy if trained else None,
+        "metric": metric_of(spec) if trained else None,
         "notes": _notes(spec, algorithms, timelines, rows),
         "radio": _radio_part(spec) if command != "federate" else None,
         "algorithms": [
@@ -98,20 +101,24 @@ def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, 
 
     totals: list[float] = []
     shares: list[float | None] = []
+    bits = upload_bits(spec, algorithm.learner.objective)
     for seed in spec.run.seeds:
         timeline = timelines[algorithm.name, seed]
-        energy = energy_of(timeline, make_cell(spec, seed), make_energy(spec), upload_bits(spec), np.zeros(0))
+        energy = energy_of(timeline, make_cell(spec, seed), make_energy(spec), bits, np.zeros(0))
         totals.append(energy.total_j)
         shares.append(energy.total_j / timeline.ues.size if timeline.ues.size else None)
     return {"joules": statistic(totals), "joules_per_merge": statistic(shares)}
 
 
-def costs_at(spec: Spec, cell: Cell, timeline: Timeline, points: "Sequence[EvaluationPoint]") -> list[Row]:
+def costs_at(
+    spec: Spec, cell: Cell, algorithm: "Algorithm", timeline: Timeline, points: "Sequence[EvaluationPoint]"
+) -> list[Row]:
     """What had been spent when a model was evaluated: joules of all UEs, and the bits of the merged uploads."""
     from perfeds2.spec.build import upload_bits
     from perfeds2.spec.radio import make_energy
 
-    bits, times_s = upload_bits(spec), np.array([point.time_s for point in points], float)
+    bits = upload_bits(spec, algorithm.learner.objective)
+    times_s = np.array([point.time_s for point in points], float)
     by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j
     return [
         {"joules": float(joules), "merged_bits": float(point.round * timeline.quorum * bits)}
@@ -143,13 +150,24 @@ def has_collapsed(rows: Sequence[Row]) -> bool:
     return rows[-1]["test_accuracy"] < best / 2 and rows[-1]["test_accuracy_personal"] >= best
 
 
+def how_it_is_learned(spec: Spec) -> str:
+    """Of a file: by what, and who has what, as the flags would say it."""
+    task = spec.task
+    split = f"--labels-per-ue {task.labels_per_ue}" if task.split is None else f"--split {task.split}"
+    return f"{split} --loss {task.loss} --metric {task.metric}"
+
+
 def _notes(
     spec: Spec,
     algorithms: "Sequence[Algorithm]",
     timelines: dict[tuple[str, int], Timeline],
     rows: dict[tuple[str, int], list[Row]] | None,
 ) -> list[str]:
-    notes = []
+    from perfeds2.spec.build import recipe_of
+
+    notes, recipe = list[str](), recipe_of(spec)
+    if recipe is not None and recipe.said:
+        notes.append(f"{spec.task.name}: {recipe.said}; {how_it_is_learned(spec)}.")
     if rows is not None and any(a.objective == "FedProx" and a.learner.local_steps == 1 for a in algorithms):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
     auto = [each.name for each in algorithms if spec.learning_of(each.name).alpha == "auto"]
@@ -167,7 +185,8 @@ def _notes(
                 f"{name}: UE {', '.join(map(str, sorted(starved)[:5]))}{' …' if len(starved) > 5 else ''} never got an "
                 f"update in (in at least one seed); try --stale wait, a larger --max-staleness or a longer horizon."
             )
-        collapsed = sum(has_collapsed(rows[name, seed]) for seed in spec.run.seeds) if rows is not None else 0
+        by_share = rows if str(spec.task.metric or "accuracy") == "accuracy" else None  # else halves say nothing
+        collapsed = sum(has_collapsed(by_share[name, seed]) for seed in spec.run.seeds) if by_share is not None else 0
         if collapsed:
             notes.append(
                 f"{name}: in {collapsed} of {len(spec.run.seeds)} seeds the global model lost more than half of its accuracy "

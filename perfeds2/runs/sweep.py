@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.task import Recipe
 from perfeds2.runs.crew import (
     Assignment,
     Crew,
@@ -33,7 +32,7 @@ from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS, Result
-from perfeds2.spec.build import check_model
+from perfeds2.spec.build import check_model, metric_of, recipe_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import as_it_was, nested, read_toml
@@ -117,7 +116,7 @@ def run_sweep(
         raise InputError(f"--retries must be 0 or more, got {retries}.")
     if isinstance(on, str):
         check_crew(on, workers)
-    known = [point.spec for point in grid.points if isinstance(point.spec.task.name.value, Recipe)]
+    known = [point.spec for point in grid.points if recipe_of(point.spec) is not None]
     for spec in known:
         check_model(spec)
     refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
@@ -219,11 +218,12 @@ def write_tables(grid: Grid, path: Path) -> None:
                     yield from (row | each for each in found["metrics"])
                 summary.append({**values, "algorithm": name, **summarise_point(point.spec, of_seeds)})
 
-    _write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS], tidy())
-    _write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
+    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS], tidy())
+    write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
 
 
-def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A table, row by row; what has no column is left out."""
     with write_atomically(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.DictWriter(text, heads, lineterminator="\n", extrasaction="ignore")
@@ -250,6 +250,7 @@ def summarise_point(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[s
     row: dict[str, Any] = {
         "seeds": len(of_seeds),
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
+        **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": spec.run.target_accuracy,
         "censored": times.count(None),  # seeds that never met the target
         "time_to_target_s_median": censored_median(times),
@@ -272,7 +273,7 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
         file.unlink(missing_ok=True)
         return
     rows = ({"run": each.label, "attempts": each.attempts, "error": each.error} for each in failures)
-    _write_csv(file, ("run", "attempts", "error"), rows)
+    write_csv(file, ("run", "attempts", "error"), rows)
 
 
 def load_sweep(folder: Path | str) -> "pd.DataFrame":

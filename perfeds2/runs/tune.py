@@ -22,14 +22,13 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.learning.task import Recipe
 from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew_for, do_all
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.search import KEPT, Search, Settings, as_read, copied, make_search, read_search
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.worker import Result
-from perfeds2.spec.build import check_model
+from perfeds2.spec.build import check_model, recipe_of
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import EACH, nested, put, read_toml, resolve
 
@@ -107,7 +106,7 @@ def run_search(
     """Try what the folder does not have yet, rung by rung, and write what was found."""
     if isinstance(on, str):
         check_crew(on, workers)
-    if isinstance(search.spec.task.name.value, Recipe):  # an own one would be made here; the GPU is for the workers
+    if recipe_of(search.spec) is not None:  # an own one would be made here; the GPU is for the workers
         check_model(search.spec)
         last = search.rungs - 1
         refuse_days([search.spec_of(name, search.candidates(name)[0], last) for name in search.axes], yes=yes)
@@ -135,7 +134,7 @@ def _next_rung(path: Path, search: Search, algorithm: str) -> Rung | None:
     """How far an algorithm is: the first rung on which something is missing, and all who belong there. None: through."""
     candidates = list(enumerate(search.candidates(algorithm)))
     for rung in range(search.rungs):
-        scores = {number: _score(path, rung, algorithm, number, search.seeds) for number, _ in candidates}
+        scores = {number: _score(path, rung, algorithm, number, search) for number, _ in candidates}
         if None in scores.values():
             return rung, candidates
         ranked = sorted(candidates, key=lambda each: -(scores[each[0]] or 0.0))  # of equals, who was listed first
@@ -197,7 +196,7 @@ def _assignments(
     Within a job timelines are shared.
     """
     if not crew.together:
-        candidates = [each for each in candidates if _load(path, rung, algorithm, each[0], search.seeds) is None]
+        candidates = [each for each in candidates if _load(path, rung, algorithm, each[0], search) is None]
     pieces = 1 if crew.together else max(1, round(3 * crew.workers / len(search.axes)))
     jobs: list[Assignment] = []
     for part in np.array_split(np.arange(len(candidates)), min(pieces, len(candidates))):
@@ -220,30 +219,27 @@ def _save(path: Path, rung: int, algorithm: str, job: Assignment, results: Seque
         kept = {
             str(result["seed"]): {
                 "mean": mean_over_time(result["algorithms"][0]["metrics"]),
-                "end": _number(result["algorithms"][0]["metrics"][-1]["test_accuracy_personal"]),
+                "end": mean_over_time(result["algorithms"][0]["metrics"], last=True),
             }
             for result in of_seeds
         }
         write_text(file, json.dumps(kept) + "\n")
 
 
-def _number(value: float) -> float:
-    return value if math.isfinite(value) else 0.0  # diverged
-
-
-def _load(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> list[dict[str, float]] | None:
+def _load(path: Path, rung: int, algorithm: str, number: int, search: Search) -> list[dict[str, float]] | None:
     """What came out of one candidate, by seed; None if it has not been tried, or its file is damaged."""
     try:
         found = json.loads(_file(path, rung, algorithm, number).read_text(encoding="utf-8"))
-        read = [{key: float(found[str(seed)][key]) for key in ("mean", "end")} for seed in seeds]
-        return read if all(0 <= share <= 1 for each in read for share in each.values()) else None
+        read = [{key: float(found[str(seed)][key]) for key in ("mean", "end")} for seed in search.seeds]
+        most = 1 if search.metric == "accuracy" else math.inf
+        return read if all(math.isfinite(value) and value <= most for each in read for value in each.values()) else None
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
 
 
-def _score(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> float | None:
+def _score(path: Path, rung: int, algorithm: str, number: int, search: Search) -> float | None:
     """Its mean over seeds; None if it has not been tried."""
-    found = _load(path, rung, algorithm, number, seeds)
+    found = _load(path, rung, algorithm, number, search)
     return None if found is None else float(np.mean([each["mean"] for each in found]))
 
 
@@ -272,15 +268,15 @@ def _rows(path: Path, search: Search) -> Iterator[dict[str, Any]]:
     for name in search.axes:
         for rung, horizon_s in enumerate(search.horizons_s):
             for number, settings in enumerate(search.candidates(name)):
-                for seed, found in zip(search.seeds, _load(path, rung, name, number, search.seeds) or (), strict=False):
+                for seed, found in zip(search.seeds, _load(path, rung, name, number, search) or (), strict=False):
                     row = {"algorithm": name, "number": number, "rung": rung + 1, "horizon_s": horizon_s, **settings}
                     yield row | {"seed": seed, "accuracy_mean": found["mean"], "accuracy_end": found["end"]}
 
 
 def _best(path: Path, search: Search, algorithm: str) -> Best:
-    last, seeds = search.rungs - 1, search.seeds
+    last = search.rungs - 1
     candidates = list(enumerate(search.candidates(algorithm)))
-    scores = {number: _score(path, last, algorithm, number, seeds) for number, _ in candidates}
+    scores = {number: _score(path, last, algorithm, number, search) for number, _ in candidates}
     through = {number: score for number, score in scores.items() if score is not None}
     best = max(through, key=lambda number: through[number])  # of equals, who was listed first
     settings = candidates[best][1]
@@ -293,8 +289,8 @@ def _best(path: Path, search: Search, algorithm: str) -> Best:
     return Best(
         algorithm,
         settings,
-        _statistic(path, last, algorithm, best, seeds),
-        _statistic(path, last, algorithm, usual, seeds) if usual in through else None,
+        _statistic(path, last, algorithm, best, search),
+        _statistic(path, last, algorithm, usual, search) if usual in through else None,
         tuple(edges),
     )
 
@@ -305,5 +301,5 @@ def _is_edge(value: float, listed: Sequence[Any]) -> bool:
     return value == listed[-1] or (value == listed[0] and value > least)
 
 
-def _statistic(path: Path, rung: int, algorithm: str, number: int, seeds: Sequence[int]) -> dict[str, Any]:
-    return statistic([each["mean"] for each in _load(path, rung, algorithm, number, seeds) or ()])
+def _statistic(path: Path, rung: int, algorithm: str, number: int, search: Search) -> dict[str, Any]:
+    return statistic([each["mean"] for each in _load(path, rung, algorithm, number, search) or ()])

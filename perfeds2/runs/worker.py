@@ -53,8 +53,14 @@ def work(
 
 
 def results_of(compared: "Comparison") -> list[Result]:
-    """What a sweep keeps of a comparison: per seed, each algorithm's facts and metrics."""
+    """What a sweep keeps of a comparison: per seed, each algorithm's facts and metrics, and how each UE ended."""
+    from perfeds2.spec.build import upload_bits
+
     metrics: dict[tuple[str, int], list[Result]] = {}
+    ues: dict[tuple[str, int], list[float]] = {}
+    for row in compared.ue_rows:
+        ues.setdefault((row["algorithm"], row["seed"]), []).append(row["test_accuracy_personal"])
+    bits = {each.name: upload_bits(compared.spec, each.learner.objective) for each in compared.algorithms}
     for row in compared.rows:
         kept = {key: value for key, value in row.items() if key not in ("algorithm", "seed")}
         metrics.setdefault((row["algorithm"], row["seed"]), []).append(kept)
@@ -65,7 +71,10 @@ def results_of(compared: "Comparison") -> list[Result]:
                 {
                     "algorithm": row["algorithm"],
                     **{fact: row[fact]["values"][place] for fact in (*FACTS, "time_to_target_s")},
+                    **{fact: row[fact] for fact in ("mode", "quorum")},
+                    "upload_bits": bits[row["algorithm"]],
                     "metrics": metrics[row["algorithm"], seed],
+                    "ue_accuracy_personal": ues[row["algorithm"], seed],
                 }
                 for row in compared.summary["algorithms"]
             ],

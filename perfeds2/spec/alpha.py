@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.models.model import Params, cross_entropy
+from perfeds2.learning.models.model import Params, mean_loss
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.theory.pilot import smoothness
 
@@ -23,7 +23,7 @@ def smoothness_of(task: Task) -> float:
     """L as far as the probe points show it."""
 
     def loss(params: Params, batch: tuple[Any, Any]) -> Any:
-        return cross_entropy(task.model, params, *batch)
+        return mean_loss(task.model, params, *batch)
 
     x, y = stacked_samples(task, ues=UES)
     return smoothness(loss, list(_on_the_way(task)), x, y, lanczos_steps=8).value
@@ -38,7 +38,7 @@ def _on_the_way(task: Task) -> Iterator[Params]:
     def go(params: Params, first: jax.Array, stop: jax.Array) -> Params:
         def step(number: jax.Array, params: Params) -> Params:
             at = number % x.shape[1]
-            gradient = jax.grad(lambda w: cross_entropy(task.model, w, x[:, at], y[:, at]))(params)
+            gradient = jax.grad(lambda w: mean_loss(task.model, w, x[:, at], y[:, at]))(params)
             return jax.tree.map(lambda w, g: w - STEP * g, params, gradient)
 
         return jax.lax.fori_loop(first, stop, step, params)

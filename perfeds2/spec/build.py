@@ -2,18 +2,20 @@
 
 What is the user's own is called with what it names of what is known here:
 
-- a task: a ``Task``, or a function of any of (ues, labels_per_ue, seed, data_dir) that returns one;
-- a model: a ``Model``, or a function or class of any of (inputs, classes, dtype) that gives one;
+- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
+- a split: a function of any of (labels, owners, ues, seed) that says whose each sample is, or who gets which share;
+- a loss: a function of outputs and targets; a metric: one of outputs, targets and a mask;
+- a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that gives one;
 - a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a radio: a ``Radio``, or a function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
   gives the path loss of each UE in dB;
-- a schedule: a function of ``round_``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits, samples)
-  that returns rows of UEs or such a function;
+- a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
+  samples) that returns rows of UEs or such a function;
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
 - a merge: a ``Merge``, or a function or class of any of the learning settings that gives one;
-- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or an objective, which then
-  runs in the spec's semi-synchronous rounds.
+- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, a ``Combination``, or only an
+  objective or a merge, which then runs in the spec's semi-synchronous rounds.
 """
 
 import inspect
@@ -32,18 +34,23 @@ from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_s
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.data import Data, Divisible
-from perfeds2.learning.keeping import Scaffold
+from perfeds2.learning.keeping import Scaffold, Withholding
+from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
-from perfeds2.learning.models.model import Model
+from perfeds2.learning.models.model import Judged, Model
+from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import SCALE_BITS
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Recipe, Task, cycles_per_sample, logits, payload_bits
+from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
-from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.names import Named, blaming, call, expect
+from perfeds2.spec.networks import network_of
 from perfeds2.spec.radio import make_radio
+from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, when_opened
+from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
@@ -57,25 +64,31 @@ ROWS = 4096  # of a schedule; a longer run repeats them
 def make_task(spec: Spec, seed: int) -> Task:
     """Data in the hands of the UEs, and a model for them."""
     named, ues = spec.task.name, spec.cell.ues
-    try:
-        make = _own_task if not isinstance(named.value, Recipe) else _task
-        task = make(named, ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
+    recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
+    with blaming_task(named):
+        if recipe is None:
+            task = _own_task(named, *where, spec.task.split)
+        else:
+            task = recipe(*where, split=split_of(spec.task.split))
     if spec.task.held_out:
         task = replace(task, data=hold_out(task.data, f"--task {named}"))
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    return task if spec.task.model is None else replace(task, model=_chosen(spec, task))
+    model = network_of(spec, recipe or task)
+    return task if model is task.model else replace(task, model=model)
 
 
-def _task(named: Named, ues: int, labels_per_ue: int, seed: int, data_dir: str | None) -> Task:
+def _task(
+    named: Named, ues: int, labels_per_ue: int | None, seed: int, data_dir: str | None, split: Named | None
+) -> Task:
+    asks = callable(named.value) and "split" in inspect.signature(named.value).parameters
+    if split is not None and not asks:
+        raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
     if not callable(named.value):
-        return _expect(named.value, Task, "--task", named)
-    known = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
-    return _expect(call(named.value, f"--task {named}", known), Task, "--task", named)
+        return expect(named.value, Task, "--task", named)
+    known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known["split"] = split_of(split)
+    return expect(call(named.value, f"--task {named}", known), Task, "--task", named)
 
 
 def hold_out(data: Data, what: str) -> Data:
@@ -92,50 +105,30 @@ _own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, t
 
 def model_of(spec: Spec) -> Model:
     """What is trained. For a built-in task it is known before its data are read."""
-    recipe = spec.task.name.value
-    if not isinstance(recipe, Recipe):
-        return make_task(spec, spec.run.seeds[0]).model
-    return recipe.model if spec.task.model is None else _chosen(spec, recipe)
+    recipe = recipe_of(spec)
+    return make_task(spec, spec.run.seeds[0]).model if recipe is None else network_of(spec, recipe)
 
 
 def check_model(spec: Spec) -> None:
-    """Refuse a chosen model that does not fit its task."""
-    if spec.task.model is not None:
+    """Refuse a chosen model, loss or metric that does not fit its task."""
+    if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
         model_of(spec)
 
 
-def _chosen(spec: Spec, task: Recipe | Task) -> Model:
-    """The model that --model names, for a task's samples and as many classes as the task's own model tells apart."""
-    assert spec.task.model is not None
-    with blaming(f"--task {spec.task.name}", type(task.model)):
-        (classes,) = logits(task.model, task.sample)
-    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes)
+def metric_of(spec: Spec) -> str:
+    """What stands for the accuracy, by its name."""
+    if spec.task.metric is not None:
+        return _plain(spec.task.metric.label)
+    model = None if recipe_of(spec) is not None else model_of(spec)
+    if not isinstance(model, Judged):
+        return "accuracy"
+    metric: Any = model.metric
+    ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
+    return next(ours, None) or _plain(getattr(metric, "__name__", type(metric).__name__))
 
 
-@lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
-def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int) -> Model:
-    inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
-    if inspect.isclass(given) or not isinstance(given, Model):
-        given = call(given, flag, {"inputs": inputs, "classes": classes, "dtype": sample.dtype})
-    model = _expect(given, Model, "--model", named)
-    try:
-        hash(model)
-    except TypeError as error:
-        raise InputError(
-            f"{flag} cannot be compiled for ({error}); make it a frozen dataclass, with tuples for lists."
-        ) from None
-    try:
-        shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
-        why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
-        why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
-    except Exception as error:  # whatever a model does with samples it was not made for
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
-    if why:
-        raise InputError(
-            f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of "
-            f"{classes} classes: {why}."
-        )
-    return model
+def _plain(name: str) -> str:
+    return name if name.isidentifier() else "metric"  # a lambda has none
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:
@@ -150,7 +143,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
         with blaming(f"--cell {own}", kind):
-            cell = _expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
+            cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
@@ -161,19 +154,26 @@ def model_bits(spec: Spec) -> float:
     return spec.cell.payload_bits or payload_bits(model_of(spec))
 
 
-def upload_bits(spec: Spec) -> float:
-    """Z: what one upload takes. Of fewer bits a number, every array has its scale besides."""
-    bits = spec.radio.bits or 32
-    if spec.cell.payload_bits or bits == 32:
-        return model_bits(spec)
-    arrays = jax.eval_shape(lambda: model_of(spec).init(jax.random.key(0)))
-    return bits / 32 * model_bits(spec) + SCALE_BITS * len(jax.tree.leaves(arrays))
+def upload_bits(spec: Spec, objective: Any = None) -> float:
+    """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves.
+
+    Of fewer bits a number, every array that is uploaded has its scale besides.
+    """
+    if spec.cell.payload_bits is not None:
+        return spec.cell.payload_bits
+    model, bits = model_of(spec), spec.radio.bits or 32
+    arrays = jax.tree.leaves(jax.eval_shape(lambda: model.init(jax.random.key(0))))
+    stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
+    numbers = payload_bits(model) / 32 - sum(math.prod(each.shape) for each in stays)
+    return bits * numbers + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
 
 
-def _expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
-    if not isinstance(made, kind):
-        raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
-    return made
+def _withheld(objective: Withholding, model: Model) -> list[Any]:
+    """The shapes of what is not uploaded."""
+    try:
+        return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
+    except ValueError as error:
+        raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
 
 
 # ---- the algorithms
@@ -239,10 +239,25 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
 
 def settings_name(named: Named) -> str | None:
     """Under which name an algorithm gets settings of its own, ``--beta MineS2=0.02``; None if it brings all with it."""
-    own = named.value
+    found = combination_of(named)
+    return None if found is None else found[0]
+
+
+def combination_of(named: Named) -> tuple[str, Combination] | None:
+    """What a name combines, and what that is called; None if it is an ``Algorithm``, or makes one.
+
+    An objective of one's own runs in S2 rounds and is merged by the mean; to a merge of one's own UEs upload what FedAvg does.
+    """
+    own: Any = named.value
+    if isinstance(own, Combination):
+        return named.label, own
+    kind = own if inspect.isclass(own) else type(own)
+    make: Any = own if inspect.isclass(own) else lambda: named.value
     if hasattr(own, "batches"):  # an objective, or a class of such
-        return algorithm_name((own if inspect.isclass(own) else type(own)).__name__, "S2")
-    return named.text if isinstance(own, Combination) else None
+        return algorithm_name(kind.__name__, "S2"), Combination(make, "S2")
+    if hasattr(own, "init") and (hasattr(own, "step") or callable(own)) and not isinstance(own, Algorithm):
+        return algorithm_name(kind.__name__, "S2"), Combination(FedAvg, "S2", make)
+    return None
 
 
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
@@ -251,23 +266,29 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
     first would be rounding noise (erratum 12).
     """
-    name, own = named.text, named.value
-    make: Any
-    if isinstance(own, Algorithm):
-        return own
-    if hasattr(own, "batches"):
-        make = own if inspect.isclass(own) else lambda: named.value
-        name, own = str(settings_name(named)), Combination(make, "S2")
-    if not isinstance(own, Combination):
-        made = call(own, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
-        return _expect(made, Algorithm, "--algorithms", named)
+    found = combination_of(named)
+    if isinstance(named.value, Algorithm):
+        return named.value
+    if found is None:
+        made = call(named.value, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
+        return expect(made, Algorithm, "--algorithms", named)
+    name, own = found
     mode, bandwidth = own.mode, spec.protocol.bandwidth.value
     learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
+    if own.rounds == "draft":
+        return Algorithm(name, bandwidth=bandwidth, mode=mode, **in_drafts(spec, learner))
     if mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
     together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
-    return Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
+    algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
+    if own.rounds is None:
+        return algorithm
+    at_once = own.rounds == "all tiers"
+    return replace(
+        algorithm,
+        **in_tiers(spec, learner, stage.cell, stage.seed, upload_bits(spec, learner.objective), at_once=at_once),
+    )
 
 
 def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
@@ -281,12 +302,30 @@ def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
         raise InputError(
             f"--merge {chosen} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
         )
+    if learning.clip is not None and what.objective is Scaffold:
+        raise InputError(
+            f"--clip {learning.clip:g} would shorten what SCAFFOLD's control variates are computed from at the server, and not "
+            f"at the UE; leave it out, or give it to the others (--clip PerFedS2={learning.clip:g})."
+        )
+    bits = None if spec.radio.bits == 32 else spec.radio.bits
+    if bits is not None and what.objective is Scaffold:
+        raise InputError(
+            f"--bits {bits} would round what SCAFFOLD's control variates are computed from at the server, and not at the UE; "
+            f"leave it out, or take --algorithms without {algorithm}."
+        )
     made = call(what.objective, f"the objective {what.objective}", known)
     merge: Any = what.merge if chosen is None else chosen.value
     merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
     steps = (learning.beta, learning.batch, learning.local_steps)
-    bits = None if spec.radio.bits == 32 else spec.radio.bits
-    return Learner(made, *steps, _expect_merge(merge, chosen), alpha=alpha, clip=learning.clip, bits=bits)
+    return Learner(
+        made,
+        *steps,
+        _expect_merge(merge, chosen),
+        alpha=alpha,
+        clip=learning.clip,
+        bits=bits,
+        personal_steps=learning.personal_steps or 1,
+    )
 
 
 def callable_to_make(merge: Any) -> bool:
@@ -321,7 +360,8 @@ def alpha_of(spec: Spec, algorithm: str) -> Alpha:
 @cache
 def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
     spec = Spec(task=task, cell=CellSpec(ues=ues))
-    usual = getattr(task.name.value, "defaults", {}).get("learning", {}).get("alpha", spec.learning.alpha)
+    recipe = recipe_of(spec)
+    usual = ({} if recipe is None else recipe.defaults).get("learning", {}).get("alpha", spec.learning.alpha)
     largest = smoothness_of(make_task(spec, 0))
     fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
     seen = f"1/L (L = {largest:.3g} where the pilot looked)"
@@ -339,8 +379,9 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     if mode == "ASY":
         return Protocol(1)
     assert spec.protocol.quorum is not None
-    bound = None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
-    return Protocol(spec.protocol.quorum, bound, spec.protocol.stale)
+    if spec.protocol.unplanned == "rest":
+        return Protocol(spec.protocol.quorum, rests=True)
+    return Protocol(spec.protocol.quorum, bound_of(spec), spec.protocol.stale)
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
@@ -369,14 +410,16 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
     try:
         shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
         if named.value is None:
+            if protocol.rests:
+                raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
             return shares, None
-        if "round_" in inspect.signature(named.value).parameters:
-            return shares, named.value
+        if is_schedule(named.value):
+            return shares, when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
         if callable(rows):
-            return shares, rows  # type: ignore[return-value]  # the clock checks what it plans
+            return shares, when_opened(named, protocol, rows)  # the clock checks what it plans
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -404,10 +447,11 @@ def make_timelines(
 
     ``tell`` hears of the rounds closed and the second reached on the way.
     """
-    known, cell, bits = stage.timelines, stage.cell, upload_bits(spec)
+    known, cell = stage.timelines, stage.cell
     for algorithm in algorithms:
+        bits = upload_bits(spec, algorithm.learner.objective)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
-        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares)
+        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
@@ -431,6 +475,7 @@ def check(spec: Spec, *, trains: bool) -> None:
     """Find out what cannot work before anything is written."""
     seed = spec.run.seeds[0]
     check_model(spec)
-    make_algorithms(spec, Stage.of(spec, seed))
+    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+        upload_bits(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)

@@ -17,12 +17,15 @@ from perfeds2.spec.names import Kind, Named
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
+    LOSS,
     MERGE,
+    METRIC,
     MODEL,
     POLICY,
     RADIO,
     SCHEDULE,
     SHARES,
+    SPLIT,
     TASK,
     AlgorithmName,
     Bits,
@@ -34,8 +37,10 @@ from perfeds2.spec.values import (
     Large,
     Length,
     List,
+    LossName,
     MergeName,
     Metres,
+    MetricName,
     ModelName,
     NotNegative,
     PolicyName,
@@ -46,6 +51,7 @@ from perfeds2.spec.values import (
     Seconds,
     Seed,
     SharesName,
+    SplitName,
     StepSize,
     TaskName,
     Usual,
@@ -78,9 +84,14 @@ class Section(pydantic.BaseModel):
 class TaskSpec(Section, title="Task"):
     """What is learned."""
 
-    name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), or your own.", flag="task", kind=TASK)  # fmt: skip
+    name: TaskName = setting("digits", "NAME", "What is learned: {names} (real data sets: see perfeds2 data), FILE.csv, FILE.npz, a folder of npz files, one a UE (docs/data.md), or your own.", flag="task", kind=TASK)  # fmt: skip
     model: ModelName | None = setting(None, "NAME", "What is trained: {names}, or your own.", shown="the task's own", kind=MODEL)  # fmt: skip
-    labels_per_ue: Count = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
+    labels_per_ue: Count | None = setting(3, "N", "How many of the labels each UE has: fewer is more different.")
+    split: SplitName | None = setting(None, "RULE", "Who has which samples, instead of --labels-per-ue: {names}, or your own.", shown="labels:K by --labels-per-ue; of your own file natural, dirichlet:0.5 or quantity:0.6", kind=SPLIT)  # fmt: skip
+    target: Annotated[tuple[str, ...], List, Field(min_length=1)] | None = setting(None, "COLUMN", "What is learned of a CSV file: a column, or several of numbers, comma-separated.", shown="label, target or y")  # fmt: skip
+    ue_column: str | None = setting(None, "COLUMN", "The column of a CSV file that says whose a line is.", shown="ue or client, where there is one")  # fmt: skip
+    loss: LossName | None = setting(None, "NAME", "What training makes small: {names}, or your own.", shown="cross-entropy; of your own file binary for 2 labels, mse for numbers", kind=LOSS)  # fmt: skip
+    metric: MetricName | None = setting(None, "NAME", "What stands for the accuracy, more being better: {names} (rmse and mae with a minus), or your own.", shown="accuracy; r2 for numbers", kind=METRIC)  # fmt: skip
     data_dir: str | None = setting(None, "DIR", "Where real data sets are.", shown="$PERFEDS2_DATA, then the user's cache")  # fmt: skip
     held_out: bool | None = setting(None, "", "Evaluate on a part held out of the UEs' training data, as tune does; the test part is not touched.")  # fmt: skip
 
@@ -138,6 +149,8 @@ class ProtocolSpec(Section, title="Rounds"):
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(5, "S", "No merged update is older than so many rounds; or 'unbounded'.")  # fmt: skip
     stale: Literal["restart", "wait", "ignore"] = setting("restart", "RULE", "A UE that would exceed the bound: restart it, wait for it, or ignore its update.")  # fmt: skip
     schedule: ScheduleName = setting("first", "RULE", "What closes an S2 round: the first A arrivals (first), or those who are planned: {names}, or your own.", kind=SCHEDULE)  # fmt: skip
+    unplanned: Literal["work", "rest"] | None = setting(None, "WHAT", "Who is not planned for a round: works on, or rests until it is and then begins with the newest model.", shown="work")  # fmt: skip
+    tiers: Count | None = setting(None, "M", "How many tiers FedAT and TiFL sort the UEs into.", shown="5")
     shares: Annotated[tuple[NotNegative, ...] | SharesName, BeforeValidator(read_shares), PlainSerializer(write_shares)] = setting("equal", "RULE", "Participation targets of a schedule: {names}, your own, or one number per UE, comma-separated.", kind=SHARES)  # fmt: skip
     bandwidth: PolicyName = setting("equal_share", "POLICY", "How the band is shared: {names}, or your own.", kind=POLICY)  # fmt: skip
 
@@ -147,6 +160,7 @@ class LearningSpec(Section, title="Learning"):
 
     alpha: StepSize | Literal["auto"] = setting(0.03, "STEP", "Step size of the personal gradient step; 'auto': the task's, or 1/L where that is shorter.")  # fmt: skip
     beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
+    personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Personal gradient steps at an evaluation, one after the other: fine-tuning, for every method whose UEs keep no model of their own.", shown="1")  # fmt: skip
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
     proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")
@@ -155,10 +169,14 @@ class LearningSpec(Section, title="Learning"):
     clip: Length | None = setting(None, "NORM", "The largest norm of an upload: a longer one is shortened.")
     inner_clip: Length | None = setting(None, "NORM", "The largest norm of PerFed's inner gradient, differentiated through.")  # fmt: skip
     moreau: Length | None = setting(None, "LAMBDA", "How strongly Moreau's personal model is held near the global one.", shown="15")  # fmt: skip
+    moreau_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Gradient steps to the personal model of Moreau and pFedMe.", shown="5")  # fmt: skip
     merge: MergeName | None = setting(None, "NAME", "How uploads become a model: {names}, or your own.", shown="the algorithm's own, mean for most", kind=MERGE)  # fmt: skip
     server_step: Length | None = setting(None, "STEP", "Server's step of the methods that have one beside β.", shown="the method's own")  # fmt: skip
     discount: Literal["poly", "hinge", "constant"] | None = setting(None, "RULE", "How FedBuff and FedAsync trust a stale upload.", shown="poly")  # fmt: skip
     mixing: Length | None = setting(None, "SHARE", "How much of the model FedAsync takes from a fresh upload.", shown="0.6")  # fmt: skip
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = setting(None, "SHARE", "How much of its last step the server keeps, in FedAvgM and FedBuff.", shown="0.9 in FedAvgM, none in FedBuff")  # fmt: skip
+    own_share: Annotated[float, Field(ge=0, le=1)] | None = setting(None, "SHARE", "How much of its own model a UE of APFL takes at first.", shown="0.5")  # fmt: skip
+    head_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "N", "Steps of FedRep's own head for each of the layers below.", shown="10")  # fmt: skip
     pull: StepSize | None = setting(None, "LAMBDA", "How strongly Ditto's own models are held near the global one.", shown="1")  # fmt: skip
 
 
@@ -170,7 +188,7 @@ class RunSpec(Section, title="Run"):
     horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time everybody gets.", shown="30")
     rounds: Count | None = setting(None, "K", "So many rounds, instead of a horizon.")
     eval_every_s: Positive | None = setting(None, "SECONDS", "Evaluate after so many simulated seconds.", shown="horizon / 60")  # fmt: skip
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] = setting(0.9, "SHARE", "Time-to-target looks for this personalised accuracy.")  # fmt: skip
+    target_accuracy: Annotated[float, Field(allow_inf_nan=False)] = setting(0.9, "SHARE", "Time-to-target looks for this personalised accuracy, or what stands for it (--metric).")  # fmt: skip
     stop_when_diverged: bool | None = setting(None, "", "Train no further with a seed whose loss is no number any more.")  # fmt: skip
 
 
@@ -202,6 +220,9 @@ class Spec(Section):
         every = (
             self.task.name,
             self.task.model,
+            self.task.split,
+            self.task.loss,
+            self.task.metric,
             self.cell.kind,
             self.radio.name,
             self.protocol.schedule,

@@ -41,7 +41,9 @@ class Named:
 
     @property
     def label(self) -> str:
-        """For people and folders: without the file it is in."""
+        """For people and folders: without the file it is in; of data, what their file or folder is called."""
+        if self.source and self.source == self.text:
+            return Path(self.text).resolve().stem
         return self.text.rpartition(":")[2] if self.source else self.text
 
     @property
@@ -57,11 +59,13 @@ class Kind:
     what: str  # "bandwidth policy"
     table: Callable[[], Mapping[str, Any]]  # asked when needed: some of them load JAX
     is_called: bool = True  # else a thing may stand for itself: a Task, a Cell, an Algorithm
+    opens: Callable[[str], Named | None] | None = None  # what a text may be besides: the place of data
 
     def find(self, given: Any) -> Named:
         """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
         if isinstance(given, Named):
             return given
+        given = str(given) if isinstance(given, Path) else given
         parts = {name: name.partition(":") for name in self.table()}
         families = {head: (name, self.table()[name]) for name, (head, _, tail) in parts.items() if tail.isupper()}
         names = {name: value for name, value in self.table().items() if not parts[name][2].isupper()}
@@ -73,9 +77,16 @@ class Kind:
             return Named(given, names[given])
         if head in families:
             return Named(given, _of_family(*families[head], tail))
+        if self.opens is not None and (found := self.opens(given)) is not None:
+            return found
         if colon:
             return self._checked(_referred(given))
         raise ValueError(f"is not known; {did_you_mean(given, self.table())} or your own as FILE.py:NAME")
+
+    def is_reference(self, text: str) -> bool:
+        """Whether a text refers to somebody's file or module, being no name of ours."""
+        families = [name.partition(":")[0] for name in self.table() if name.partition(":")[2].isupper()]
+        return ":" in text and text not in self.table() and text.partition(":")[0] not in families
 
     def _checked(self, own: Named) -> Named:
         if callable(own.value) or not (self.is_called or type(own.value).__module__ == "builtins"):
@@ -157,6 +168,8 @@ def _load(source: str) -> tuple[ModuleType, str]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever somebody's file does when it is run
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise ValueError("needs PyTorch, which is not installed: python -m pip install 'perfeds2[torch]'") from None
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"cannot be loaded: {told}{_place(error, {name})}") from None
 
@@ -254,3 +267,10 @@ def blaming(what: str, *parts: Any) -> Iterator[None]:
         told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         told += " ".join(str(error).split()).removesuffix(".")
         raise InputError(f"{what}: {told}{place}.") from error
+
+
+def expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
+    """What somebody's own function gave, if it is what was asked for."""
+    if not isinstance(made, kind):
+        raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
+    return made

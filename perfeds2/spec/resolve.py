@@ -11,9 +11,10 @@ import pydantic
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, sections_of, settings, settings_of
 from perfeds2.spec.names import Named
-from perfeds2.spec.values import ALGORITHM, CELL, RADIO, TASK
+from perfeds2.spec.values import ALGORITHM, CELL, RADIO, TASK, read_list
 
 SEEDS = ("run", "seeds")
+SPLITTING = ("labels_per_ue", "split")  # two ways to say the same
 EACH = "each"  # the section of what one algorithm has otherwise: [each.PerFed-ASY]
 
 
@@ -52,8 +53,10 @@ def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
     algorithm, dot, own = key.rpartition(".")
     if section == EACH and dot:
         put(inner, algorithm, own, value)
-    else:
-        inner[key] = value
+        return
+    inner[key] = value
+    if section == "task" and key in SPLITTING:
+        inner.pop(SPLITTING[1 - SPLITTING.index(key)], None)  # the one goes over the other
 
 
 def take(values: Mapping[str, Any], section: str, key: str) -> Any:
@@ -66,6 +69,7 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
     """Set what flags or keywords say. ``seed`` is a single seed, so it cannot stand beside ``seeds``."""
     if flags.get("seed") is not None and flags.get("seeds") is not None:
         raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
+    _refuse_both(flags)
     for name, value in flags.items():
         section, key = place_of(name)
         if section == "learning":
@@ -73,6 +77,12 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
                 put(values, *((EACH, f"{algorithm}.{key}") if algorithm else (section, key)), own)
         else:
             put(values, section, key, [value] if name == "seed" else value)
+
+
+def _refuse_both(task: Any) -> None:
+    given = [task.get(name) for name in SPLITTING] if isinstance(task, Mapping) else []
+    if given and None not in given:
+        raise InputError(f"--labels-per-ue {given[0]} and --split {given[1]} were both given; give one of them.")
 
 
 def _by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
@@ -165,8 +175,14 @@ def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
 
 def resolve(values: Mapping[str, Any]) -> Spec:
     """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
+    _refuse_both(values.get("task"))
     spec = validated(Spec, _with_defaults(values))
     ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
+    if spec.task.split is not None:
+        spec = spec.model_copy(update={"task": spec.task.model_copy(update={"labels_per_ue": None})})
+    if str(spec.task.metric or "accuracy") in ("accuracy", "r2") and not 0 < run.target_accuracy <= 1:
+        limit = "greater than 0" if run.target_accuracy <= 0 else "at most 1"
+        raise InputError(f"--target-accuracy must be {limit}, got {run.target_accuracy:g}.")
     if cell.distance_m is not None and len(cell.distance_m) != ues:
         raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
     quorum = max(1, round(ues / 4)) if protocol.quorum is None else protocol.quorum
@@ -204,7 +220,8 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
 
     def is_usual(name: str) -> bool:
         several_steps = spec.learning_of(name).local_steps > 1
-        return name.startswith(("FedAvg", "PerFed")) or (name.startswith("FedProx") and several_steps)
+        objective = name.partition("-")[0].removesuffix("S2")
+        return objective in ("FedAvg", "PerFed") or (objective == "FedProx" and several_steps)
 
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
 
@@ -252,10 +269,26 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
             value = kind.find(given).value
         except ValueError:  # said by the validation, with its flag
             continue
-        if not callable(value) and kind is not RADIO:  # a Task or a Cell is made for so many UEs
+        if not callable(value) and hasattr(value, "ues"):  # a Task or a Cell is made for so many UEs
             _fill(filled, {"cell": {"ues": getattr(value, "ues", None)}})
-        _fill(filled, getattr(value, "defaults", {}))
+        _fill(filled, _defaults_of(value, given, inner if isinstance(inner, Mapping) else {}))
     return filled
+
+
+def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """What goes with a task or a cell; with a file of data it depends on what is said of it."""
+    own: Any = getattr(value, "defaults", {})
+    if isinstance(own, Mapping):
+        return own
+    target = read_list(said.get("target") or ())
+    target = target if isinstance(target, list | tuple) else [target]
+    named = {key: str(each) if isinstance(each, Named) else each for key, each in said.items()}
+    if not all(isinstance(each, str) for each in (*target, named.get("ue_column") or "")):
+        return {}  # said by the validation
+    try:
+        return own(tuple(target), named.get("ue_column") or None, named)
+    except ValueError as error:
+        raise InputError(f"--task {name}: {error}") from None
 
 
 def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """What may a setting's value be? Names of things, numbers in their ranges, lists; each reads a text as well as a value."""
 
+import os
 from collections.abc import Mapping
 from functools import cache, partial
 from typing import Annotated, Any, Literal
@@ -18,21 +19,41 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.allocation.schedule import SCHEDULES
     from perfeds2.allocation.shares import SHARES
     from perfeds2.learning.datasets import TASKS
+    from perfeds2.learning.losses import LOSSES, MEASURES
     from perfeds2.learning.merges import MERGES
     from perfeds2.learning.models import MODELS
+    from perfeds2.learning.partition import SPLITS
     from perfeds2.network.cell import CELLS
     from perfeds2.network.radios import RADIOS
     from perfeds2.spec.methods import ALGORITHMS
 
     tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
-    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES, "radio": RADIOS}
+    tables |= {"split": SPLITS, "loss": LOSSES, "metric": MEASURES, "radio": RADIOS}
+    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES}
+
+
+def is_place_of_data(text: str) -> bool:
+    """Whether a task's text is no name, but the place of a file or a folder."""
+    return text.endswith((".csv", ".npz")) or os.path.isdir(text)
+
+
+def _open_data(place: str) -> Named | None:
+    """Samples in FILE.csv, FILE.npz or a folder; None if a text is the place of no such."""
+    if not is_place_of_data(place):
+        return None
+    from perfeds2.learning.datasets.own_file import OwnFile
+
+    file = OwnFile.open(place)
+    return Named(place, file, place, file.digest)
 
 
 def _kind(what: str, is_called: bool = True) -> Kind:
     return Kind(what, lambda: _tables()[what], is_called)
 
 
-TASK, CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("task", "cell", "algorithm"))
+TASK = Kind("task", lambda: _tables()["task"], is_called=False, opens=_open_data)
+CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("cell", "algorithm"))
+SPLIT, LOSS, METRIC = (_kind(what) for what in ("split", "loss", "metric"))
 MODEL, MERGE, RADIO = _kind("model"), _kind("merge", is_called=False), _kind("radio", is_called=False)
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
 AS_TEXT = PlainSerializer(str, return_type=str)
@@ -40,6 +61,9 @@ TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
 ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
 MergeName = Annotated[Named, PlainValidator(MERGE.find), AS_TEXT]
 RadioName = Annotated[Named, PlainValidator(RADIO.find), AS_TEXT]
+SplitName = Annotated[Named, PlainValidator(SPLIT.find), AS_TEXT]
+LossName = Annotated[Named, PlainValidator(LOSS.find), AS_TEXT]
+MetricName = Annotated[Named, PlainValidator(METRIC.find), AS_TEXT]
 CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
 ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
 SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]

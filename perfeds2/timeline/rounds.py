@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Stale = Literal["restart", "wait", "ignore"]
+Planned = Int[np.ndarray, "*groups A"]  # whom a round closes on: A UEs, or the first complete of several groups of A
 IDLE = -1  # the version of a UE that waits for its turn
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
@@ -28,11 +29,19 @@ class Protocol:
     - ``wait``: the round stays open until every UE can still be merged in time (Section VI). At most A·(S+1) UEs work
       at once, more could never be served in time; the others wait for their turn.
     - ``ignore``: it finishes, its update is refused, and it is handed the model of the next round.
+
+    With ``rests``, only those a round is planned for are handed its model, when it opens; the others rest until they are.
+    These are the rounds of most papers that choose UEs: synchronous, with nobody stale.
+
+    With ``drafts``, the first A of those close a round who were not merged in the round before (SAFA). Who was, and has arrived
+    again, is handed the new model, too; where the others are fewer than A, all are waited for, and those fill up.
     """
 
     quorum: int  # A
     max_staleness: int | None = None  # S; None is no bound
     stale: Stale = "restart"
+    rests: bool = False  # who is not planned has no job
+    drafts: bool = False  # who was merged last round comes last
 
     def __post_init__(self) -> None:
         if self.quorum < 1:
@@ -41,6 +50,14 @@ class Protocol:
             raise ValueError(f"max_staleness must be at least 0 (or None for no bound), got {self.max_staleness}.")
         if self.stale not in ("restart", "wait", "ignore"):
             raise ValueError(f"stale must be restart, wait or ignore, got {self.stale!r}.")
+        if self.rests and self.max_staleness is not None:
+            raise ValueError(
+                f"where the unplanned rest, the planned begin with the newest model: max_staleness must be None, got {self.max_staleness}."
+            )
+        if self.drafts and (self.rests or self.stale != "restart"):
+            raise ValueError(
+                "where the first who were not merged last time close a round, nobody rests, and stale must be restart."
+            )
 
     @property
     def waits(self) -> bool:
@@ -67,7 +84,7 @@ class Closing:
 
     time_s: float  # infinite while the arrivals do not suffice
     merged: Int[np.ndarray, " A"]  # in order of arrival, ties by UE number
-    refused: Int[np.ndarray, " r"]  # arrived by then, but staler than the bound
+    refused: Int[np.ndarray, " r"]  # arrived by then, but staler than the bound, or not drafted
 
 
 @dataclass(frozen=True)
@@ -79,15 +96,23 @@ class HandOut:
 
 
 def open_server(ues: int, protocol: Protocol) -> Server:
-    """Round 0 opens: everybody who may work is handed w_0."""
+    """Round 0 opens: everybody who may work is handed w_0, or whoever is invited later."""
     protocol.check(ues)
     versions = np.zeros(ues, np.int64)
-    versions[_most_at_work(ues, protocol) :] = IDLE
+    versions[0 if protocol.rests else _most_at_work(ues, protocol) :] = IDLE
     return Server(0, versions, np.full(ues, -1, np.int64), 0.0)
 
 
+def invite(server: Server, planned: Planned) -> tuple[Server, Int[np.ndarray, " h"]]:
+    """Where the unplanned rest: hand the open round's model to those planned who have no job. Returns them, too."""
+    handed = planned[server.versions[planned] == IDLE]
+    versions = server.versions.copy()
+    versions[handed] = server.round
+    return Server(server.round, versions, server.merged_in, server.opened_s), handed
+
+
 def close_round(
-    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Int[np.ndarray, " A"] | None = None
+    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None = None
 ) -> Closing:
     """Given when each UE's update arrived (infinite: not yet), when does the open round close, and on whom?"""
     versions, bound = server.versions, protocol.max_staleness
@@ -96,8 +121,12 @@ def close_round(
     all_fresh = fresh.all()
     eligible_s = arrival_s if all_fresh else np.where(fresh, arrival_s, np.inf)
     if planned is not None:
+        if planned.ndim == 2:  # several groups: the first that is complete
+            planned = planned[eligible_s[planned].max(axis=1).argmin()]
         close_s = eligible_s[planned].max()
         merged = np.sort(planned)
+    elif protocol.drafts:
+        return _draft(server, eligible_s, protocol)
     else:
         close_s = _smallest(protocol.quorum, eligible_s)
         if protocol.waits:
@@ -122,6 +151,9 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Serv
         idle = np.flatnonzero(versions == IDLE)
         free = _most_at_work(versions.size, protocol) - (versions.size - idle.size)
         handed = idle[np.argsort(merged_in[idle], kind="stable")][:free]  # longest out first
+    elif protocol.rests:
+        versions[closing.merged] = versions[lost] = IDLE
+        handed = NOBODY  # who is planned next is invited then
     else:
         versions[closing.merged] = versions[lost] = new
         if protocol.stale == "restart" and protocol.max_staleness is not None:
@@ -130,6 +162,20 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Serv
         handed = np.concatenate([closing.merged, lost])
     versions[handed] = new
     return Server(new, versions, merged_in, closing.time_s), HandOut(handed, lost)
+
+
+def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:
+    """Close on the first who were not merged in the round before, if there are A of them, else when all have arrived."""
+    again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
+    merged = np.lexsort((arrival_s, again))[: protocol.quorum]
+    others = again.size - np.count_nonzero(again)
+    close_s = max(arrival_s[merged if others >= protocol.quorum else slice(None)].max(), server.opened_s)
+    if close_s == np.inf:
+        return Closing(np.inf, NOBODY, NOBODY)
+    undrafted = again & (arrival_s <= close_s)
+    undrafted[merged] = False
+    merged = np.sort(merged)
+    return Closing(float(close_s), merged[arrival_s[merged].argsort(kind="stable")], np.flatnonzero(undrafted))
 
 
 def _most_at_work(ues: int, protocol: Protocol) -> int:

@@ -4,25 +4,41 @@ The virtual clock. Within a round gains and bandwidths stand still, so every UE'
 says when the round closes, and what was not finished is carried over. No time step: the times are exact in float64.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from perfeds2.allocation.bandwidth import Policy, Uplink, allocate, equal_share
+from perfeds2.allocation.schedulers import Moment
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.timeline.crowd import HOPE, LEAST_CROWD, MARGIN, Crowd, most_bits, split_crowd
-from perfeds2.timeline.rounds import IDLE, Closing, HandOut, Protocol, Server, close_round, hand_out, open_server
+from perfeds2.timeline.rounds import (
+    IDLE,
+    Closing,
+    HandOut,
+    Planned,
+    Protocol,
+    Server,
+    close_round,
+    hand_out,
+    invite,
+    open_server,
+)
 from perfeds2.timeline.timeline import Timeline
 
 A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
-Schedule = Callable[[int], Int[np.ndarray, " A"]]  # round -> the UEs it must close on
+# round -> the UEs it must close on, or groups of them of which the first complete one closes it. A parameter named
+# ``moment`` is given all that is known when the round opens, instead of its number.
+Schedule = Callable[[Any], Planned]
 Tell = Callable[[int, float], None]  # hears how many rounds have closed, and when the last one did
 
 
@@ -38,6 +54,11 @@ class Conditions:
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None  # None: a round closes on the first A arrivals
 
+    @cached_property
+    def looks(self) -> bool:
+        """Whether the schedule looks at the moment, not only at the round's number."""
+        return self.schedule is not None and "moment" in inspect.signature(self.schedule).parameters
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -48,6 +69,7 @@ class Clock:
     compute_s: Float[np.ndarray, " n"]  # computing left
     bits: Float[np.ndarray, " n"]  # bits left to send
     arrived_s: Float[np.ndarray, " n"]  # when the update was complete at the server; infinite if it is not
+    planned: Planned | None = None  # whom the round closes on, where only they are handed its model
 
 
 @dataclass(frozen=True)
@@ -97,6 +119,10 @@ def simulate(
     shares = np.full(cell.ues, 1 / cell.ues) if shares is None else np.asarray(shares, float)
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
+    if protocol.drafts and schedule is not None:
+        raise ValueError("a protocol that drafts the first who were not merged last time takes no schedule.")
+    if protocol.rests and schedule is None:
+        raise ValueError("without a schedule nobody is planned, so nobody can rest; give simulate a schedule.")
     job_s = cell.job_s(samples, protocol.quorum)
     conditions = Conditions(cell, protocol, float(payload_bits), job_s, shares, bandwidth, schedule)
     hopeful = _hopeful(conditions) if watch is None else None
@@ -113,13 +139,14 @@ def start_clock(conditions: Conditions) -> Clock:
     """Second 0: everybody at work has just been handed w_0."""
     server = open_server(conditions.cell.ues, conditions.protocol)
     at_work = server.versions != IDLE
-    return Clock(
+    clock = Clock(
         0.0,
         server,
         np.where(at_work, conditions.compute_s, 0.0),
         np.where(at_work, conditions.payload_bits, 0.0),
         np.full(conditions.cell.ues, np.inf),
     )
+    return _invite(conditions, clock)[0] if conditions.protocol.rests else clock
 
 
 def play(
@@ -203,52 +230,86 @@ def _nothing_yet(conditions: Conditions) -> Timeline:
 
 def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
     """Play one round."""
-    server, n = clock.server, conditions.cell.ues
-    planned = (
-        None
-        if conditions.schedule is None
-        else _planned(conditions.schedule, server.round, conditions.protocol.quorum, n)
-    )
+    cell, server, protocol = conditions.cell, clock.server, conditions.protocol
+    signal_hz = cell.signal_at(server.round, clock.time_s)
+    planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
     uplink = Uplink(
         server.round,
-        conditions.cell.bandwidth_hz,
-        conditions.cell.signal_at(server.round, clock.time_s),
+        cell.bandwidth_hz,
+        signal_hz,
         clock.compute_s,
         clock.bits,
         conditions.shares,
-        None if planned is None else _mask(planned, n),
-        conditions.cell.cap_bits_per_s_hz,
+        None if planned is None else _mask(planned, cell.ues),
+        cell.cap_bits_per_s_hz,
     )
     bandwidth = allocate(conditions.bandwidth, uplink)
-    rate, arrival_s = _arrivals(conditions.cell, clock, bandwidth, uplink.signal_hz)
-    closing = close_round(server, arrival_s, conditions.protocol, planned)
+    rate, arrival_s = _arrivals(cell, clock, bandwidth, uplink.signal_hz)
+    closing = close_round(server, arrival_s, protocol, planned)
     if not math.isfinite(closing.time_s):
-        obstacle = _obstacle(server, arrival_s, conditions.protocol, planned)
+        obstacle = _obstacle(server, arrival_s, protocol, planned)
         raise ValueError(f"round {server.round} never closes: {obstacle}")
     opened_s = clock.time_s
-    while closing.time_s > (change_s := conditions.cell.changes_s(clock.time_s)):  # then from there, with other signals
-        clock = Clock(change_s, server, *_work_left(conditions, clock, change_s, rate, arrival_s))
-        rate, arrival_s = _arrivals(
-            conditions.cell, clock, bandwidth, conditions.cell.signal_at(server.round, change_s)
-        )
-        closing = close_round(server, arrival_s, conditions.protocol, planned)
+    while closing.time_s > (change_s := cell.changes_s(clock.time_s)):  # then from there, with other signals
+        clock = Clock(change_s, server, *_work_left(conditions, clock, server, change_s, rate, arrival_s))
+        rate, arrival_s = _arrivals(cell, clock, bandwidth, cell.signal_at(server.round, change_s))
+        closing = close_round(server, arrival_s, protocol, planned)
     staleness = server.round - server.versions[closing.merged]
-    later_server, handed = hand_out(server, closing, conditions.protocol)
-    info = RoundInfo(opened_s, closing, handed, staleness, uplink, bandwidth, rate, arrival_s, server.versions)
-    return _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s), info
+    later_server, handed = hand_out(server, closing, protocol)
+    later = _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s)
+    if protocol.rests:
+        later, invited = _invite(conditions, later)
+        handed = HandOut(invited, handed.lost)
+    return later, RoundInfo(opened_s, closing, handed, staleness, uplink, bandwidth, rate, arrival_s, server.versions)
 
 
-def _planned(schedule: Schedule, round_: int, quorum: int, n: int) -> Int[np.ndarray, " A"]:
-    planned = np.asarray(schedule(round_))
-    whole = planned.shape == (quorum,) and np.issubdtype(planned.dtype, np.integer)
-    if not whole or planned.min() < 0 or planned.max() >= n or np.count_nonzero(_mask(planned, n)) != quorum:
+def _planned(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, " n"]) -> Planned | None:
+    """Whom the schedule plans for the round that opens now."""
+    schedule, quorum, n, round_ = (
+        conditions.schedule,
+        conditions.protocol.quorum,
+        conditions.cell.ues,
+        clock.server.round,
+    )
+    if schedule is None:
+        return None
+    planned = np.asarray(schedule(_moment(conditions, clock, signal_hz) if conditions.looks else round_))
+    whole = planned.ndim in (1, 2) and planned.shape[-1] == quorum and planned.size
+    whole = whole and np.issubdtype(planned.dtype, np.integer) and planned.min() >= 0 and planned.max() < n
+    if not whole or np.count_nonzero(_mask(planned, n)) != planned.size:
         raise ValueError(
             f"the schedule plans {planned} for round {round_}; expected {quorum} different UEs from 0 to {n - 1}."
         )
     return planned
 
 
-def _mask(ues: Int[np.ndarray, " A"], n: int) -> Bool[np.ndarray, " n"]:
+def _moment(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, " n"]) -> Moment:
+    server, rests = clock.server, clock.server.versions == IDLE
+    return Moment(
+        server.round,
+        clock.time_s,
+        conditions.protocol.quorum,
+        conditions.cell.bandwidth_hz,
+        signal_hz,
+        np.where(rests, conditions.compute_s, clock.compute_s),
+        np.where(rests, conditions.payload_bits, clock.bits),
+        server.versions,
+        server.merged_in,
+        conditions.cell.cap_bits_per_s_hz,
+    )
+
+
+def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray, " h"]]:
+    """Where the unplanned rest: plan the round that opens now, and start the jobs of those who are planned."""
+    planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
+    assert planned is not None  # ``simulate`` has seen to it
+    server, handed = invite(clock.server, planned)
+    compute_s, bits = clock.compute_s.copy(), clock.bits.copy()
+    compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
+    return Clock(clock.time_s, server, compute_s, bits, clock.arrived_s, planned), handed
+
+
+def _mask(ues: Planned, n: int) -> Bool[np.ndarray, " n"]:
     mask = np.zeros(n, bool)
     mask[ues] = True
     return mask
@@ -283,10 +344,9 @@ def _send(
     np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
 
 
-def _obstacle(
-    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Int[np.ndarray, " A"] | None
-) -> str:
+def _obstacle(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None) -> str:
     """Why a round cannot close, and what to do."""
+    planned = None if planned is None else planned.ravel()
     for ue in [] if planned is None else planned:
         version = server.versions[ue]
         if version == IDLE:
@@ -312,10 +372,7 @@ def _carry_over(
     arrival_s: Float[np.ndarray, " n"],
 ) -> Clock:
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
-    compute_s, bits, arrived_s = _work_left(conditions, clock, server.opened_s, rate, arrival_s)
-    if conditions.protocol.waits:  # a UE without a job has nothing left to do
-        idle = np.flatnonzero(server.versions == IDLE)
-        compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
+    compute_s, bits, arrived_s = _work_left(conditions, clock, server, server.opened_s, rate, arrival_s)
     compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
     return Clock(server.opened_s, server, compute_s, bits, arrived_s)
 
@@ -323,11 +380,15 @@ def _carry_over(
 def _work_left(
     conditions: Conditions,
     clock: Clock,
+    server: Server,
     now_s: float,
     rate: Float[np.ndarray, " n"],
     arrival_s: Float[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """What is left to compute and to send at a later second, and when those who had arrived by then did."""
+    """What is left to compute and to send at a later second, and when those who had arrived by then did.
+
+    ``server`` is the one of then: whom it gives no job has nothing left to do.
+    """
     compute_s = clock.compute_s - (now_s - clock.time_s)
     bits = np.minimum(compute_s, 0.0)
     bits *= rate  # minus the bits sent
@@ -338,6 +399,9 @@ def _work_left(
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
+    if conditions.protocol.waits or conditions.protocol.rests:
+        idle = np.flatnonzero(server.versions == IDLE)
+        compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
     return compute_s, bits, arrived_s
 
 
@@ -347,7 +411,12 @@ def _work_left(
 def _hopeful(conditions: Conditions) -> int | None:
     """How many of a crowd to follow; None where everybody must be: their work counts, or they are few."""
     protocol, n = conditions.protocol, conditions.cell.ues
-    if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
+    if (
+        protocol.stale != "restart"
+        or protocol.max_staleness is None
+        or conditions.schedule is not None
+        or protocol.drafts
+    ):
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
     known = known and not conditions.cell.changes_in_rounds

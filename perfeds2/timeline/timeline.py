@@ -117,6 +117,13 @@ class Timeline:
         return int(self._lost_count.sum())
 
     @property
+    def in_vain(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+        """The updates that arrived and were not merged: whose, and in which round they were laid aside."""
+        row, ue = _one_by_one(self.lost_ue, self._lost_count)
+        arrived = np.isfinite(self.lost_arrival_s[row])
+        return ue[arrived], self.lost_round[row][arrived]
+
+    @property
     def _lost_count(self) -> Int[np.ndarray, " l"]:
         assert self.lost_count is not None  # see __post_init__
         return self.lost_count

@@ -2,10 +2,12 @@
 
 A second model, written from the protocol's description alone: one SimPy process per UE that computes, sends, is
 interrupted whenever a round closes (its rate changes) and waits; and one server process. It is slow and plain. It
-shares with ``simulate`` only what it is given: the gains of a round, the bandwidth policy and its ``Uplink``. It needs
+shares with ``simulate`` only what it is given: the gains of a round, the policy and the schedule, and what these look at
+(``Uplink``, ``Moment``). It needs
 SimPy, which only development installs: nothing else in the package imports this file, but the benchmark when asked.
 """
 
+import inspect
 import math
 import sys
 from collections import deque
@@ -16,6 +18,7 @@ import numpy as np
 import simpy
 
 from perfeds2.allocation.bandwidth import Uplink
+from perfeds2.allocation.schedulers import Moment
 
 OUT = -1  # the version of a phone without a job
 
@@ -46,7 +49,9 @@ class RoundRules:
     quorum: int
     max_staleness: int | None
     stale: str
-    schedule: Callable[[int], np.ndarray] | None = None
+    schedule: Callable[..., np.ndarray] | None = None  # of the round's number, or of the moment
+    rests: bool = False  # only the planned are handed a model
+    drafts: bool = False  # SAFA: who was merged in the round before comes last
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Phone:
         self.env, self.number, self.bell = env, number, bell
         self.compute_s, self.payload_bits = compute_s, payload_bits
         self.inbox = simpy.Store(env)
+        self.merged_in = -1  # the round
         self.version = OUT  # of the model it works on, or whose update lies at the server
         self.arrived_s = math.inf
         self.ready_s = 0.0  # when computing ends
@@ -164,10 +170,13 @@ def close_rounds(
     if rules.stale == "wait" and rules.max_staleness is not None:
         places = rules.quorum * (rules.max_staleness + 1)
     queue = deque(phones[places:])  # who is out longest stands in front
-    for phone in phones[:places]:
+    for phone in phones[:places] if not rules.rests else []:
         phone.hand(0)
     for k in range(rounds):
-        plan = None if rules.schedule is None else [int(ue) for ue in rules.schedule(k)]
+        plan = None if rules.schedule is None else ask(phones, radio, k, rules, weather)
+        for phone in phones if rules.rests else []:
+            if plan is not None and phone.version == OUT and any(phone.number in group for group in plan):
+                phone.hand(k)
         open_the_air(phones, radio, k, plan, weather)
         while (merged := who_closes(phones, k, rules, plan)) is None:
             yield bell.get()
@@ -175,8 +184,13 @@ def close_rounds(
         merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
         history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
         refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
+        if rules.drafts:
+            refused = [p for p in phones if p.arrived_s < math.inf and 0 <= p.merged_in == k - 1 and p not in merged]
         for phone in merged:
             phone.rest()
+            phone.merged_in = k
+        if rules.rests:
+            continue
         if rules.stale == "wait" and rules.max_staleness is not None:
             queue.extend(sorted(merged, key=lambda phone: phone.number))
             while queue and sum(phone.version != OUT for phone in phones) < places:
@@ -191,9 +205,37 @@ def close_rounds(
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
 
 
-def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | None, weather: Weather) -> None:
+def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: Weather) -> list[list[int]]:
+    """Whom the round is to close on: groups of phones, the first complete one of which does it; mostly there is one."""
+    assert rules.schedule is not None
+    if "moment" not in inspect.signature(rules.schedule).parameters:
+        planned = rules.schedule(k)
+    else:
+        out = [phone.version == OUT for phone in phones]
+        planned = rules.schedule(
+            Moment(
+                k,
+                phones[0].env.now,
+                rules.quorum,
+                radio.bandwidth_hz,
+                gains_now(radio, k, weather),
+                np.array([p.compute_s if o else p.compute_left() for p, o in zip(phones, out, strict=True)]),
+                np.array([p.payload_bits if o else p.bits_left() for p, o in zip(phones, out, strict=True)]),
+                np.array([phone.version for phone in phones]),
+                np.array([phone.merged_in for phone in phones]),
+                None if radio.cap == math.inf else radio.cap,
+            )
+        )
+    return [[int(ue) for ue in group] for group in np.atleast_2d(planned)]
+
+
+def gains_now(radio: Radio, k: int, weather: Weather) -> np.ndarray:
+    return radio.signal_hz(k if radio.coherence_s == math.inf else weather.block)
+
+
+def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[list[int]] | None, weather: Weather) -> None:
     """A round opens: new gains, new shares of the band, new rates."""
-    gains = radio.signal_hz(k if radio.coherence_s == math.inf else weather.block)
+    gains = gains_now(radio, k, weather)
     uplink = Uplink(
         k,
         radio.bandwidth_hz,
@@ -201,7 +243,7 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[int] | No
         np.array([phone.compute_left() for phone in phones]),
         np.array([phone.bits_left() for phone in phones]),
         np.full(len(phones), 1 / len(phones)),
-        None if plan is None else np.array([phone.number in plan for phone in phones]),
+        None if plan is None else np.array([any(phone.number in group for group in plan) for phone in phones]),
         None if radio.cap == math.inf else radio.cap,
     )
     for phone, gain, band in zip(phones, gains.tolist(), radio.policy(uplink).tolist(), strict=True):
@@ -213,13 +255,20 @@ def overdue(phone: Phone, k: int, rules: RoundRules) -> bool:
     return phone.version != OUT and rules.max_staleness is not None and k - phone.version > rules.max_staleness
 
 
-def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[int] | None) -> list[Phone] | None:
+def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[list[int]] | None) -> list[Phone] | None:
     """The updates this round merges if it can close now, else None."""
     here = [p for p in phones if p.arrived_s < math.inf and not overdue(p, k, rules)]
     here.sort(key=lambda phone: (phone.arrived_s, phone.number))
     if plan is not None:
-        planned = [phone for phone in here if phone.number in plan]
-        return planned if len(planned) == len(plan) else None
+        complete = [group for group in plan if all(any(p.number == ue for p in here) for ue in group)]
+        done = [[phone for phone in here if phone.number in group] for group in complete]
+        return min(done, key=lambda group: group[-1].arrived_s, default=None)
+    if rules.drafts:
+        prior = [phone for phone in here if not 0 <= phone.merged_in == k - 1]
+        if len(prior) >= rules.quorum:
+            return prior[: rules.quorum]
+        rest = [phone for phone in here if phone not in prior]
+        return [*prior, *rest][: rules.quorum] if len(here) == len(phones) else None
     if len(here) < rules.quorum:
         return None
     if rules.stale != "wait" or rules.max_staleness is None:

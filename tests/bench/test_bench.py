@@ -14,6 +14,7 @@ from perfeds2.bench.allocation import allocation_group, opening, solver_finish_s
 from perfeds2.bench.bench import bench, print_results, to_json
 from perfeds2.bench.clock import clock_group
 from perfeds2.bench.joint import WAYS, joint_group
+from perfeds2.bench.methods import LEARNERS, methods_group
 from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, numpy_replay, random_tasks, replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
@@ -83,6 +84,19 @@ def order(name: str) -> tuple[str, bool]:
 def test_replay_is_measured_against_both_bare_loops_and_for_every_hessian():
     results = list(replay_group(2, 0, silent, rounds=10, samples=600, populations=(6, 12), model=SMALL))
     assert_measured(results, {f"replay/{name}" for name in ("plain", "numpy", "jax", "exact", "fo", "hf", "n=12")})
+
+
+def test_methods():
+    results = list(methods_group(2, 0, silent, rounds=5, samples=600, models=[SMALL]))
+    names = ("merge", "memory", "CA2FL", "SCAFFOLD", "Ditto")
+    assert_measured(results, {f"methods/{name}-12-8-10" for name in names})
+
+
+def test_a_memory_that_does_nothing_changes_no_weight():
+    (task,), line = random_tasks(SMALL, 600, [20], 0), bench_timeline(SMALL, 20, 10, 0)
+    plain, kept = (replay(task, line, LEARNERS[name]) for name in ("plain", "memory"))
+    for name, values in plain.items():
+        np.testing.assert_allclose(kept[name], values, atol=1e-6)
 
 
 def test_the_clock_is_measured_against_its_twin():
@@ -157,7 +171,7 @@ def test_rivals_take_turns_and_warm_up_once():
 
 
 def test_an_unknown_group_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"--only speed .* replay, clock, start-up, allocation, joint"):
+    with pytest.raises(InputError, match=r"--only speed .* replay, methods, clock, start-up, allocation, joint"):
         bench(["clock", "speed"])
 
 

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from perfeds2.deployment.device import answer, evaluate_here
-from perfeds2.deployment.federation import Federation, merged
+from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.merging import merged
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup

@@ -19,7 +19,7 @@ from perfeds2.deployment.mqtt.serving import serve_run
 from perfeds2.deployment.mqtt.site import Site
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.runs.folder import open_folder
 
@@ -74,7 +74,7 @@ def test_its_meta_gradient_is_ours():
     x, y = random.normal(size=(3, 8, 5)).astype(np.float32), random.integers(0, 3, (3, 8))
     batches = iter([tuple(as_tensors({"x": x[k], "y": y[k]}).values()) for k in range(3)])
     theirs = example.perfed(as_tensors(params), lambda: next(batches), 0.4)
-    loss = partial(cross_entropy, model)
+    loss = partial(mean_loss, model)
     same(theirs, PerFed(alpha=0.4)(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y))))
 
 
@@ -89,7 +89,7 @@ def test_its_local_steps_are_ours(algorithm):
     data = {"train": tuple(as_tensors({"x": x, "y": y}).values())}
     objective = PerFed(alpha=0.3) if algorithm == "PerFedS2" else FedAvg()
     sample = (jnp.asarray(x)[None].repeat(3, 0), jnp.asarray(y)[None].repeat(3, 0))
-    loss = partial(cross_entropy, model)
+    loss = partial(mean_loss, model)
     first = objective(lambda w, xy: loss(w, *xy), params, params, sample)
     moved = {name: values - 0.2 * first[name] for name, values in params.items()}
     second = objective(lambda w, xy: loss(w, *xy), moved, moved, sample)

@@ -10,7 +10,7 @@ import pytest
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.evaluate import evaluate
-from perfeds2.learning.models.model import accuracy, cross_entropy
+from perfeds2.learning.models.model import mean_loss, measure
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.task import Task
 
@@ -26,13 +26,13 @@ def test_metrics_equal_a_plain_loop_over_ues():
         x, y = task.data.x[first : first + train], task.data.y[first : first + train]
         tx, ty = task.data.x[first + train : first + train + test], task.data.y[first + train : first + train + test]
         all_of_them = jnp.ones(test, bool)
-        gradient = jax.grad(lambda w: cross_entropy(task.model, w, x, y))(params)  # noqa: B023 (used at once)
+        gradient = jax.grad(lambda w: mean_loss(task.model, w, x, y))(params)  # noqa: B023 (used at once)
         personal = jax.tree.map(lambda w, g: w - 0.5 * g, params, gradient)
         expected = {
-            "train_loss": cross_entropy(task.model, params, x, y),
-            "train_loss_personal": cross_entropy(task.model, personal, x, y),
-            "test_accuracy": accuracy(task.model, params, tx, ty, all_of_them),
-            "test_accuracy_personal": accuracy(task.model, personal, tx, ty, all_of_them),
+            "train_loss": mean_loss(task.model, params, x, y),
+            "train_loss_personal": mean_loss(task.model, personal, x, y),
+            "test_accuracy": measure(task.model, params, tx, ty, all_of_them),
+            "test_accuracy_personal": measure(task.model, personal, tx, ty, all_of_them),
         }
         for name, value in expected.items():
             np.testing.assert_allclose(ours[name][ue], value, rtol=1e-5)
@@ -48,6 +48,24 @@ class Bias:
 
     def __call__(self, params, x):
         return jnp.broadcast_to(params["bias"], (*x.shape[:-1], 3))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_so_many_personal_steps_as_one_would_do_them_by_hand(steps):
+    """The slope of the loss of logits b, the same for all samples, is softmax(b) − how often each class occurs."""
+    y = np.array([0, 0, 1, 1, 2, 0, 2, 2, 1, 2])
+    parts = Partition(np.arange(10), np.array([0, 5]), np.array([4, 3]), np.array([1, 2]))
+    task = Task("small", Bias(), Shards.of(np.zeros((10, 1), np.float32), y, parts))
+    ours = evaluate(task, {"bias": jnp.array([0.3, -0.2, 0.0])}, 0.8, steps=steps)
+    for ue, own in enumerate((y[:4], y[5:8])):
+        b, often = np.array([0.3, -0.2, 0.0]), np.bincount(own, minlength=3) / own.size
+        for _ in range(steps):
+            b = b - 0.8 * (np.exp(b) / np.exp(b).sum() - often)
+        loss = -(often * np.log(np.exp(b) / np.exp(b).sum())).sum()
+        np.testing.assert_allclose(ours["train_loss_personal"][ue], loss, rtol=1e-6)
+    np.testing.assert_array_equal(
+        ours["train_loss"], evaluate(task, {"bias": jnp.array([0.3, -0.2, 0.0])}, 0.8)["train_loss"]
+    )
 
 
 @pytest.mark.parametrize(("bias", "loss"), [([1.0, 0.0, -jnp.inf], jnp.inf), ([jnp.nan, 0.0, 0.0], jnp.nan)])

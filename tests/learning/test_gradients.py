@@ -9,7 +9,7 @@ from test_replay import TASK, assert_close, timeline
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, Moreau, PerFed, clip
 from perfeds2.learning.replay import Known, Learner, Program, local_update, replay
 from perfeds2.learning.train import EvaluationPoint
@@ -23,7 +23,7 @@ LINE = timeline(Protocol(2, 2))
 
 
 def loss(params, batch):
-    return cross_entropy(MODEL, params, *batch)
+    return mean_loss(MODEL, params, *batch)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_moreaus_gradient_on_a_parabola_is_that_of_the_envelope():
     params, centre = {"w": jnp.array([3.0, -1.0])}, jnp.array([[1.0, 1.0]])
     curvature, alpha, strength = np.array([1.0, 4.0]), 0.1, 2.0
     envelope = strength * curvature / (strength + curvature) * np.array([2.0, -2.0])
-    many = Moreau(alpha, strength, steps=300)(parabola, params, params, centre)
+    many = Moreau(alpha, strength, moreau_steps=300)(parabola, params, params, centre)
     np.testing.assert_allclose(many["w"], envelope, rtol=1e-5)
     size = alpha / (1 + alpha * strength)
     few = Moreau(alpha, strength)(parabola, params, params, centre)
@@ -224,9 +224,9 @@ def test_another_number_needs_no_new_compilation(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return cross_entropy(*arguments)
+        return mean_loss(*arguments)
 
-    monkeypatch.setattr(module, "cross_entropy", counted)
+    monkeypatch.setattr(module, "mean_loss", counted)
 
     def learner(scale):
         return Learner(PerFed(0.1, inner_clip=scale, anneal=3 * scale), batch=4, clip=scale)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from curvature import assert_hessian_is_what_differences_say
 
-from perfeds2.learning.models.lenet import LENET, LENET_RELU, LeNet, average, largest, patches
+from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet, average, largest, patches
 
 pytestmark = pytest.mark.slow
 RELU_LOGITS = [
     [0.05043742, -0.06507089, 0.08431815],
     [0.04493557, -0.0835398, 0.10606116],
 ]  # before tanh was the default
-both = pytest.mark.parametrize("model", [LENET, LENET_RELU], ids=["1998", "relu"])
+every = pytest.mark.parametrize("model", [LENET, LENET_RELU, CNN], ids=["1998", "relu", "cnn"])
 
 
 def pixels(*shape):
@@ -34,6 +34,11 @@ def test_it_has_the_69_656_numbers_of_lenet_5_on_cifar_100():
     assert sum(shape.size for shape in shapes.values()) == 69_656
 
 
+def test_the_network_of_the_field_has_its_924_708_numbers():
+    shapes = jax.eval_shape(CNN.init, jax.random.key(0))
+    assert sum(shape.size for shape in shapes.values()) == 924_708
+
+
 def as_others_write_it(params, x, activation, window):
     """LeNet-5 with XLA's own convolutions and windows, sample after row after column: activation, then pooling."""
 
@@ -46,10 +51,11 @@ def as_others_write_it(params, x, activation, window):
 
     mean, deviation = jnp.array([0.5071, 0.4865, 0.4409]), jnp.array([0.2673, 0.2564, 0.2762])
     maps = (x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / 255 - mean) / deviation
-    now = convolved(convolved(maps, 1), 2).transpose(0, 3, 1, 2).reshape(-1, 400)
-    for number in (1, 2, 3):
+    now = convolved(convolved(maps, 1), 2).transpose(0, 3, 1, 2).reshape(len(x), -1)
+    last = sum(name.startswith("dense") for name in params) // 2
+    for number in range(1, last + 1):
         now = now @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
-        now = activation(now) if number < 3 else now
+        now = activation(now) if number < last else now
     return now
 
 
@@ -57,19 +63,24 @@ def window_of(start, reduce):
     return lambda maps: jax.lax.reduce_window(maps, start, reduce, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
 
+def with_relu(params, x):
+    return as_others_write_it(params, x, jax.nn.relu, window_of(-jnp.inf, jax.lax.max))
+
+
 OTHERS = {
     LENET: lambda params, x: as_others_write_it(params, x, jnp.tanh, lambda m: window_of(0.0, jax.lax.add)(m) / 4),
-    LENET_RELU: lambda params, x: as_others_write_it(params, x, jax.nn.relu, window_of(-jnp.inf, jax.lax.max)),
+    LENET_RELU: with_relu,
+    CNN: with_relu,
 }
 
 
-@both
+@every
 def test_patches_and_matrices_are_convolutions(model):
     params, x = jax.jit(model.init)(jax.random.key(1)), pixels(7, 3072)
     np.testing.assert_allclose(model(params, x), OTHERS[model](params, x), rtol=1e-4, atol=1e-5)
 
 
-@both
+@every
 def test_the_gradient_is_that_of_convolutions(model):
     params, x, y = jax.jit(model.init)(jax.random.key(1)), pixels(7, 3072), jnp.arange(7)
     ours, theirs = (
@@ -112,7 +123,7 @@ def test_batches_of_batches_are_as_good_as_one():
     np.testing.assert_allclose(together[1], model(params, x[1]), rtol=1e-5, atol=1e-6)
 
 
-@both
+@every
 def test_the_hessian_is_what_differences_of_gradients_say(model):
     with jax.enable_x64(True):
         model = replace(model, side=16, channels=(3, 2, 3), dense=(5, 4, 3))

@@ -7,13 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, hinge
+from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, fedprox, hinge
+from twins_tiers import TWINS_OF_ROUNDS
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.keeping import Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
-from perfeds2.learning.merges import CA2FL, MEAN, MERGES, FedAsync, Stale, WithControl, discounted
-from perfeds2.learning.objectives import FedAvg, FedProx
+from perfeds2.learning.keeping import APFL, Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
+from perfeds2.learning.merges import (
+    CA2FL,
+    MEAN,
+    MERGES,
+    Arrived,
+    AsyncFedED,
+    FedAsync,
+    Momentum,
+    Stale,
+    WithControl,
+    discounted,
+)
+from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Trial, train_together
@@ -32,6 +44,7 @@ ROUNDS = 12
 LINE = simulate(CELL, Protocol(2, 3), payload_bits=1e5, samples=60, rounds=ROUNDS)
 SYNCHRONOUS = simulate(CELL, Protocol(6), payload_bits=1e5, samples=60, rounds=4)
 WORLD = World(TASK, LINE, 0, 8, 3, 0.07)
+FEDAVG = Learner(FedAvg(), batch=8, local_steps=3)
 WITH_A_MEMORY = ("SCAFFOLD", "pFedMe", "Ditto", "CA2FL")
 
 
@@ -56,10 +69,10 @@ def assert_close(ours, theirs, tolerance=1e-5):
 
 
 def test_every_name_has_a_twin():
-    assert METHODS.keys() == TWINS.keys()
+    assert METHODS.keys() == TWINS.keys() | TWINS_OF_ROUNDS.keys()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TWINS)
 def test_a_method_is_its_papers_pseudocode(name):
     state = final(learner_of(name))
     model, kept = TWINS[name](WORLD)
@@ -110,7 +123,7 @@ def test_fedbuff_that_trusts_all_alike_is_fedavg():
 
 
 def test_pfedme_with_a_huge_lambda_is_fedavg():
-    stiff = Learner(PFedMe(alpha=1.0, moreau=3000.0, personal_steps=4), batch=8, local_steps=2)
+    stiff = Learner(PFedMe(alpha=1.0, moreau=3000.0, moreau_steps=4), batch=8, local_steps=2)
     plain = Learner(FedAvg(), batch=8, local_steps=2)
     state, expected = final(stiff), flat(final(plain).params)
     moved = np.abs(expected - WORLD.first).max()
@@ -124,6 +137,56 @@ def test_ditto_with_lambda_zero_trains_alone():
     assert_close(flat(alone), flat(frozen), 1e-6)
     _, pulled = ditto(WORLD, lam=1.0)
     assert np.abs(pulled[0] - flat(jax.tree.map(lambda rows: rows[0], alone))).max() > 1e-3
+
+
+def test_fedprox_with_several_steps_is_its_papers_and_with_mu_zero_fedavg():
+    held, free = (Learner(FedProx(mu), batch=8, local_steps=3) for mu in (0.5, 0.0))
+    assert_close(flat(final(held).params), fedprox(WORLD, mu=0.5)[0])
+    plain = final(Learner(FedAvg(), batch=8, local_steps=3))
+    assert_close(flat(final(free).params), flat(plain.params), 1e-6)
+    assert np.abs(flat(final(held).params) - flat(plain.params)).max() > 1e-3
+
+
+def test_apfl_that_takes_nothing_of_its_own_is_fedavg():
+    """α = 0 and never moved: a UE's own model is everybody's, which is FedAvg's; and v has no part in it, so it stays."""
+    state, plain = final(Learner(APFL(0.0, adapts=False), batch=8, local_steps=3)), final(FEDAVG)
+    assert_close(flat(state.params), flat(plain.params), 1e-6)
+    for ue in range(6):
+        v, share = row = jax.tree.map(lambda rows, ue=ue: rows[ue], state.memory)
+        assert share == 0
+        assert_close(flat(v), WORLD.first, 1e-6)
+        assert_close(flat(APFL.personal(state.params, row)), flat(state.params), 0)
+
+
+def test_apfl_moves_its_share_within_0_and_1():
+    shares = np.asarray(final(learner_of("APFL")).memory[1])
+    assert (shares != 0.5).all()
+    wild = np.asarray(final(Learner(APFL(0.9), beta=3.0, batch=8, local_steps=3)).memory[1])
+    assert ((wild >= 0) & (wild <= 1)).all()
+    assert {0.0, 1.0} & set(wild.tolist())
+
+
+def test_persa_fl_is_perfed_and_moreau_with_nobody_waited_for():
+    for name, objective in (("PersA-FL", PerFed(0.03)), ("PersA-FL-ME", Moreau(0.03))):
+        same = Learner(objective, batch=8, local_steps=3, alpha=0.03)
+        assert_close(flat(final(learner_of(name)).params), flat(final(same).params), 1e-6)
+        assert METHODS[name].mode == "ASY"
+
+
+def test_a_server_without_momentum_is_fedavg():
+    assert_close(flat(final(replace(FEDAVG, merge=Momentum(momentum=0.0))).params), flat(final(FEDAVG).params), 1e-6)
+
+
+def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_nothing():
+    moved, nothing = {"w": jnp.array([[3.0, 4.0]])}, {"w": jnp.zeros((1, 2))}
+    w, tau = {"w": jnp.array([1.0, 1.0])}, jnp.zeros(1, int)
+    for handed, uploads, expected in (
+        ([[1.0, 1.0]], moved, [-2.0, -3.0]),  # γ = 0
+        ([[1.0, 16.0]], moved, [1 - 3 / 4, 0.0]),  # γ = 15/5
+        ([[1.0, 1.0]], nothing, [1.0, 1.0]),
+    ):
+        arrived = Arrived(uploads, {"w": jnp.array(handed)}, None, tau, tau, 1.0, 1)
+        assert_close(AsyncFedED()(w, arrived, None)[0]["w"], expected)
 
 
 def test_scaffold_with_one_step_and_nobody_late_is_ca2fl():
@@ -235,3 +298,23 @@ def test_an_evaluation_looks_at_the_ues_own_models():
     assert own.values[0]["train_loss_personal"] == pytest.approx(own.values[0]["train_loss"])  # w_0 is their own
     assert own.values[1]["train_loss_personal"] < own.values[1]["train_loss"]
     assert own.values[1]["train_loss_personal"] != pytest.approx(plain.values[1]["train_loss_personal"])
+
+
+def test_fine_tuning_is_for_all_whose_ues_keep_no_model():
+    """More personal steps fit a UE's training part better; alone and together they are the same, and no weight hears of them."""
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(4, 1.0)]
+    tuned = replace(learner_of("FedBuff"), personal_steps=5)
+    *_, once = train(TASK, LINE, learner_of("FedBuff"), points)
+    *_, often = train(TASK, LINE, tuned, points)
+    *_, stand = train_together([Trial(TASK, LINE, tuned, points, seed) for seed in (0, 1)])
+    assert often.values[1]["train_loss_personal"] < once.values[1]["train_loss_personal"]
+    assert often.values[1]["train_loss"] == once.values[1]["train_loss"]
+    assert stand[0].values[1] == pytest.approx(often.values[1], abs=1e-4)
+    *_, own = train(TASK, LINE, learner_of("Ditto"), points)
+    *_, same = train(TASK, LINE, replace(learner_of("Ditto"), personal_steps=5), points)
+    assert own.values == same.values
+
+
+def test_trainings_with_another_number_of_personal_steps_do_not_go_together():
+    trials = [Trial(TASK, LINE, replace(learner_of("FedBuff"), personal_steps=k), []) for k in (1, 2)]
+    assert trials[0].shape != trials[1].shape

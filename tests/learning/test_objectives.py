@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 
 MODEL = MLP((3, 4, 3))
@@ -15,7 +15,7 @@ ALPHA = 0.3
 
 
 def loss(params, batch):
-    return cross_entropy(MODEL, params, *batch)
+    return mean_loss(MODEL, params, *batch)
 
 
 @pytest.fixture

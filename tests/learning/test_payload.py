@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from perfeds2.errors import InputError
+from perfeds2.learning.keeping import FedPer
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import quantised
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.twin import replay_slowly, sent_in_few_bits
 from perfeds2.network.cell import Cell
 from perfeds2.runs.execute import compare
-from perfeds2.spec.build import make_task, model_bits, upload_bits
+from perfeds2.spec.build import check, make_task, model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -73,6 +74,20 @@ def test_fewer_bits_make_shorter_uploads():
     assert upload_bits(spec_from(bits=4, payload_bits=500)) == 500  # who says so knows
     with pytest.raises(InputError, match="--bits must be 32, 16, 8 or 4, got 7"):
         spec_from(bits=7)
+
+
+def test_fewer_bits_of_less_than_the_model():
+    """FedPer keeps the last layer, 330 of the 2,410 numbers and 2 of the 4 arrays; models come whole and with all bits."""
+    spec = spec_from(bits=8)
+    assert upload_bits(spec, FedPer()) == 8 * 2080 + 2 * 32
+    assert model_bits(spec) == 77_120
+    assert upload_bits(spec_from(bits=8, payload_bits=500), FedPer()) == 500
+
+
+def test_fewer_bits_that_control_variates_would_not_hear_of_are_refused():
+    with pytest.raises(InputError, match=r"--bits 8 would round .* SCAFFOLD"):
+        check(spec_from(bits=8, algorithms=["SCAFFOLD"]), trains=False)
+    check(spec_from(bits=32, algorithms=["SCAFFOLD"]), trains=False)
 
 
 def test_fewer_bits_give_more_rounds_and_still_learn():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.merges import Optax
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
 from perfeds2.learning.train import evaluation_points, train
@@ -130,7 +130,7 @@ def test_local_steps_upload_the_sum_of_the_steps_gradients():
         x, y = task.data.batches(own, jnp.asarray(ue), (3, 1, 8))
         w = first
         for step in range(3):
-            gradient = jax.grad(lambda v: cross_entropy(task.model, v, x[step, 0], y[step, 0]))(w)  # noqa: B023
+            gradient = jax.grad(lambda v: mean_loss(task.model, v, x[step, 0], y[step, 0]))(w)  # noqa: B023
             w = jax.tree.map(lambda a, g: a - 0.2 * g, w, gradient)
         models.append(w)
     assert_close(merged, jax.tree.map(lambda a, b: (a + b) / 2, *models))
@@ -201,9 +201,9 @@ def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return cross_entropy(*arguments)
+        return mean_loss(*arguments)
 
-    monkeypatch.setattr(module, "cross_entropy", counted)
+    monkeypatch.setattr(module, "mean_loss", counted)
     learner = Learner(PerFed(0.1), beta=0.1, batch=5)
     replay(TASK, timeline(Protocol(2, 2)), learner)
     traced = len(calls)

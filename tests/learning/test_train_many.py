@@ -16,7 +16,7 @@ from perfeds2.learning.datasets.plays import Role
 from perfeds2.learning.datasets.shakespeare import Windows
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.pool import Pool, SomeOfPool
 from perfeds2.learning.replay import Learner
@@ -202,9 +202,9 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return cross_entropy(*arguments)
+        return mean_loss(*arguments)
 
-    monkeypatch.setattr("perfeds2.learning.replay.cross_entropy", counted)
+    monkeypatch.setattr("perfeds2.learning.replay.mean_loss", counted)
     trials = [trial(Protocol(2, 2), seed, Learner(FedAvg(), batch=7), rounds=20 + seed) for seed in range(3)]
     steps = train_together(trials)
     next(steps)

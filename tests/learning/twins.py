@@ -6,7 +6,7 @@ They share no function with ``perfeds2.learning.merges`` and ``perfeds2.learning
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 
@@ -29,12 +29,14 @@ class World:
     batch: int
     steps: int  # K, of one job
     step: float  # η_l
+    first: Any = field(init=False)  # w_0
+    _slope: Any = field(init=False)
 
     def __post_init__(self):
         params = self.task.model.init(jax.random.fold_in(jax.random.key(self.seed), 0))
         first, back = ravel_pytree(params)
         slope = jax.jit(
-            lambda w, x, y: ravel_pytree(jax.grad(lambda p: cross_entropy(self.task.model, p, x, y))(back(w)))[0]
+            lambda w, x, y: ravel_pytree(jax.grad(lambda p: mean_loss(self.task.model, p, x, y))(back(w)))[0]
         )
         object.__setattr__(self, "first", np.asarray(first, np.float64))
         object.__setattr__(self, "_slope", slope)
@@ -52,6 +54,12 @@ class World:
         """Every round's number, and who is merged in it, from which version."""
         for t, (ues, versions) in enumerate(zip(self.line.ues.tolist(), self.line.versions.tolist(), strict=True)):
             yield t, list(zip(ues, versions, strict=True))
+
+    def curvature(self, w, direction, batch):
+        """∇²f·v, as the slope of ⟨∇f, v⟩."""
+        v = jnp.asarray(direction, jnp.float32)
+        slope = jax.grad(lambda at: jnp.vdot(self._slope(at, *batch), v))(jnp.asarray(w, jnp.float32))
+        return np.asarray(slope, np.float64)
 
     @property
     def ues(self):
@@ -71,6 +79,65 @@ def fedavg(world: World):
     for _, jobs in world.rounds():
         deltas = [world.sgd(models[version], ue, version) for ue, version in jobs]
         models.append(models[-1] - sum(deltas) / len(deltas))
+    return models[-1], None
+
+
+def fedprox(world: World, mu=0.1):
+    """Li et al. 2020, algorithm 2, its local problem by K gradient steps, with stale clients."""
+    models = [world.first]
+    for _, jobs in world.rounds():
+        ends = []
+        for ue, version in jobs:
+            w = models[version].copy()
+            for (batch,) in world.batches(ue, version):
+                w = w - world.step * (world.gradient(w, batch) + mu * (w - models[version]))
+            ends.append(w - models[version])
+        models.append(models[-1] + sum(ends) / len(ends))
+    return models[-1], None
+
+
+def fedavgm(world: World, beta=0.9, eta=1.0):
+    """Hsu et al. 2019, section 4: the server has a momentum."""
+    models, v = [world.first], np.zeros_like(world.first)
+    for _, jobs in world.rounds():
+        v = beta * v + sum(world.sgd(models[version], ue, version) for ue, version in jobs) / len(jobs)
+        models.append(models[-1] - eta * v)
+    return models[-1], None
+
+
+def asyncfeded(world: World, lam=1.0, epsilon=1.0):
+    """Wang et al. 2022 (AsyncFedED), algorithm 1 with κ = 0: staleness is how far the model has gone meanwhile."""
+    models = [world.first]
+    for _, jobs in world.rounds():
+        x = models[-1]
+        for ue, version in jobs:
+            delta = -world.sgd(models[version], ue, version)
+            gamma = np.linalg.norm(x - models[version]) / np.linalg.norm(delta)
+            x = x + lam / (gamma + epsilon) * delta
+        models.append(x)
+    return models[-1], None
+
+
+def persa_fl(world: World, option: str, alpha=0.03, lam=15.0, theta_steps=5, server_step=1.0):
+    """Toghani et al. 2022, algorithms 1 and 2: clients of option B (MAML) or C (Moreau envelope), merged as they come."""
+    models = [world.first]
+    for _, jobs in world.rounds():
+        x = models[-1]
+        for ue, version in jobs:
+            w = models[version].copy()
+            for batches in world.batches(ue, version, 3 if option == "MAML" else 1):
+                if option == "MAML":
+                    inner, outer, curved = batches
+                    g = world.gradient(w - alpha * world.gradient(w, inner), outer)
+                    w = w - world.step * (g - alpha * world.curvature(w, g, curved))
+                else:
+                    theta = w.copy()
+                    for _ in range(theta_steps):
+                        slope = world.gradient(theta, batches[0]) + lam * (theta - w)
+                        theta = theta - alpha / (1 + alpha * lam) * slope
+                    w = w - world.step * lam * (w - theta)
+            x = x - server_step * (models[version] - w) / len(jobs)
+        models.append(x)
     return models[-1], None
 
 
@@ -202,6 +269,27 @@ def ditto(world: World, lam=1.0):
     return models[-1], v
 
 
+def apfl(world: World, alpha=0.5, adapts=True):
+    """Deng et al. 2020, algorithm 1, with its step of α_i at every communication."""
+    models = [world.first]
+    v: dict[int, Any] = dict.fromkeys(range(world.ues), world.first)
+    alphas: dict[int, Any] = dict.fromkeys(range(world.ues), alpha)
+    for _, jobs in world.rounds():
+        deltas = []
+        for ue, version in jobs:
+            w, new_alpha = models[version].copy(), alphas[ue]
+            for number, (batch,) in enumerate(world.batches(ue, version)):
+                v_bar = alphas[ue] * v[ue] + (1 - alphas[ue]) * w
+                g, g_bar = world.gradient(w, batch), world.gradient(v_bar, batch)
+                if number == 0 and adapts:
+                    new_alpha = min(max(alphas[ue] - world.step * (v[ue] - w) @ g_bar, 0.0), 1.0)
+                w, v[ue] = w - world.step * g, v[ue] - world.step * alphas[ue] * g_bar
+                alphas[ue] = new_alpha
+            deltas.append(models[version] - w)
+        models.append(models[-1] - sum(deltas) / len(deltas))
+    return models[-1], {ue: np.append(v[ue], alphas[ue]) for ue in range(world.ues)}
+
+
 def head_in(world: World):
     """Where in the vector the last layer's weights stand; digits' network has two layers."""
     params = world.task.model.init(jax.random.key(0))
@@ -251,6 +339,11 @@ def fedrep(world: World, head_steps=10):
 TWINS: dict[str, Callable[[World], Any]] = {
     "FedBuff": fedbuff,
     "FedAsync": fedasync,
+    "AsyncFedED": asyncfeded,
+    "FedAvgM": fedavgm,
+    "PersA-FL": lambda world: persa_fl(world, "MAML"),
+    "PersA-FL-ME": lambda world: persa_fl(world, "ME"),
+    "APFL": apfl,
     "FedAdam": lambda world: fedopt(world, "adam"),
     "FedYogi": lambda world: fedopt(world, "yogi"),
     "FedAdagrad": lambda world: fedopt(world, "adagrad", beta1=0.0),

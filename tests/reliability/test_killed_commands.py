@@ -15,7 +15,11 @@ from perfeds2.runs.folder import alone
 
 KILLS = int(os.environ.get("PERFEDS2_KILLS", "8"))  # of each command, at least
 TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.1 --batch 4 --quiet"
-WHOLE_OR_ABSENT = ("spec.toml", "timeline.npz", "model.safetensors", "ue_metrics.csv", "summary.json", "report.html")
+FIRST = ("spec.toml", "sweep.toml", "arena.toml", "reproduce.toml")  # what says whose folder it is
+WHOLE_OR_ABSENT = (
+    *("spec.toml", "timeline.npz", "model.safetensors", "ue_metrics.csv", "summary.json", "report.html"),
+    *("arena.toml", "arena.csv", "arena.json", "arena.tex", "tuned.json"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ CASES = {
     "sweep": case(
         f"sweep {TINY} --algorithms FedAvgS2 --grid quorum=1,2 --grid seed=0..1 --workers 1 --out out",
         "sweep --resume out --quiet",
+        in_process=True,
+    ),
+    "arena": case(
+        f"arena {TINY} --methods FedAvgS2,FedBuff --seeds 2 --tune 2 --tuning-seeds 1 --rungs 1 --workers 1 --out out",
+        "arena --resume out --quiet",
         in_process=True,
     ),
     "reproduce": case(
@@ -85,6 +94,30 @@ def test_a_command_killed_at_any_moment_ends_with_the_same_bytes(commands: Comma
         assert files_of(cwd) == whole
 
 
+@pytest.mark.slow
+def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
+    """Control variates, own models and cached updates: killed in the middle of each, again and again, and resumed."""
+    names = ("SCAFFOLD", "pFedMe", "Ditto", "CA2FL")
+    start = f"compare {TINY} --quorum 2 --local-steps 2 --seeds 1 --algorithms {','.join(names)} --out out"
+    setting = {"checkpoint_every_s": 0.0, "workers": 1}
+    (tmp_path / "whole").mkdir()
+    unbroken = commands(*start.split(), cwd=tmp_path / "whole", setting=setting)
+    assert unbroken.status == 0, unbroken.err
+    (cwd := tmp_path / "killed").mkdir()
+    interrupted, command, resume = set[str](), start, "compare --resume out --quiet"
+    for _ in range(8):
+        killed = commands(*command.split(), cwd=cwd, setting=setting, before=("os.rename", 11))
+        assert killed.killed, killed.err
+        interrupted |= {path.name.partition("-")[0] for path in cwd.rglob("*.checkpoint.safetensors")}
+        command = resume
+        if interrupted == set(names):
+            break
+    assert interrupted == set(names)
+    ended = commands(*resume.split(), cwd=cwd, setting=setting)
+    assert ended.status == 0, ended.err
+    assert files_of(cwd) == files_of(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_that_somebody_else_writes_is_left_to_them(commands: Commands, tmp_path, name):
     write_mnist(tmp_path / "mnist" / "mnist")
@@ -97,11 +130,11 @@ def test_a_folder_that_somebody_else_writes_is_left_to_them(commands: Commands, 
         refused.err
         == f"perfeds2 {name}: another process is writing into out; wait until it has ended, or choose another folder.\n"
     )
-    assert set(files_of(here)) <= {f"out/{begins}" for begins in ("spec.toml", "sweep.toml", "reproduce.toml")}
+    assert set(files_of(here)) <= {f"out/{begins}" for begins in FIRST}
 
 
 def begun(out: Path) -> bool:
-    return (out / "spec.toml").exists() or (out / "sweep.toml").exists()
+    return any((out / name).exists() for name in FIRST[:3])
 
 
 def assert_nothing_is_half_written(cwd: Path, whole: dict[str, bytes]) -> None:

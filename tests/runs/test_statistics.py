@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_rel
 
 from perfeds2.runs.statistics import (
     censored_median,
     holm,
+    jain,
     mean_and_interval,
     mean_over_time,
     paired_p,
+    pairwise_p,
     statistic,
     time_to_target,
+    worst_decile,
 )
 
 
@@ -157,3 +161,52 @@ def test_the_mean_over_time_is_that_of_every_moment(steps: list[tuple[int, float
     rows = looks(*((float(time), share) for time, (_, share) in zip(times, steps, strict=True)))
     moments = [share for (_, share), (later, _) in itertools.pairwise(steps) for _ in range(later)]
     assert mean_over_time(rows) == pytest.approx(np.mean(moments))
+
+
+# Who is better than whom
+
+
+@given(st.integers(2, 5), st.integers(3, 6), st.integers(0, 2**31))
+def test_every_two_are_tested_as_scipy_does_and_corrected_for_all_of_them(names: int, seeds: int, seed: int):
+    values = np.random.default_rng(seed).normal(size=(names, seeds)) + np.arange(names)[:, None]
+    found = pairwise_p({str(name): row.tolist() for name, row in enumerate(values)})
+    raw = {
+        (str(a), str(b)): float(ttest_rel(values[a], values[b]).pvalue)
+        for a, b in itertools.combinations(range(names), 2)
+    }
+    assert found.keys() == raw.keys()
+    for pair, p in raw.items():
+        smaller = [other for other in raw.values() if other <= p]  # Holm, from its definition
+        adjusted = max(min(1.0, q * sum(other >= q for other in raw.values())) for q in smaller)
+        assert found[pair] == pytest.approx(adjusted, rel=1e-9)
+
+
+def test_two_seeds_or_one_method_are_not_tested():
+    assert pairwise_p({"a": [1.0, 2.0], "b": [2.0, 3.0]}) == {}
+    assert pairwise_p({"a": [1.0, 2.0, 3.0]}) == {}
+    assert pairwise_p({}) == {}
+
+
+# How fair
+
+
+def test_the_worst_tenth_is_rounded_up():
+    assert worst_decile([0.9, 0.2, 0.8]) == 0.2
+    assert worst_decile([k / 100 for k in range(20, 0, -1)]) == pytest.approx(0.015)  # the worst two of twenty
+    assert worst_decile([k / 100 for k in range(1, 22)]) == pytest.approx(0.02)  # three of twenty-one
+    assert worst_decile([k / 100 for k in range(1, 11)]) == pytest.approx(0.01)
+
+
+def test_jains_index_by_hand():
+    assert jain([0.5, 0.5, 0.5]) == pytest.approx(1.0)
+    assert jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+    assert jain([1.0, 3.0]) == pytest.approx(16 / 20)
+    assert jain([0.0, 0.0]) == 1.0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.01, 100))
+def test_jains_index_lies_between_one_nth_and_one_and_knows_no_unit(values: list[float], scale: float):
+    values = [value if value > 1e-6 else 0.0 for value in values]
+    assert 1 / len(values) - 1e-9 <= jain(values) <= 1 + 1e-9
+    assert jain([scale * value for value in values]) == pytest.approx(jain(values))
+    assert worst_decile(values) <= np.mean(values) + 1e-12

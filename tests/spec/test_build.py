@@ -8,14 +8,15 @@ from jax.flatten_util import ravel_pytree
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
 from perfeds2.errors import InputError
-from perfeds2.learning.merges import Stale
+from perfeds2.learning.keeping import APFL, FedRep, PFedMe
+from perfeds2.learning.merges import Momentum, Stale
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines, what_the_clock_sees
+from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines, upload_bits, what_the_clock_sees
 from perfeds2.spec.resolve import spec_from
 
 
@@ -46,6 +47,34 @@ def test_every_learning_setting_reaches_the_learner():
         learner = algorithm.learner
         assert learner.objective == objective
         assert (learner.beta, learner.batch, learner.local_steps, learner.personal_step) == (0.03, 7, 3, 0.02)
+
+
+def test_a_methods_own_settings_reach_it():
+    settings = {"momentum": 0.5, "own_share": 0.25, "head_steps": 4, "moreau_steps": 3, "personal_steps": 6}
+    names = ["FedAvgM", "FedBuff", "APFL", "FedRep", "pFedMe", "PersA-FL-ME"]
+    _, _, made = algorithms_of(algorithms=names, **settings)
+    learners = [each.learner for each in made.values()]
+    assert [each.merge for each in learners[:2]] == [Momentum(momentum=0.5), Stale(momentum=0.5)]
+    expected = [APFL(0.25), FedRep(4), PFedMe(0.03, moreau_steps=3), Moreau(0.03, moreau_steps=3)]
+    assert [each.objective for each in learners[2:]] == expected
+    assert {each.personal_steps for each in learners} == {6}
+
+
+def test_what_a_ue_keeps_for_itself_is_not_sent():
+    """Of 64·32 + 32 + 32·10 + 10 numbers FedRep keeps the last 330, so its rounds are shorter; unless somebody says what is sent."""
+    spec, stage, made = algorithms_of(algorithms=["FedAvgS2", "FedPer"])
+    bits = [upload_bits(spec, each.learner.objective) for each in made.values()]
+    assert bits == [32 * 2410, pytest.approx(32 * 2080)]
+    whole, part = make_timelines(spec, stage, list(made.values()))
+    assert part.end_s / part.rounds < whole.end_s / whole.rounds
+    said = spec_from(payload_bits=1e4, algorithms=["FedPer"])
+    assert upload_bits(said, made["FedPer"].learner.objective) == 1e4
+
+
+def test_a_clip_that_the_server_would_not_hear_of_is_refused():
+    with pytest.raises(InputError, match=r"--clip 2 would shorten .* SCAFFOLD"):
+        algorithms_of(algorithms=["SCAFFOLD"], clip=2.0)
+    algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], each={"PerFedS2": {"clip": 2.0}})
 
 
 def test_what_keeps_gradients_stable_reaches_the_learner():
@@ -105,7 +134,7 @@ def test_the_pilots_smoothness_is_between_that_of_the_first_weights_and_the_anal
     first, unravel = ravel_pytree(task.model.init(jax.random.key(0)))
     xs, ys = stacked_samples(task)
     at_first = [
-        np.linalg.norm(jax.hessian(lambda w: cross_entropy(task.model, unravel(w), x, y))(first), 2)  # noqa: B023
+        np.linalg.norm(jax.hessian(lambda w: mean_loss(task.model, unravel(w), x, y))(first), 2)  # noqa: B023
         for x, y in zip(map(jnp.asarray, xs), map(jnp.asarray, ys), strict=True)
     ]
     bound = 0.5 * ((xs**2).sum(2) + 1).mean(1).max()

@@ -30,11 +30,16 @@ OTHER: dict[str, object] = {  # none of them the default
     "hessian_batch": "inner",
     "clip": 2.5,
     "inner_clip": 5.0,
+    "personal_steps": 5,
     "moreau": 10.0,
+    "moreau_steps": 3,
     "merge": "fedbuff",
     "server_step": 0.5,
     "discount": "hinge",
     "mixing": 0.5,
+    "momentum": 0.5,
+    "own_share": 0.25,
+    "head_steps": 4,
     "pull": 0.5,
 }
 

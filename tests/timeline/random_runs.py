@@ -42,7 +42,7 @@ class Run:
     @property
     def setting(self) -> Conditions:
         n = self.cell.ues
-        compute_s = self.cell.compute_s(self.samples)
+        compute_s = self.cell.job_s(self.samples, self.protocol.quorum)
         return Conditions(
             self.cell, self.protocol, self.payload_bits, compute_s, np.full(n, 1 / n), self.bandwidth, self.schedule
         )

@@ -29,7 +29,9 @@ def assert_agrees(run: Run, rounds: int) -> None:
     protocol = run.protocol
     history = play_with_processes(
         radio_of(run),
-        RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule),
+        RoundRules(
+            protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule, protocol.rests, protocol.drafts
+        ),
         run.cell.job_s(run.samples, protocol.quorum),
         run.payload_bits,
         rounds,

@@ -163,7 +163,7 @@ def test_a_schedule_that_cannot_be_met_says_which_ue_and_why():
         play([1, 1, 1], Protocol(1, 1, "wait"), rounds=3, schedule=lambda _: np.array([2]))
 
 
-@pytest.mark.parametrize("plan", [[0], [0, 0], [0, 3], [-1, 0], [0.0, 1.0], [[0, 1]]])
+@pytest.mark.parametrize("plan", [[0], [0, 0], [0, 3], [-1, 0], [0.0, 1.0], [[[0, 1]]], [[0, 1], [1, 2]]])
 def test_a_schedule_must_plan_a_different_ues(plan):
     with pytest.raises(ValueError, match="expected 2 different UEs from 0 to 2"):
         play([1, 1, 1], Protocol(2), rounds=1, schedule=lambda _: np.array(plan))

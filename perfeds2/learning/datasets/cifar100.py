@@ -25,15 +25,16 @@ from perfeds2.learning.datasets.formats import (
 from perfeds2.learning.datasets.images import Images, check_labels, shards_of_images
 from perfeds2.learning.datasets.sources import Found, find
 from perfeds2.learning.models.lenet import LENET
+from perfeds2.learning.partition import Split
 from perfeds2.learning.task import Recipe
 
 Labelled = tuple[UInt8[np.ndarray, "N p"], UInt8[np.ndarray, " N"]]
 RECORD_BYTES = 2 + 3072  # of the binary archive: a coarse label, a fine one, then the pixels
 
 
-def cifar100_data(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Shards:
-    """Each UE knows ``labels_per_ue`` of the 100 fine labels; its test part is taken from the official test set."""
-    return shards_of_images(_read_once(find("cifar100", data_dir)), ues, labels_per_ue, seed)
+def cifar100_data(ues: int, split: Split, seed: int, data_dir: Path | str | None = None) -> Shards:
+    """The labels are the 100 fine ones. A UE's test part is taken from the official test set."""
+    return shards_of_images(_read_once(find("cifar100", data_dir)), ues, split, seed)
 
 
 @lru_cache(maxsize=1)

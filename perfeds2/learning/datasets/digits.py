@@ -5,16 +5,16 @@ import numpy as np
 
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.partition import Samples, Split
 from perfeds2.learning.task import Recipe
 
 
-def digits_data(ues: int, labels_per_ue: int, seed: int) -> Shards:
+def digits_data(ues: int, split: Split, seed: int) -> Shards:
     """A quarter of a UE's samples is its test part."""
     from sklearn.datasets import load_digits
 
     x, y = map(np.asarray, load_digits(return_X_y=True))
-    return Shards.of((x / 16).astype(np.float32), y, partition_by_label(y, ues, labels_per_ue, seed))
+    return Shards.of((x / 16).astype(np.float32), y, split(Samples(y), ues, seed))
 
 
 digits = Recipe(

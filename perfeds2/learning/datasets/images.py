@@ -8,7 +8,7 @@ from jaxtyping import UInt8
 
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets.formats import DataBroken
-from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.partition import Samples, Split
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ def check_labels(x: np.ndarray, y: np.ndarray, classes: int, path: Path) -> None
         raise DataBroken(f"{path} holds the label {y.max()}; the largest is {classes - 1}.")
 
 
-def shards_of_images(images: Images, ues: int, labels_per_ue: int, seed: int) -> Shards:
-    """Images given out by label; a UE's test part is taken from the data set's own test set, with the UE's labels."""
+def shards_of_images(images: Images, ues: int, split: Split, seed: int) -> Shards:
+    """Images given out by a split; a UE's test part is taken from the data set's own test set, with the UE's labels."""
     y, test_y = images.y.astype(int), images.test_y.astype(int)
-    parts = partition_by_label(y, ues, labels_per_ue, seed, test_labels=test_y)
+    parts = split(Samples(y, test_y), ues, seed)
     return Shards.of(np.concatenate([images.x, images.test_x]), np.concatenate([y, test_y]), parts)

@@ -12,12 +12,13 @@ from perfeds2.learning.datasets.formats import DataBroken, read_idx, times
 from perfeds2.learning.datasets.images import Images, check_labels, shards_of_images
 from perfeds2.learning.datasets.sources import find
 from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.partition import Split
 from perfeds2.learning.task import Recipe
 
 
-def mnist_data(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Shards:
+def mnist_data(ues: int, split: Split, seed: int, data_dir: Path | str | None = None) -> Shards:
     """A UE's test part is taken from the official test set, with the UE's labels."""
-    return shards_of_images(_read_once(find("mnist", data_dir).files), ues, labels_per_ue, seed)
+    return shards_of_images(_read_once(find("mnist", data_dir).files), ues, split, seed)
 
 
 def read_mnist(files: Sequence[Path]) -> Images:

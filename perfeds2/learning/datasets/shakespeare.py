@@ -19,6 +19,7 @@ from perfeds2.learning.data import Batch, Part, draw_numbers, held_out_of
 from perfeds2.learning.datasets.plays import WINDOW, Role, read_roles
 from perfeds2.learning.datasets.sources import find
 from perfeds2.learning.models.lstm import LSTM
+from perfeds2.learning.partition import ByLabel, Natural, Split
 from perfeds2.learning.task import Recipe
 
 MOST_WINDOWS = 64  # of a part, in an evaluation
@@ -112,8 +113,10 @@ def letters(text: str) -> UInt8[np.ndarray, " m"]:
     return np.where(codes < 256, table[np.minimum(codes, 255)], np.uint8(OTHER))
 
 
-def shakespeare_data(ues: int, labels_per_ue: int, seed: int, data_dir: Path | str | None = None) -> Windows:  # noqa: ARG001 (a role speaks as it speaks)
-    """One UE per speaking role, drawn among those with at least 64 samples beside the gap. ``labels_per_ue`` has no say."""
+def shakespeare_data(ues: int, split: Split, seed: int, data_dir: Path | str | None = None) -> Windows:
+    """One UE per speaking role, drawn among those with at least 64 samples beside the gap. How many labels has no say."""
+    if not isinstance(split, Natural | ByLabel):
+        raise ValueError("each of its UEs is a role, who speaks as it speaks; leave --split out, or give natural.")
     roles = _read_once(find("shakespeare", data_dir).files[0])
     roles = [role for role in roles if role.samples >= WINDOW + FEWEST_SAMPLES]
     if ues > len(roles):

@@ -5,13 +5,21 @@ import jax.numpy as jnp
 
 from perfeds2.learning.data import Generated
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.partition import check_labels_per_ue
+from perfeds2.learning.partition import SPLITS, ByLabel, Natural, Split, check_labels_per_ue
 from perfeds2.learning.task import Recipe
 
 FEATURES, CLASSES = 32, 10
 
 
-def synthetic_data(ues: int, labels_per_ue: int, seed: int) -> Generated:
+def synthetic_data(ues: int, split: Split, seed: int) -> Generated:
+    """UEs with their own worlds and as many labels as they are given, all of them where the split is natural; or one world."""
+    if split == SPLITS["iid"]:
+        return Generated(jax.random.key(seed), ues, FEATURES, CLASSES, CLASSES, differ=False)
+    if not isinstance(split, ByLabel | Natural):
+        raise ValueError(
+            "its samples have no end, so there is nothing to divide; --split takes labels:K, natural or iid."
+        )
+    labels_per_ue = split.labels_per_ue if isinstance(split, ByLabel) else CLASSES
     check_labels_per_ue(labels_per_ue, CLASSES)
     return Generated(jax.random.key(seed), ues, FEATURES, CLASSES, labels_per_ue)
 

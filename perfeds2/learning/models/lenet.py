@@ -1,4 +1,4 @@
-"""What does LeNet-5 make of a small colour image?"""
+"""What does LeNet-5 make of a small image?"""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,14 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Params
 
 KERNEL = 5
+GREY_MEAN, GREY_DEVIATION = (0.1307,), (0.3081,)  # of MNIST's training pixels
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class LeNet:
     deviation: tuple[float, ...] = (0.2673, 0.2564, 0.2762)
     activation: Callable[[Array], Array] = jnp.tanh
     pooling: Literal["average", "largest"] = "average"
+    input_scale: float = 255  # the largest that a pixel can be
     head: MLP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,8 +49,15 @@ class LeNet:
         sizes = (side * side * self.channels[-1], *self.dense)
         object.__setattr__(self, "head", MLP(sizes, activation=self.activation))
 
-    def with_classes(self, classes: int) -> "LeNet":
-        return replace(self, dense=(*self.dense[:-1], classes))
+    def fitting(self, inputs: int, classes: int, dtype: np.dtype) -> "LeNet":
+        """The same for other images: squares of one colour or three, whose side four divides; pixels to 255, or to 1."""
+        made = replace(self, dense=(*self.dense[:-1], classes), input_scale=255 if dtype == np.uint8 else 1)
+        for colours, mean, deviation in ((3, self.mean, self.deviation), (1, GREY_MEAN, GREY_DEVIATION)):
+            side = math.isqrt(inputs // colours)
+            if inputs == colours * side**2 and side % 4 == 0 and side >= 16:
+                channels = (colours, *self.channels[1:])
+                return replace(made, side=side, channels=channels, mean=mean, deviation=deviation)
+        return made
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Uniform in ±1/√inputs, weights and biases."""
@@ -65,7 +75,7 @@ class LeNet:
         kind = params["conv1.weight"].dtype
         mean, deviation = (jnp.asarray(a, kind)[:, None, None, None] for a in (self.mean, self.deviation))
         images = x.reshape(-1, x.shape[-1]).T.reshape(self.channels[0], self.side, self.side, -1)
-        maps = (images.astype(kind) / 255 - mean) / deviation
+        maps = (images.astype(kind) / self.input_scale - mean) / deviation
         squash = self.activation
         for number in (1, 2):
             around = patches(maps)
@@ -101,3 +111,5 @@ def squares(maps: Float[Array, "c h w b"]) -> Float[Array, "c i 2 j 2 b"]:
 
 LENET = LeNet()
 LENET_RELU = LeNet(activation=jax.nn.relu, pooling="largest")
+# What the field trains on CIFAR: 32 and 64 maps, a dense layer of 512 (McMahan et al. 2017; without padding, as PFLlib has it).
+CNN = LeNet(channels=(3, 32, 64), dense=(512, 100), activation=jax.nn.relu, pooling="largest")

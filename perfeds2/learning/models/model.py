@@ -1,11 +1,13 @@
 """What is the model, as named arrays and a function of them?"""
 
 import typing
+from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+
+from perfeds2.learning import losses
 
 Params = dict[str, Array]
 
@@ -19,18 +21,49 @@ class Model(typing.Protocol):
         ...
 
     def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
-        """A logit per class."""
+        """A logit per class, or a number per target."""
         ...
 
 
-def cross_entropy(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
+@dataclass(frozen=True)
+class Judged:
+    """A model with a loss and a metric of its own; what has none is trained by cross-entropy and judged by its accuracy.
+
+    Targets that are numbers are learned in units of their own; the metric sees them, and the outputs, as they were.
+    """
+
+    model: Model
+    loss: losses.Loss
+    metric: losses.Metric
+    shift: tuple[float, ...] = ()  # the target is so much more, once multiplied by the unit; empty: it is as it was
+    unit: tuple[float, ...] = ()
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        return self.model.init(key)
+
+    def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
+        return self.model(params, x)
+
+    def as_it_was(self, values: Array) -> Array:
+        """Outputs or targets in the data's own units."""
+        if not self.unit:
+            return values
+        return values * jnp.asarray(self.unit, values.dtype) + jnp.asarray(self.shift, values.dtype)
+
+
+def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
     """Mean loss over a batch (l of eq. (2)), over the masked-in samples only where a mask is given."""
-    logits = model(params, x)
-    right = jnp.arange(logits.shape[-1]) == y[..., None]  # picking it out by number would be a scatter on the way back
-    loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(right, logits, 0.0).sum(axis=-1)
-    return loss.mean() if mask is None else jnp.where(mask, loss, 0.0).sum() / mask.sum()
+    each = (model.loss if isinstance(model, Judged) else losses.cross_entropy)(model(params, x), y)
+    return each.mean() if mask is None else jnp.where(mask, each, 0.0).sum() / mask.sum()
 
 
-def accuracy(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
-    """Fraction of samples whose largest logit is the label's."""
-    return jnp.where(mask, model(params, x).argmax(axis=-1) == y, False).sum() / mask.sum()
+def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
+    """How good a model is on a UE's test part; more is better."""
+    if not isinstance(model, Judged):
+        return losses.accuracy(model(params, x), y, mask)
+    return model.metric(model.as_it_was(model(params, x)), model.as_it_was(y), mask)
+
+
+def bare(model: Model) -> Model:
+    """Without its loss and metric."""
+    return model.model if isinstance(model, Judged) else model

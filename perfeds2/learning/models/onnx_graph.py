@@ -17,7 +17,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.models.lenet import KERNEL, LeNet
 from perfeds2.learning.models.lstm import LSTM, named
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Model
+from perfeds2.learning.models.model import Model, bare
 
 Arrays = Mapping[str, np.ndarray]
 OPERATORS = 17  # the version of ONNX's operators: what runtimes since 2022 know
@@ -56,6 +56,7 @@ class Graph:
 
 def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
     """An ONNX file's bytes. ``about`` goes into it as texts."""
+    model = bare(model)
     if isinstance(model, MLP):
         return _mlp(model, params, about)
     if isinstance(model, LeNet):
@@ -63,7 +64,7 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
     if isinstance(model, LSTM):
         return _lstm(model, params, about)
     raise InputError(
-        f"--format onnx is for mlp, lenet5, lenet5-relu, lstm and lstm-leaf, and this model is a {type(model).__name__}; "
+        f"--format onnx is for mlp, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, and this model is a {type(model).__name__}; "
         f"--format safetensors takes any."
     )
 
@@ -100,8 +101,9 @@ def _activation(model: MLP | LeNet) -> str:
 def _lenet(model: LeNet, params: Arrays, about: Mapping[str, str]) -> bytes:
     graph, colours = Graph(), model.channels[0]
     x = graph.node("Reshape", "x", graph.constant("image", np.array([-1, colours, model.side, model.side], np.int64)))
-    x = graph.node("Cast", x, to=TensorProto.FLOAT)
-    x = graph.node("Div", x, graph.constant("largest_pixel", np.float32(255)))
+    if model.input_scale != 1:
+        x = graph.node("Cast", x, to=TensorProto.FLOAT)
+        x = graph.node("Div", x, graph.constant("largest_pixel", np.float32(model.input_scale)))
     for operator, name, values in (("Sub", "mean", model.mean), ("Div", "deviation", model.deviation)):
         x = graph.node(operator, x, graph.constant(name, np.array(values, np.float32).reshape(colours, 1, 1)))
     for number in (1, 2):
@@ -113,7 +115,8 @@ def _lenet(model: LeNet, params: Arrays, about: Mapping[str, str]) -> bytes:
         pool = "MaxPool" if model.pooling == "largest" else "AveragePool"
         x = graph.node(pool, x, kernel_shape=[2, 2], strides=[2, 2])
     _dense_layers(graph, model.head, params, graph.node("Flatten", x))
-    return graph.bytes(TensorProto.UINT8, colours * model.side**2, model.dense[-1], about)
+    x_type = TensorProto.FLOAT if model.input_scale == 1 else TensorProto.UINT8
+    return graph.bytes(x_type, colours * model.side**2, model.dense[-1], about)
 
 
 def _lstm(model: LSTM, params: Arrays, about: Mapping[str, str]) -> bytes:

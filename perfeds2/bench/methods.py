@@ -1,0 +1,72 @@
+"""What does a method cost beside its own arithmetic? A merge and a memory that do nothing, against rounds without them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+
+from perfeds2.bench.replay import NETWORK, bench_timeline, random_tasks
+from perfeds2.bench.timing import BATCH, BETA, Hear, Result, measured, take_turns
+from perfeds2.learning.keeping import Ditto, Scaffold
+from perfeds2.learning.merges import CA2FL, Stale, WithControl
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
+
+DIGITS = MLP((64, 32, 10))  # so small that a round is little more than what surrounds it
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclass(frozen=True)
+class Remembering:
+    """FedAvg whose UEs keep a whole model from job to job, and do nothing with it."""
+
+    batches = 1
+
+    def first(self, params: Any) -> Any:
+        return params
+
+    def job(self, loss: Any, start: Any, told: Any, kept: Any, batches: Any, beta: Any) -> tuple[Any, Any]:  # noqa: ARG002
+        return jax.grad(loss)(start, jax.tree.map(lambda b: b[0, 0], batches)), kept
+
+
+LEARNERS = {
+    "plain": Learner(FedAvg(), BETA, BATCH),
+    "merge": Learner(FedAvg(), BETA, BATCH, merge=Stale("constant")),
+    "memory": Learner(Remembering(), BETA, BATCH),
+    "CA2FL": Learner(FedAvg(), BETA, BATCH, merge=CA2FL()),
+    "SCAFFOLD": Learner(Scaffold(), BETA, BATCH, merge=WithControl()),
+    "Ditto": Learner(Ditto(), BETA, BATCH),
+}
+IDLE = {"merge": "a merge that sees every upload and takes their mean", "memory": "a whole model kept for nothing"}
+
+
+def methods_group(
+    repeats: int,
+    seed: int,
+    tell: Hear,
+    *,
+    rounds: int = 200,
+    samples: int = 6_000,
+    models: Sequence[MLP] = (DIGITS, NETWORK),
+) -> Iterator[Result]:
+    """Rounds among 20 UEs at A = 5 and batch 40, without evaluations: times the seconds of FedAvg's."""
+    tell(f"methods: {rounds} rounds for each of {len(models) * len(LEARNERS)} loops, {repeats} turns …")
+    for model in models:
+        (task,), line = random_tasks(model, samples, (20,), seed), bench_timeline(model, 20, rounds, seed)
+        script = Script.of(line)
+
+        def rounds_of(learner: Learner, task: Any = task, script: Script = script) -> Callable[[], object]:
+            prepared = Prepared.of(task, script, learner, seed)
+            return lambda: jax.block_until_ready(
+                advance(prepared, start(task, script, learner, seed), 0, rounds).params
+            )
+
+        seconds = take_turns({name: rounds_of(learner) for name, learner in LEARNERS.items()}, repeats)
+        size = "-".join(map(str, model.sizes))
+        for name in list(LEARNERS)[1:]:
+            what = f"{IDLE.get(name, name)}, {size} network: times the seconds of FedAvg's rounds"
+            most = 1.1 if name in IDLE else None
+            yield measured(f"methods/{name}-{size}", what, seconds[name] / seconds["plain"], "×", at_most=most)

@@ -1,0 +1,181 @@
+"""How does a file of one's own become a task? FILE.csv, FILE.npz, or a folder of npz files, one for each UE."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from perfeds2.learning.data import Shards
+from perfeds2.learning.datasets.arrays import read_folder, read_npz
+from perfeds2.learning.datasets.formats import DataBroken
+from perfeds2.learning.datasets.tables import Meaning, Table, read_csv
+from perfeds2.learning.models.mlp import sized
+from perfeds2.learning.partition import SIZE_SPREAD, Dirichlet, Natural, Partition, Quantity, Samples, Split
+from perfeds2.learning.task import Recipe, Target, tenths
+
+MEANINGS: Mapping[str, Meaning] = {"mse": "numbers", "cross-entropy": "labels", "binary": "labels"}
+USUAL_ALPHA = 0.5  # of a Dirichlet split, where nobody says how labels are given out
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A file or folder of samples, and the sha256 of what is in it."""
+
+    path: Path
+    digest: str
+
+    @classmethod
+    def open(cls, path: Path | str) -> "OwnFile":
+        """Raises ValueError that goes behind what was given."""
+        path = Path(path)
+        if not os.path.exists(path):
+            raise ValueError(f"refers to no file: {path} is not in {Path.cwd()}")
+        if not (path.is_dir() or path.suffix in (".csv", ".npz")):
+            raise ValueError("is no data; expected FILE.csv, FILE.npz, or a folder of npz files")
+        try:
+            files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+            digests = [_digest(file, *_identity(file)) for file in files]
+        except OSError as error:
+            raise ValueError(f"cannot be read: {os.strerror(error.errno or 0)}") from None
+        if not path.is_dir():
+            return cls(path, digests[0])
+        lines = [f"{digest} {file.name}\n" for digest, file in zip(digests, files, strict=True)]
+        return cls(path, hashlib.sha256("".join(lines).encode()).hexdigest())
+
+    def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> Table:
+        """What it says. A loss that is for numbers, or for labels, says which the target is."""
+        return _meant(self.path, self.digest, target, ue_column, MEANINGS.get(loss or ""))
+
+    def usual_loss(self, table: Table) -> str:
+        return "mse" if not table.labels else "binary" if len(table.labels) == 2 else "cross-entropy"
+
+    def usual_split(self, table: Table) -> Split:
+        if table.owners is not None:
+            return Natural()
+        return Dirichlet(USUAL_ALPHA) if table.labels else Quantity(SIZE_SPREAD)
+
+    def defaults(self, target: tuple[str, ...], ue_column: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that fit it, by section. ``given`` is what was said of the task: a loss, a metric, a split."""
+        loss, metric = given.get("loss"), given.get("metric")
+        table = self.table(target, ue_column, loss if isinstance(loss, str) else None)
+        metric = metric or ("accuracy" if table.labels else "r2")
+        task: dict[str, Any] = {"loss": self.usual_loss(table), "metric": metric}
+        if given.get("split") is None and given.get("labels_per_ue") is None:
+            task["split"] = _written(self.usual_split(table))
+        deviation = float(np.sqrt(np.mean(np.square(table.unit)))) if table.unit else 1.0
+        reached = {"r2": 0.5} | dict.fromkeys(("rmse", "mae"), float(f"{-0.5 * deviation:.3g}"))
+        run = {"target_accuracy": reached[metric]} if isinstance(metric, str) and metric in reached else {}
+        natural = table.names and (given.get("split") or task.get("split")) == "natural"
+        return {"task": task, "run": run} | ({"cell": {"ues": len(table.names)}} if natural else {})
+
+    @lru_cache(maxsize=16)  # noqa: B019 (frozen, and a file's table is kept once anyway)
+    def recipe(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> Recipe:
+        """How to make a task of it."""
+        table = self.table(target, ue_column, loss)
+        learned = Target(len(table.labels), table.shift, table.unit)
+        sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
+        outputs = 1 if loss == "binary" else learned.outputs
+        data = partial(own_data, self, target, ue_column, loss)
+        network = sized(table.x.shape[1], outputs, table.x.dtype)
+        return Recipe(self.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
+
+
+def own_data(
+    file: OwnFile,
+    target: tuple[str, ...],
+    ue_column: str | None,
+    loss: str | None,
+    ues: int,
+    split: Split,
+    seed: int,
+) -> Shards:
+    """A file's samples in the hands of UEs. Columns are brought to mean 0 and deviation 1 over all training parts."""
+    table = file.table(target, ue_column, loss)
+    x, y, parts = table.x, table.y, given_out(table, ues, split, seed)
+    if table.x_test is not None and table.y_test is not None:
+        x, y = np.concatenate([x, table.x_test]), np.concatenate([y, table.y_test])
+    return Shards.of(scaled(x, parts, len(table.centre)), y, parts)
+
+
+def given_out(table: Table, ues: int, split: Split, seed: int) -> Partition:
+    y = table.y if table.y_test is None else np.concatenate([table.y, table.y_test])
+    groups, count = y if table.labels else tenths(y[:, 0]), len(table.y)
+    tests = None if table.y_test is None else groups[count:]
+    return split(Samples(groups[:count], tests, table.owners, table.test_owners, table.names), ues, seed)
+
+
+def in_words(table: Table, ues: int, split: Split, seed: int) -> dict[str, str]:
+    """What must be known to use a model that was trained on a file: its inputs and their scale, its outputs and theirs.
+
+    A model takes (a column − its mean) / its deviation; what it says to numbers is to be multiplied by the deviation, and the
+    mean to be added.
+    """
+    told: dict[str, Any] = {}
+    if table.columns:
+        told["inputs"] = list(table.columns)
+    if table.centre:
+        mean, deviation = scale_of(table.x[:, : len(table.centre)], given_out(table, ues, split, seed))
+        more = len(table.columns) - len(table.centre)
+        told["input_mean"] = [*(np.array(table.centre) + np.array(table.stretch) * mean).tolist(), *[0.0] * more]
+        told["input_deviation"] = [*(np.array(table.stretch) * deviation).tolist(), *[1.0] * more]
+    if table.labels:
+        told["labels"] = list(table.labels)
+    else:
+        told |= {"output_mean": list(table.shift), "output_deviation": list(table.unit)}
+    return {name: json.dumps(value) for name, value in told.items()}
+
+
+def scaled(x: np.ndarray, parts: Partition, columns: int) -> np.ndarray:
+    """The first columns with mean 0 and deviation 1 over the training parts, whatever the test parts hold."""
+    if not columns:
+        return x
+    mean, deviation = scale_of(x[:, :columns], parts)
+    made = x.copy()
+    made[:, :columns] = (x[:, :columns] - mean) / deviation
+    return made
+
+
+def scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each column over the training parts; of one that is always the same, 1."""
+    ends = np.stack([parts.train_count, parts.test_count], axis=1).ravel()
+    training = parts.order[np.repeat(np.tile([True, False], parts.start.size), ends)]
+    mean, deviation = x[training].mean(axis=0, dtype=float), x[training].std(axis=0, dtype=float)
+    return mean, np.where(deviation > 1e-6, deviation, 1.0)
+
+
+def _written(split: Split) -> str:
+    if isinstance(split, Dirichlet):
+        return f"dirichlet:{split.alpha:g}"
+    return f"quantity:{split.sigma:g}" if isinstance(split, Quantity) else "natural"
+
+
+def _identity(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=8192)
+def _digest(file: Path, *_: int) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=4)  # the samples themselves are there once
+def _meant(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning | None) -> Table:
+    return _read_once(path, digest, target, ue_column).meant(meaning)
+
+
+@lru_cache(maxsize=1)  # for all seeds
+def _read_once(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None) -> Table:  # noqa: ARG001 (another digest is another file)
+    if path.suffix == ".csv" and not path.is_dir():
+        return read_csv(path, target, ue_column)
+    if target or ue_column:
+        raise DataBroken(f"has arrays x and y, no columns; leave {'--target' if target else '--ue-column'} out.")
+    return read_folder(path) if path.is_dir() else read_npz(path)

@@ -1,0 +1,375 @@
+"""What is a PyTorch module, as named arrays and a function of them?
+
+PyTorch is asked once: it exports the module as a list of operations (``torch.export``), each of which has a counterpart in JAX
+(``aten/``). From then on the model is one of ours: compiled, differentiated twice and vmapped like any other, without
+PyTorch. Whether it computes what the module does is tried on the spot.
+"""
+
+import copy
+import hashlib
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, Shaped
+
+from perfeds2.errors import InputError
+from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
+from perfeds2.learning.models.aten.layers import UnsupportedError
+from perfeds2.learning.models.model import Params
+
+Arrays = Mapping[str, np.ndarray]
+SAMPLES = 7  # at once, in what is exported: any number may come later, and no layer has this size
+NEAR = 1e-3  # of its largest number, how far a module's own and ours may be apart
+FIXED = "takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1"
+_drawing = threading.Lock()  # PyTorch has one generator for all threads
+
+
+def is_torch(thing: Any) -> bool:
+    """Whether it is a PyTorch module, or a class of such. Where nobody has imported PyTorch, nothing is."""
+    torch: Any = sys.modules.get("torch")
+    module = None if torch is None else torch.nn.Module
+    return module is not None and (issubclass(thing, module) if inspect.isclass(thing) else isinstance(thing, module))
+
+
+def weights_of(thing: Any) -> str:
+    """sha256 of what a module holds now, and of its mode; nothing of a class, whose weights are drawn, or of what is no module."""
+    if inspect.isclass(thing) or not is_torch(thing):
+        return ""
+    digest = hashlib.sha256(repr([each.training for each in thing.modules()]).encode())
+    for name, tensor in [*thing.named_parameters(), *thing.named_buffers()]:
+        digest.update(f"{name} {tensor.requires_grad}".encode() + _array(tensor).tobytes())
+    return digest.hexdigest()
+
+
+# ---- the model
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Something that was there or computed before, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a module."""
+
+    result: str
+    operation: str  # "conv2d"
+    args: tuple[Any, ...]
+    named: tuple[tuple[str, Any], ...]
+    layer: str  # where in the module: "features.0 (Conv2d)"
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A PyTorch module that JAX computes. Equal are those of one module, or of one function or class."""
+
+    identity: str  # sha256 of the steps, of what is not trained, and of weights that are not drawn
+    make: Callable[[], Any] | None  # draws weights; None: every seed starts from the module's own
+    sample: tuple[int, ...]  # the shape of one; may come as a row
+    steps: tuple[Step, ...] = field(compare=False, repr=False)
+    inputs: tuple[tuple[str, str], ...] = field(
+        compare=False, repr=False
+    )  # what steps call it, what the module calls it
+    output: str = field(compare=False, repr=False)
+    weights: Arrays = field(compare=False, repr=False)  # the module's own, or some that were drawn
+    constants: Arrays = field(compare=False, repr=False)  # buffers, and what requires no gradient
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """The module's weights; or new ones, as its class draws them, with a seed that belongs to the key."""
+        if self.make is None:
+            return {name: jnp.asarray(values) for name, values in self.weights.items()}
+        shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in self.weights.items()}
+        draw = partial(_weights_drawn, self.make)
+        return jax.pure_callback(draw, shapes, jax.random.bits(key, (), jnp.uint32), vmap_method="sequential")
+
+    def __call__(self, params: Params, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
+        as_rows = x.shape[-len(self.sample) :] != self.sample
+        many = x.shape[: -1 if as_rows else -len(self.sample)]
+        arrays = {name: jnp.asarray(values) for name, values in self.constants.items()} | params
+        known: dict[str, Any] = {name: arrays[theirs] for name, theirs in self.inputs}
+        known["x"] = x.reshape(-1, *self.sample)
+        for step in self.steps:
+            with _blaming(step):
+                args, named = _looked_up(known, step.args), {name: _looked_up(known, a) for name, a in step.named}
+                known[step.result] = ATEN[step.operation](*args, **named)
+        logits = known[self.output]
+        return logits.reshape(*many, *logits.shape[1:])
+
+
+def _looked_up(known: Mapping[str, Any], value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_looked_up(known, each) for each in value)
+    return known[value.name] if isinstance(value, Ref) else value
+
+
+@contextmanager
+def _blaming(step: Step) -> Iterator[None]:
+    """What cannot be done becomes a sentence that names the operation and the layer."""
+    try:
+        yield
+    except Exception as error:
+        why = " ".join(str(error).split())[:300].removesuffix(".")
+        told = why if isinstance(error, UnsupportedError) else f"JAX cannot do this ({type(error).__name__}: {why})"
+        raise InputError(f"PyTorch's {step.operation} in {step.layer}: {told}.") from error
+
+
+# ---- made from a module
+
+
+def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
+    """A model of a module, or of a class or function that makes one.
+
+    A module's own weights are where every seed starts. A class or function is called again for each seed, after
+    ``torch.manual_seed``: seeds then start from different weights, as they do with our own models. The module is taken in
+    the mode it is in, so ``.eval()`` says that dropout is off and that BatchNorm's statistics stay.
+    """
+    torch = import_torch()
+    is_module = isinstance(given, torch.nn.Module)
+    module = copy.deepcopy(given).to("cpu") if is_module else _drawn(torch, given, 0)
+    _check_forward(torch, module, sample)
+    steps, inputs, output, lifted = _exported(torch, module, sample)
+    weights = _arrays(module.named_parameters(), trained=True)
+    constants = _arrays([*module.named_buffers(), *module.named_parameters()]) | lifted
+    if not weights:
+        raise InputError(f"{_name(module)} has nothing to train: no parameter requires a gradient.")
+    if not is_module:
+        _check_draws(torch, given, _name(module), weights, constants)
+    identity = hashlib.sha256(repr((steps, inputs, output)).encode())
+    for name, values in {**constants, **(weights if is_module else {})}.items():
+        identity.update(name.encode() + values.tobytes())
+    make = None if is_module else given
+    model = TorchModel(identity.hexdigest(), make, sample.shape, steps, inputs, output, weights, constants)
+    _check_same(torch, module, model, sample)
+    return model
+
+
+def import_torch() -> Any:
+    """PyTorch, or a sentence that says how to get it."""
+    try:
+        import torch  # type: ignore[import-not-found]  # an extra
+        import torch.export  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        raise InputError(
+            "a PyTorch model needs PyTorch, which is not installed: python -m pip install 'perfeds2[torch]'."
+        ) from None
+    return torch
+
+
+def _drawn(torch: Any, make: Callable[[], Any], seed: int) -> Any:
+    """A module, drawn with a seed of its own; PyTorch's generator stays as it was."""
+    with _drawing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = make() if callable(make) else make
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            f"expected a PyTorch module, or what gives one when it is called; got a {type(module).__name__}."
+        )
+    return module.to("cpu")
+
+
+def _weights_drawn(make: Callable[[], Any], seed: Any) -> Arrays:
+    return _arrays(_drawn(import_torch(), make, int(seed)).named_parameters(), trained=True)
+
+
+def _arrays(named: Any, *, trained: bool = False) -> dict[str, np.ndarray]:
+    """As NumPy has them: those that are trained, or those that are not."""
+    return {name: _array(tensor) for name, tensor in named if tensor.requires_grad == trained}
+
+
+def _array(tensor: Any) -> np.ndarray:
+    kind = _numpy_type(tensor.dtype)
+    tensor = tensor.detach().cpu()
+    return np.array((tensor.float() if kind == jnp.bfloat16 else tensor).numpy(), kind)
+
+
+def _numpy_type(dtype: Any) -> np.dtype:
+    """A PyTorch type as JAX has it here: 64 bits are 32, unless JAX was told otherwise."""
+    return jax.dtypes.canonicalize_dtype(jnp.dtype(str(dtype).removeprefix("torch.")))
+
+
+def _name(module: Any) -> str:
+    return f"the PyTorch model {type(module).__name__}"
+
+
+# ---- exported
+
+
+def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[Any, Any, str, dict[str, np.ndarray]]:
+    """The steps; what they call what comes in; the name of the result; and tensors that stand in the code."""
+    program = _exported_program(torch, module, sample)
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    if any(_operation(node) is None or _changes_something(node) for node in nodes):
+        known = torch.export.default_decompositions()
+        for operation in [each for each in known if _known(each)]:
+            known.pop(operation)
+        with _quietly():
+            program = program.run_decompositions(known)  # what we do not know in terms of what we know
+    signature = program.graph_signature
+    changed = next(iter(signature.buffers_to_mutate.values()), None)
+    if changed is not None:
+        raise InputError(
+            f"{_name(module)} changes its buffer {changed} while it computes, which no UE uploads; call .eval() on it to "
+            f"keep the statistics of BatchNorm as they are, or take GroupNorm or LayerNorm."
+        )
+    first = {id(tensor): name for name, tensor in module.named_parameters()}  # of tied weights the first name
+    inputs = []
+    for spec in signature.input_specs:
+        if spec.kind.name == "PARAMETER":
+            inputs.append((spec.arg.name, first[id(module.get_parameter(spec.target))]))
+        elif spec.kind.name in ("BUFFER", "CONSTANT_TENSOR"):
+            inputs.append((spec.arg.name, str(spec.target)))
+    lifted = {name: _array(tensor) for name, tensor in program.constants.items() if isinstance(tensor, torch.Tensor)}
+    renamed = {node.name: "x" for node in program.graph.nodes if node.name in signature.user_inputs}
+    steps = tuple(_step(torch, module, node, renamed) for node in program.graph.nodes if _computes(node))
+    (output,) = signature.user_outputs
+    return steps, tuple(inputs), str(renamed.get(output, output)), lifted
+
+
+def _exported_program(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Any:
+    batch, x = torch.export.Dim.AUTO, _zeros(torch, sample, SAMPLES)
+    try:
+        with _quietly():
+            program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
+    except Exception as error:  # whatever is in a module
+        hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
+        raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
+    (placeholder,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
+    if isinstance(placeholder.meta["val"].shape[0], int):
+        raise InputError(f"{_name(module)} {FIXED}.")
+    return program
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what PyTorch has to say about itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _told(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{type(error).__name__}: {lines[0][:300].removesuffix('.')}"
+
+
+def _computes(node: Any) -> bool:
+    return node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
+
+
+def _operation(node: Any) -> str | None:
+    """What the table calls it; None if it is not there. What only checks is known too."""
+    return _known(node.target) if _computes(node) else ""
+
+
+def _known(target: Any) -> str | None:
+    text = str(target)
+    if not text.startswith("aten."):  # Python's own, of numbers: operator.mul
+        return target.__name__ if getattr(target, "__module__", "") == "_operator" and target.__name__ in ATEN else None
+    form = text.removeprefix("aten.")
+    return next((name for name in (form, form.partition(".")[0]) if name in ATEN), None)
+
+
+def _changes_something(node: Any) -> bool:
+    """relu_, add_, …: they write into what they were given."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _step(torch: Any, module: Any, node: Any, renamed: Mapping[str, str]) -> Step:
+    def converted(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return Ref(renamed.get(value.name, value.name))
+        if isinstance(value, list | tuple):
+            return tuple(converted(each) for each in value)
+        return _numpy_type(value) if isinstance(value, torch.dtype) else value
+
+    operation, layer = _operation(node), _layer(module, node)
+    if operation is None:
+        raise InputError(
+            f"PyTorch's {str(node.target).removeprefix('aten.')} in {layer} is not among the operations that are known here "
+            f"(docs/torch.md); say it with others, or write the model in JAX."
+        )
+    named = {name: converted(value) for name, value in node.kwargs.items() if name not in PLACES}
+    return Step(node.name, operation, converted(node.args), tuple(named.items()), layer)
+
+
+def _layer(module: Any, node: Any) -> str:
+    """Where a step stands: ``features.0 (Conv2d)``."""
+    path, kind = list(node.meta.get("nn_module_stack", {"": ("", "")}).values())[-1][:2]
+    name = kind.__name__ if inspect.isclass(kind) else str(kind).rpartition(".")[2]
+    return f"{path} ({name})" if path else _name(module)
+
+
+# ---- tried
+
+
+def _zeros(torch: Any, sample: jax.ShapeDtypeStruct, count: int) -> Any:
+    return torch.from_numpy(np.zeros((count, *sample.shape), sample.dtype))
+
+
+def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> None:
+    """Does it take the samples, and give one row for each?"""
+    numbers = f"{' × '.join(map(str, sample.shape))} numbers ({sample.dtype})"
+    tried = 0
+    try:
+        with _quietly(), torch.no_grad():
+            out = copy.deepcopy(module)(_zeros(torch, sample, tried := SAMPLES))
+            copy.deepcopy(module)(_zeros(torch, sample, tried := 3))
+    except Exception as error:  # whatever a module does with samples it was not made for
+        if tried != SAMPLES:
+            raise InputError(f"{_name(module)} {FIXED}.") from error
+        whole = "; begin with x.float() / 255" if np.issubdtype(sample.dtype, np.integer) else ""
+        raise InputError(f"{_name(module)} does not take samples of {numbers}: {_told(error)}{whole}.") from error
+    if not isinstance(out, torch.Tensor) or out.ndim < 1 or out.shape[0] != SAMPLES:
+        got = f"shape {list(out.shape)}" if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        raise InputError(f"{_name(module)} gives {got} for {SAMPLES} samples; expected a tensor with a row for each.")
+
+
+def _check_draws(torch: Any, make: Callable[[], Any], what: str, weights: Arrays, constants: Arrays) -> None:
+    """Does a seed say all about the weights, and nothing about what is not trained?"""
+    again, other = (_drawn(torch, make, seed) for seed in (0, 1))
+    same = _arrays(again.named_parameters(), trained=True)
+    changed = next((name for name in weights if not np.array_equal(weights[name], same[name], equal_nan=True)), None)
+    if changed is not None:
+        raise InputError(
+            f"{what} draws {changed} differently after the same torch.manual_seed; draw with PyTorch's own generator."
+        )
+    fixed = _arrays([*other.named_buffers(), *other.named_parameters()])
+    changed = next((name for name in fixed if not np.array_equal(constants[name], fixed[name], equal_nan=True)), None)
+    if changed is not None:
+        raise InputError(
+            f"{what} draws {changed}, which is not trained; give it fixed numbers, or make it a Parameter."
+        )
+
+
+def _check_same(torch: Any, module: Any, model: TorchModel, sample: jax.ShapeDtypeStruct) -> None:
+    """Does it compute in JAX what it computes in PyTorch?"""
+    random, shape = np.random.default_rng(0), (3, *sample.shape)
+    drawn = random.standard_normal(shape) if np.issubdtype(sample.dtype, np.floating) else random.integers(0, 2, shape)
+    x = drawn.astype(sample.dtype)
+    params = {name: jnp.asarray(values) for name, values in model.weights.items()}
+    with jax.default_matmul_precision("highest"):
+        ours = np.asarray(jax.jit(model)(params, jnp.asarray(x)), np.float32)
+    with _quietly(), torch.no_grad():
+        theirs = module(torch.from_numpy(x)).float().numpy()
+    near = ours.shape == theirs.shape and np.allclose(
+        ours, theirs, rtol=0, atol=NEAR * (1 + np.abs(theirs).max()), equal_nan=True
+    )
+    if not near:
+        raise InputError(
+            f"{_name(module)} computes something else in JAX than in PyTorch, which is our mistake; please report it with "
+            f"the module."
+        )

@@ -1,0 +1,351 @@
+"""Who meets whom in an arena, where, and with how much tuning?
+
+A bout is one task on one cell. In it all methods have the same cell, fading, data and first weights, the same seeds, and
+are tuned with the same number of settings, on seeds and data of their own.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from perfeds2.errors import InputError
+from perfeds2.runs.grid import values_of
+from perfeds2.runs.search import RUNGS, TUNING_SEEDS, Search, Settings, as_read, copied, make_search
+from perfeds2.spec.build import alpha_of, combination_of, settings_name
+from perfeds2.spec.fields import SECTIONS, Spec
+from perfeds2.spec.names import Named
+from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
+from perfeds2.spec.values import ALGORITHM, CELL
+
+USUAL = (  # met unless others are named
+    *("PerFedS2", "FedAvgS2", "FedAvg-SYN", "FedBuff", "FedAsync", "CA2FL"),
+    *("FADAS", "FedAdam", "SCAFFOLD", "pFedMe", "Ditto", "FedRep"),
+)
+TRIES = 20  # settings of each method
+MOST_TRIES = 400
+STEP = 3.0  # from one value to the next, where they are few
+A_CELLS_OWN = tuple(section for section in SECTIONS if section not in ("task", "run"))
+
+# What is searched, and around which value where the spec has none. All others: β, and α if their evaluation takes it.
+OWN_AXES: dict[str, dict[str, float | None]] = {
+    **{name: {"server_step": 0.01, "alpha": None} for name in ("FedAdam", "FedYogi", "FedAdagrad")},
+    "FADAS": {"server_step": 0.001, "alpha": None},  # β is divided out where one step is taken
+    "Ditto": {"beta": None, "pull": 0.1},  # its paper has 0.1 to 2
+}
+
+
+@dataclass(frozen=True)
+class Bout:
+    """One task on one cell."""
+
+    number: int
+    task: str
+    cell: str
+    values: dict[str, Any]  # nested values of a spec
+    spec: Spec  # … with everything filled in, all methods and all seeds
+    search: Search | None  # of those that can be tuned; None: nothing is
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number + 1:02d}-{_plain(self.task)}-{_plain(self.cell)}"
+
+    @property
+    def methods(self) -> dict[str, Named]:
+        """By the names they go under."""
+        return {name_of_method(named): named for named in self.spec.algorithms}
+
+    def spec_of(self, method: str, settings: Settings) -> Spec:
+        """One method with all seeds, in the settings that were found for it."""
+        values = copied(self.values)
+        values[EACH] = {name: own for name, own in values.get(EACH, {}).items() if name == method}
+        put(values, "run", "algorithms", [self.methods[method]])
+        for key, value in settings.items():
+            put(values, EACH, f"{method}.{key}", value)
+        return resolve(values)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole arena."""
+
+    base: dict[str, Any]  # nested values of a spec, only what was given
+    tasks: tuple[Any, ...]  # as given: texts, or objects from Python
+    cells: dict[str, dict[str, Any]]  # by name: what is otherwise than in the base
+    methods: tuple[Named, ...]
+    tries: int  # settings of each method; 0: none is tuned
+    tuning_seeds: int
+    rungs: int
+    asked: dict[str, tuple[Any, ...]]  # what is searched instead of what usually is, as METHOD.setting
+
+    @cached_property
+    def bouts(self) -> tuple[Bout, ...]:
+        places = [(task, cell) for task in self.tasks for cell in self.cells]
+        return tuple(self._bout(number, *place) for number, place in enumerate(places))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.bouts[0].spec.run.seeds
+
+    @property
+    def unwritten(self) -> list[str]:
+        """What was given from Python and cannot be written down."""
+        return [text for bout in self.bouts for text in bout.spec.unwritten]
+
+    def _bout(self, number: int, task: Any, cell: str) -> Bout:
+        values = copied(self.base)
+        put(values, "task", "name", task)
+        put(values, "run", "algorithms", list(self.methods))
+        for section, inner in self.cells[cell].items():
+            for key, value in inner.items():
+                put(values, section, key, value)
+        spec = resolve(values)
+        if spec.run.horizon_s is None:
+            raise InputError(f"--rounds {spec.run.rounds}: an arena is over simulated time; give --horizon-s instead.")
+        values = in_order(values)
+        return Bout(number, spec.task.name.label, cell, values, spec, self._search(values, spec))
+
+    def _search(self, values: dict[str, Any], spec: Spec) -> Search | None:
+        tuned = {name: named for named in self.methods if (name := settings_name(named)) is not None}
+        if not self.tries or not tuned:
+            return None
+        own = copied(values)
+        put(own, "run", "algorithms", list(tuned.values()))
+        axes = {name: tried_values(spec, named, self.tries) for name, named in tuned.items()}
+        for name in {name.rpartition(".")[0] for name in self.asked}:
+            if name not in tuned:
+                raise InputError(f"--search is for {name}, which is not met here, or brings its own settings.")
+            axes[name] = {key.rpartition(".")[2]: v for key, v in self.asked.items() if key.rpartition(".")[0] == name}
+        listed = {f"{name}.{key}": found for name, of_name in axes.items() for key, found in of_name.items()}
+        return make_search(own, listed, seeds=self.tuning_seeds, rungs=self.rungs)
+
+    def to_toml(self) -> str:
+        first = self.bouts[0].spec
+        own = {source: digest for bout in self.bouts for source, digest in bout.spec.own.items()}
+        return tomli_w.dumps(
+            {
+                "tasks": [bout.spec.task.name.text for bout in self.bouts][:: len(self.cells)],
+                "methods": [named.text for named in self.methods],
+                "tune": self.tries,
+                "tuning_seeds": self.tuning_seeds,
+                "rungs": self.rungs,
+                "search": {name: list(values) for name, values in self.asked.items()},
+                "cells": self.cells,
+                "base": in_order(as_read(self.base, first)) | ({"own": own} if own else {}),
+            }
+        )
+
+
+def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values of a spec in the order of its fields, however they were given: what is written of them is one text."""
+    known = {section: list(model.model_fields) for section, model in SECTIONS.items()}
+    return {
+        section: {key: values[section][key] for key in known.get(section, sorted(values[section])) if key in values[section]}
+        for section in Spec.model_fields
+        if values.get(section)
+    }  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", text)[:60]
+
+
+def name_of_method(named: Named) -> str:
+    """What a method is called in tables: as its settings are, or as what it is."""
+    return settings_name(named) or getattr(named.value, "name", named.label)
+
+
+# ---- what is tried
+
+
+def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float, ...]]:
+    """The values of a method's settings, in all so many combinations: around what it has now, and more above than below."""
+    name, axes = name_of_method(named), axes_of(named)
+    counts = _counts(tries, len(axes))
+    shares = (2 / 5, 1 / 4)  # of the others that lie below: for personal steps Table I's α is short
+    return {
+        key: _around(_now(spec, name, key, usual), count, share)
+        for (key, usual), count, share in zip(axes.items(), counts, shares, strict=False)
+    }
+
+
+def axes_of(named: Named) -> dict[str, float | None]:
+    """Which settings of a method are searched."""
+    found = combination_of(named)
+    if found is None or named.text in OWN_AXES:
+        return OWN_AXES.get(named.text, {})
+    objective: Any = found[1].objective
+    keeps_its_own = hasattr(objective, "personal")  # models, that are evaluated in the place of a personal step
+    takes_alpha = not keeps_its_own or "alpha" in inspect.signature(objective).parameters
+    return {"beta": None, "alpha": None} if takes_alpha else {"beta": None}
+
+
+def _now(spec: Spec, method: str, key: str, usual: float | None) -> float:
+    if key == "alpha":
+        return alpha_of(spec, method).value
+    now = dict(spec.learning_of(method))[key]
+    return float(usual if now is None else now)  # type: ignore[arg-type]  # β always has one
+
+
+def _counts(tries: int, axes: int) -> tuple[int, ...]:
+    """How many values each axis has: of two, as equal as can be, so that their product is what was asked for."""
+    if axes == 1:
+        return (tries,)
+    few = max(number for number in range(1, math.isqrt(tries) + 1) if tries % number == 0)
+    return (tries // few, few)
+
+
+def _around(centre: float, count: int, share_below: float) -> tuple[float, ...]:
+    """A geometric row with the centre in it: thrice the one before, or closer together where they are more than six."""
+    step, below = STEP ** (1 / math.ceil(count / 6)), int((count - 1) * share_below)
+    return tuple(
+        centre if place == 0 else float(f"{centre * step**place:.3g}") for place in range(-below, count - below)
+    )
+
+
+# ---- what was asked for
+
+
+def make_plan(
+    values: Mapping[str, Any],
+    *,
+    tasks: Sequence[Any] = (),
+    cells: "Sequence[str] | Mapping[str, Mapping[str, Any]]" = (),
+    methods: Sequence[Any] = (),
+    mine: Sequence[Any] = (),
+    search: Mapping[str, Iterable[Any]] | None = None,
+    tries: int | None = None,
+    tuning_seeds: int | None = None,
+    rungs: int | None = None,
+) -> Plan:
+    """What is to be done, checked before anything runs. ``values`` are a spec's, nested: what all bouts have in common.
+
+    Whoever gives settings for single methods (a tuned.toml) has tuned them; then nothing is tuned unless ``tries`` says so.
+    """
+    base = copied({section: inner for section, inner in values.items() if section != "own"})
+    has_own = bool(base.get(EACH))
+    tries = (0 if has_own else TRIES) if tries is None else tries
+    if not 0 <= tries <= MOST_TRIES:
+        raise InputError(f"--tune must be from 0 (none) to {MOST_TRIES} settings of each method, got {tries}.")
+    if search and not tries:
+        raise InputError(
+            "--search says what is tried when methods are tuned, but none is; leave it out, or give --tune."
+        )
+    task = base.get("task", {}).pop("name", None) if isinstance(base.get("task"), dict) else None
+    if task is not None and tasks:
+        raise InputError(f"--task {task} and --tasks were both given; give one of them.")
+    of_spec = base.get("run", {}).pop("algorithms", None) if isinstance(base.get("run"), dict) else None
+    named = _methods([*(methods or _listed(of_spec) or USUAL), *mine])
+    if not named:
+        raise InputError("--methods is empty; name at least one, or leave it out.")
+    chosen = dict(cells) if isinstance(cells, Mapping) else parse_cells(cells)
+    if not chosen:  # the one that was given, if any was
+        given = resolve({"cell": base.get("cell", {})}).cell.kind
+        chosen = {"paper" if given is None else given.label: {}}
+    asked: dict[str, tuple[Any, ...]] = {}
+    for name, given in (search or {}).items():
+        section, key = place_of(name, "a setting that can be tuned")
+        if section != EACH:
+            raise InputError(f"--search {name} must say whose it is, such as {name_of_method(named[0])}.{key}.")
+        asked[key] = values_of(given)
+    plan = Plan(
+        base,
+        tuple(tasks) or (task or resolve({}).task.name.text,),
+        {name: copied(inner) for name, inner in chosen.items()},
+        tuple(named),
+        tries,
+        TUNING_SEEDS if tuning_seeds is None else tuning_seeds,
+        RUNGS if rungs is None else rungs,
+        asked,
+    )
+    folders = [bout.folder.partition("-")[2] for bout in plan.bouts]
+    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise InputError(f"--tasks and --cells give {twice} twice; give each once.")
+    if own := values.get("own"):  # of an arena that was written down
+        for bout in plan.bouts:
+            resolve(bout.values | {"own": {source: own[source] for source in bout.spec.own if source in own}})
+    return plan
+
+
+def _listed(given: Any) -> list[Any]:
+    return [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given or ())
+
+
+def _methods(given: Sequence[Any]) -> list[Named]:
+    """What the names stand for; ``all`` are those of the table."""
+    named: list[Named] = []
+    for each in given:
+        try:
+            named += [ALGORITHM.find(name) for name in ALGORITHM.table()] if each == "all" else [ALGORITHM.find(each)]
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"--methods {each!r} {error}.") from None
+    named = list(dict.fromkeys(named))
+    names = [name_of_method(one) for one in named]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"--methods has {twice} twice; give each its own name.")
+    return named
+
+
+def parse_cells(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``paper``, ``quorum=10+max-staleness=unbounded``, ``far.toml``, ``mine.py:Cell``: what each has otherwise, by name."""
+    cells: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        if text.endswith(".toml"):
+            name, values = Path(text).stem, read_toml(Path(text))
+        elif "=" in text:
+            name, values = text, _assigned(text)
+        else:
+            try:
+                named = CELL.find(text)
+            except ValueError as error:
+                more = "; or settings such as quorum=10, or a FILE.toml"
+                raise InputError(f"--cells {text!r} {error}{more}.") from None
+            name, values = named.label, {"cell": {"kind": text}}
+        wrong = next((section for section in values if section not in A_CELLS_OWN), None)
+        if wrong is not None:
+            raise InputError(f"--cells {text} has [{wrong}]; a cell has only {', '.join(A_CELLS_OWN)}.")
+        if name in cells:
+            raise InputError(f"--cells has {name} twice; give each once.")
+        cells[name] = values
+    return cells
+
+
+def _assigned(text: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for part in text.split("+"):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise InputError(f"--cells takes SETTING=VALUE, several as quorum=10+max-staleness=3; got {text!r}.")
+        put(values, *place_of(key), value)
+    return values
+
+
+def read_plan(path: Path) -> Plan:
+    """What a folder was started with."""
+    known = path / "arena.toml"
+    if not known.exists():
+        raise InputError(f"{path} holds no arena (no arena.toml); give the folder of one that was started.")
+    values = read_toml(known)
+    try:
+        return make_plan(
+            dict(values["base"]),
+            tasks=list(values["tasks"]),
+            cells=dict(values["cells"]),
+            methods=list(values["methods"]),
+            search=dict(values["search"]),
+            tries=int(values["tune"]),
+            tuning_seeds=int(values["tuning_seeds"]),
+            rungs=int(values["rungs"]),
+        )
+    except (LookupError, AttributeError, TypeError) as error:
+        raise InputError(f"{known} is not what arena writes ({error}); start anew in another folder.") from None

@@ -1,0 +1,91 @@
+"""Do the counterparts of PyTorch's operations compute what they should? Without PyTorch: by hand, and by XLA's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.errors import InputError
+from perfeds2.learning.models.aten import ATEN, layers, numbers, shapes
+from perfeds2.learning.models.from_torch import Ref, Step, TorchModel, is_torch
+from perfeds2.learning.models.model import Model
+
+
+def normal(*shape):
+    return jnp.asarray(np.random.default_rng(len(shape)).standard_normal(shape), jnp.float32)
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [((1, 1), (0, 0), (1, 1)), ((2, 1), (1, 2), (1, 2))])
+def test_a_matrix_times_patches_is_xlas_convolution(stride, padding, dilation):
+    x, weight = normal(2, 3, 8, 9), normal(4, 3, 3, 2)
+    edges = [(p, p) for p in padding]
+    theirs = jax.lax.conv_general_dilated(x, weight, stride, edges, rhs_dilation=dilation, precision="highest")
+    ours = layers.convolve(x, weight, None, stride, padding, dilation)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_of_equal_numbers_the_first_gets_the_gradient():
+    x = jnp.array([[[[1.0, 1.0, 0.0], [1.0, 1.0, 2.0]]]])
+    gradient = jax.grad(lambda x: layers.largest(2)(x, 2, 1).sum())(x)
+    np.testing.assert_array_equal(gradient[0, 0], [[1, 0, 0], [0, 0, 1]])
+
+
+def test_windows_beyond_the_edge_count_or_do_not():
+    x = jnp.ones((1, 1, 2, 2))
+    np.testing.assert_allclose(layers.average(2)(x, 3, 1, 1), np.full((1, 1, 2, 2), 4 / 9), rtol=1e-6)
+    np.testing.assert_allclose(layers.average(2)(x, 3, 1, 1, False, False), np.ones((1, 1, 2, 2)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("curve", "slopes"),
+    [
+        (lambda x: numbers.clamp(x, -1, 1), [0, 1, 1, 1, 0]),
+        (numbers.hardtanh, [0, 0, 1, 0, 0]),
+        (lambda x: numbers.leaky_relu(x, 0.5), [0.5, 0.5, 0.5, 1, 1]),
+        (ATEN["relu"], [0, 0, 0, 1, 1]),
+        (ATEN["abs"], [-1, -1, 0, 1, 1]),
+    ],
+)
+def test_at_a_kink_the_slope_is_pytorchs(curve, slopes):
+    at = jnp.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    np.testing.assert_allclose(jax.vmap(jax.grad(curve))(at), slopes)
+
+
+def test_whoever_may_look_at_nothing_gets_zeros_and_no_nan():
+    query, mask = normal(2, 3, 4), jnp.array([[True, False, True], [False, False, False], [True, True, True]])
+    out, gradient = jax.value_and_grad(lambda q: layers.attention(q, query, query, mask)[:, 1].sum())(query)
+    assert float(out) == 0
+    assert np.isfinite(gradient).all()
+
+
+def test_an_lstm_from_zero_and_one_from_a_state_of_zeros_are_the_same():
+    x, weights = normal(2, 5, 3), [normal(16, 3), normal(16, 4), normal(16), normal(16)]
+    zeros, how = shapes.full((1, 2, 4), 0.0), (True, 1, 0.0, False, False, True)
+    fast = jax.jit(lambda x: layers.lstm(x, (zeros, zeros), weights, *how))(x)
+    slow = jax.jit(lambda x, start: layers.lstm(x, (start, start), weights, *how))(x, zeros)
+    for ours, theirs in zip(fast, slow, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def linear(*steps, result="out"):
+    weights = {"weight": np.ones((2, 3), np.float32)}
+    return TorchModel("by hand", None, (3,), steps, (("p_weight", "weight"),), result, weights, {})
+
+
+def test_a_model_is_its_steps():
+    double = Step("twice", "mul", (Ref("x"), 2), (), "the model")
+    model = linear(double, Step("out", "linear", (Ref("twice"), Ref("p_weight")), (), "the model"))
+    assert isinstance(model, Model)
+    np.testing.assert_allclose(model(model.init(jax.random.key(0)), jnp.ones((4, 5, 3))), np.full((4, 5, 2), 6.0))
+
+
+def test_an_operation_that_fails_is_named_with_its_layer():
+    model = linear(Step("out", "view", (Ref("x"), (5, 5)), (), "head (Linear)"))
+    with pytest.raises(
+        InputError, match=r"^PyTorch's view in head \(Linear\): JAX cannot do this \(TypeError: .*\)\.$"
+    ):
+        model(model.init(jax.random.key(0)), jnp.ones((4, 3)))
+
+
+def test_what_is_no_module_is_none():
+    assert not any(map(is_torch, (int, 3, TorchModel, jnp.tanh)))

@@ -1,0 +1,170 @@
+"""Does every split give each sample to one UE at most, the shares it promises, and a test part like the training part?"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfeds2.learning.datasets import TASKS, digits, synthetic
+from perfeds2.learning.partition import (
+    SPLITS,
+    TEST_SHARE,
+    ByLabel,
+    Dirichlet,
+    Given,
+    Natural,
+    Partition,
+    Quantity,
+    Samples,
+    amounts,
+    partition_by_label,
+)
+
+splits = st.one_of(
+    st.integers(1, 3).map(ByLabel),
+    st.floats(0.1, 100).map(Dirichlet),
+    st.floats(0, 1.5).map(Quantity),
+    st.just(Natural()),
+    st.just(Given("mine", lambda samples, ues, _: np.arange(samples.labels.size) % ues)),
+)
+
+
+def parts_of(parts: Partition, ue: int) -> tuple[np.ndarray, np.ndarray]:
+    first, train, test = parts.start[ue], parts.train_count[ue], parts.test_count[ue]
+    return parts.order[first : first + train], parts.order[first + train : first + train + test]
+
+
+@given(split=splits, ues=st.integers(1, 9), seed=st.integers(0, 99), own_test=st.booleans(), data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_no_sample_is_used_twice_and_everybody_trains_and_tests(split, ues, seed, own_test, data):
+    kinds = 3
+    labels = np.array(data.draw(st.permutations(np.repeat(np.arange(kinds), 40).tolist())))
+    test_labels = np.tile(np.arange(kinds), 30) if own_test else None
+    if own_test and isinstance(split, Given):
+        split = Given("shares", lambda _, ues, __: np.ones((kinds, ues)))
+    owners = np.arange(labels.size) % 9
+    tests = None if test_labels is None else np.arange(test_labels.size) % 9
+    parts = split(Samples(labels, test_labels, owners, tests), ues, seed)
+    everything = labels if test_labels is None else np.concatenate([labels, test_labels])
+    assert np.unique(parts.order).size == parts.order.size
+    assert parts.start.tolist() == [0, *(parts.train_count + parts.test_count).cumsum()[:-1]]
+    assert parts.order.size == (parts.train_count + parts.test_count).sum()
+    if not isinstance(split, Natural | ByLabel):
+        assert parts.order.size == everything.size  # nothing is left over
+    for ue in range(ues):
+        train, test = parts_of(parts, ue)
+        assert min(train.size, test.size) > 0
+        if own_test:
+            assert train.max() < labels.size <= test.min()
+        elif isinstance(split, Natural):
+            assert len(set(owners[np.concatenate([train, test])])) == 1
+        if not own_test:  # a label that is tested is trained on, but for one whose labels are all single
+            strange = set(everything[test]) - set(everything[train])
+            assert not strange or test.size == 1
+            for label in set(everything[train]) - strange:
+                of_train, of_test = ((everything[part] == label).sum() for part in (train, test))
+                assert abs(of_test - TEST_SHARE * (of_train + of_test)) <= 1
+
+
+@given(seed=st.integers(0, 9), labels=st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_labels_are_given_out_bit_for_bit_as_before(seed, labels):
+    y = np.repeat(np.arange(10), 30)
+    before, now = partition_by_label(y, 6, labels, seed), SPLITS["labels:K"](float(labels))(Samples(y), 6, seed)
+    for name in ("order", "start", "train_count", "test_count"):
+        np.testing.assert_array_equal(getattr(now, name), getattr(before, name))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 5.0])
+def test_dirichlet_shares_are_numpys_own_draw(alpha):
+    y = np.repeat(np.arange(10), 5000)
+    parts = Dirichlet(alpha)(Samples(y), 8, 4)
+    shares = np.random.default_rng([4, 3]).dirichlet(np.full(8, alpha), 10)
+    found = np.stack([np.bincount(y[np.concatenate(parts_of(parts, ue))], minlength=10) for ue in range(8)], axis=1)
+    assert np.abs(found - 5000 * shares).max() <= 1
+
+
+def test_quantities_are_log_normal_and_labels_are_not_looked_at():
+    y = np.random.default_rng(0).integers(0, 10, 200_000)
+    parts = Quantity(0.8)(Samples(y), 400, 1)
+    size = parts.train_count + parts.test_count
+    normal = np.random.default_rng([1, 3]).standard_normal(400)
+    wanted = 200_000 * np.exp(0.8 * normal) / np.exp(0.8 * normal).sum()
+    assert np.abs(size - wanted).max() <= 1
+    assert np.log(size).std() == pytest.approx(0.8, rel=0.1)
+    largest = y[np.concatenate(parts_of(parts, int(size.argmax())))]
+    assert np.abs(np.bincount(largest) / largest.size - 0.1).max() < 0.03
+    equal = SPLITS["iid"](Samples(y), 7, 1)
+    assert np.ptp(equal.train_count + equal.test_count) <= 1
+
+
+@given(
+    shares=st.lists(st.floats(0.001, 1), min_size=1, max_size=6), count=st.integers(0, 50), seed=st.integers(0, 1000)
+)
+def test_amounts_are_shares_up_or_down(shares, count, seed):
+    share = np.array([shares]) / np.sum(shares)
+    found = amounts(share, np.array([count]), np.random.default_rng(seed))
+    assert found.sum() == count
+    assert (np.abs(found - share * count) < 1 + 1e-9).all()
+
+
+def test_nobody_is_favoured_where_there_is_little():
+    """Three samples of every label for ten UEs: who gets them is drawn, not always the same."""
+    y = np.repeat(np.arange(300), 3)
+    share = np.full((300, 10), 0.1)
+    found = amounts(share, np.bincount(y), np.random.default_rng(0)).sum(axis=0)
+    assert found.min() > 60
+
+
+def test_some_of_many_natural_ues_are_drawn_by_the_seed():
+    samples = Samples(
+        np.zeros(60, int), owners=np.repeat(np.arange(20), 3), names=tuple(f"writer {i}" for i in range(20))
+    )
+    chosen = [tuple(samples.owners[Natural()(samples, 5, seed).order[::3]]) for seed in (0, 0, 1)]  # type: ignore[index]
+    assert chosen[0] == chosen[1] != chosen[2]
+    with pytest.raises(ValueError, match="its samples are of 20 UEs, got 21 UEs"):
+        Natural()(samples, 21, 0)
+    few = Samples(np.zeros(3, int), owners=np.array([0, 0, 1]), names=("ann", "bob"))
+    with pytest.raises(ValueError, match="UE bob has 1 sample, and needs at least 2"):
+        Natural()(few, 2, 0)
+    with pytest.raises(ValueError, match="--split natural needs data that say whose"):
+        Natural()(Samples(np.zeros(3, int)), 1, 0)
+
+
+def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
+    parts = Natural()(Samples(np.array([0, 1, 2, 0, 1, 1]), owners=np.array([0, 0, 0, 1, 1, 1])), 2, 0)
+    assert parts.test_count.tolist() == [1, 1]
+    assert parts_of(parts, 1)[1][0] in (4, 5)  # of two alike one is tested, and the single one trained on
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (np.zeros(3), "expected a UE for each of 6 samples, or shares of shape \\(2, 2\\)"),
+        (np.full(6, 2), "must give each of 2 UEs, from 0, at least 2 samples"),
+        (np.zeros((2, 2)), "do not add up"),
+    ],
+)
+def test_an_own_split_that_is_none_is_refused(found, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Given("mine", lambda *_: found)(Samples(np.array([0, 1] * 3)), 2, 0)
+
+
+def test_too_little_for_a_split_is_a_sentence():
+    with pytest.raises(ValueError, match=r"leaves a UE without 2 samples .* 30 samples for 20 UEs; use fewer UEs"):
+        Dirichlet(0.01)(Samples(np.repeat([0, 1], 15)), 20, 0)
+
+
+def test_built_in_tasks_take_splits_or_say_why_not():
+    assert digits(5, None, 0, split=Dirichlet(0.5)).data.ues == 5
+    every = synthetic(4, None, 0, split=SPLITS["iid"]).data
+    _, y, _ = every.test_part(jnp.int32(0), 64)
+    assert np.unique(y).size > 5
+    (mine, rule, _), (other, same, _) = (every._world(jnp.int32(ue)) for ue in (0, 3))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(rule, same)
+    np.testing.assert_array_equal(mine, other)
+    with pytest.raises(ValueError, match="nothing to divide"):
+        synthetic(4, None, 0, split=Quantity(1.0))
+    with pytest.raises(ValueError, match="each of its UEs is a role"):
+        TASKS["shakespeare"](4, None, 0, split=Quantity(1.0))

@@ -1,0 +1,408 @@
+"""Is a PyTorch module, computed by JAX, still the same network, with the same gradients?"""
+
+import importlib.util
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfeds2 import Task, compare
+from perfeds2.errors import InputError
+from perfeds2.learning.models.aten import ATEN, RANDOM, layers
+from perfeds2.learning.models.from_torch import from_torch, is_torch
+from perfeds2.learning.models.lstm import recur
+from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.objectives import PerFed
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("needs PyTorch, which is an extra", allow_module_level=True)
+
+import torch  # type: ignore[import-not-found]
+import torch_nets as nets
+from torch import nn  # type: ignore[import-not-found]
+from torch.func import functional_call, grad, vjp  # type: ignore[import-not-found]
+from torch.nn.attention import SDPBackend, sdpa_kernel  # type: ignore[import-not-found]
+
+FLOATS, LETTERS = np.float32, np.uint8
+PIXELS = jax.ShapeDtypeStruct((144,), FLOATS)
+SIX = jax.ShapeDtypeStruct((6,), LETTERS)
+
+
+def samples(sample, *shape):
+    random = np.random.default_rng(1)
+    if np.issubdtype(sample.dtype, np.floating):
+        return random.standard_normal((*shape, *sample.shape)).astype(sample.dtype)
+    return random.integers(0, 20, (*shape, *sample.shape)).astype(sample.dtype)
+
+
+# ---- the exact meta-gradient
+
+
+def meta_gradient_of_torch(module, x, y, alpha):
+    """(I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) in PyTorch, with 64 bits."""
+    module = module.double()
+    params = {name: tensor.detach() for name, tensor in module.named_parameters()}
+    rest = dict(module.named_buffers())
+
+    def loss(w, batch):
+        x, y = (torch.from_numpy(each[batch]) for each in (x_all, y_all))
+        return nn.functional.cross_entropy(functional_call(module, {**w, **rest}, (x,)), y)
+
+    x_all, y_all = (x.astype(np.float64) if x.dtype == np.float32 else x), y
+    moved = {name: w - alpha * g for (name, w), g in zip(params.items(), grad(loss)(params, 0).values(), strict=True)}
+    outer = grad(loss)(moved, 1)
+    _, product = vjp(lambda w: grad(loss)(w, 2), params)  # the Hessian is symmetric
+    (bent,) = product(outer)
+    return {name: (outer[name] - alpha * bent[name]).numpy() for name in params}
+
+
+@pytest.mark.parametrize(
+    ("net", "sample"),
+    [
+        (nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS)),
+        (nets.LeNet, PIXELS),
+        (nets.LeNetRelu, PIXELS),
+        (nets.Transformer, SIX),
+        (nets.Letters, SIX),
+        (nets.Gru, SIX),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+@pytest.mark.slow
+def test_the_exact_meta_gradient_is_pytorchs(net, sample):
+    torch.manual_seed(3)
+    module = net()
+    model, x = from_torch(module, sample), samples(sample, 3, 8)
+    y = np.random.default_rng(2).integers(0, 4, (3, 8))
+    params, loss = model.init(jax.random.key(0)), partial(mean_loss, model)
+    perfed = jax.jit(PerFed(alpha=0.3), static_argnums=0)
+    ours = perfed(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y)))
+    with sdpa_kernel(SDPBackend.MATH):  # the one that PyTorch can differentiate twice
+        theirs = meta_gradient_of_torch(module, x, y, 0.3)
+    assert ours.keys() == theirs.keys()
+    largest = max(np.abs(values).max() for values in theirs.values())
+    for name, values in theirs.items():
+        np.testing.assert_allclose(ours[name], values, rtol=0, atol=1e-5 * largest, err_msg=name)
+
+
+# ---- every operation
+
+ALL = {
+    nets.Curves: jax.ShapeDtypeStruct((2,), FLOATS),
+    nets.OverAxes: jax.ShapeDtypeStruct((24,), FLOATS),
+    nets.Shapes: jax.ShapeDtypeStruct((24,), FLOATS),
+    nets.Written: jax.ShapeDtypeStruct((24,), FLOATS),
+    nets.Images: jax.ShapeDtypeStruct((128,), FLOATS),
+    nets.TakenApart: jax.ShapeDtypeStruct((128,), FLOATS),
+    nets.Sequences: SIX,
+}
+seen: set[str] = set()  # operations, by the tests below
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", ALL, ids=lambda net: net.__name__)
+def test_every_operation_has_pytorchs_values_and_gradients(net):
+    torch.manual_seed(0)
+    module = net()
+    model, x = from_torch(module, ALL[net]), samples(ALL[net], 5)
+    seen.update(step.operation for step in model.steps)
+    if net is nets.Curves:
+        x[:3] = [[0.0, 1.0], [0.5, -1.0], [-0.5, 0.0]]  # where curves have kinks
+    mix = np.random.default_rng(3).standard_normal(module(torch.from_numpy(x)).shape).astype(np.float32)
+
+    def mixed(params, x):
+        return (jnp.sin(model(params, x)) * mix).sum()
+
+    value, ours = jax.jit(jax.value_and_grad(mixed))({**model.weights}, jnp.asarray(x))
+    theirs = (torch.sin(module(torch.from_numpy(x))) * torch.from_numpy(mix)).sum()
+    theirs.backward()
+    assert float(value) == pytest.approx(theirs.item(), rel=1e-4)
+    for name, tensor in module.named_parameters():
+        wanted = tensor.grad.numpy()
+        np.testing.assert_allclose(
+            ours[name], wanted, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(wanted).max()), err_msg=name
+        )
+
+
+def normal(*shape):
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+TAKEN_APART = {  # what only PyTorch's own taking apart gives, with arguments
+    "_adaptive_avg_pool2d": (normal(2, 3, 8, 8), [4, 2]),
+    "_softmax": (normal(2, 3), 1, False),
+    "_log_softmax": (normal(2, 3), 1, False),
+    "_prelu_kernel": (normal(2, 3), normal(3)),
+    "alias": (normal(3),),
+    "constant_pad_nd": (normal(2, 3), [1, 2], 0.5),
+    "convolution": (normal(2, 3, 6, 6), normal(4, 3, 3, 3), normal(4), [2, 1], [1, 0], [1, 1], False, [0, 0], 1),
+    "detach_copy": (normal(3),),
+    "lift_fresh_copy": (normal(3),),
+    "mm": (normal(2, 3), normal(3, 4)),
+    "native_dropout": (normal(2, 3), 0.5, False),
+    "native_group_norm": (normal(2, 4, 3, 3), normal(4), normal(4), 2, 4, 9, 2, 1e-5),
+    "native_layer_norm": (normal(2, 3, 4), [3, 4], normal(3, 4), normal(3, 4), 1e-5),
+    "t": (normal(2, 3),),
+    "numpy_T": (normal(2, 3),),
+}
+OF_PYTHON = {"floordiv", "mod", "truediv", "lift", "lift_fresh", "to.device", "to.other"}  # nothing to get wrong
+
+
+@pytest.mark.parametrize("name", TAKEN_APART)
+def test_what_pytorch_takes_apart_is_the_same(name):
+    args = TAKEN_APART[name]
+    operation: Any = getattr(torch.ops.aten, name)
+    theirs = operation(*(torch.from_numpy(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
+    ours = ATEN[name](*(jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
+    first, second = (each[0] if isinstance(each, tuple) else each for each in (ours, theirs))
+    np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_no_operation_of_the_table_is_untried():
+    if len(seen) < 100:
+        pytest.skip("the tests before this one were not run in this process")
+    assert set(ATEN) - seen - set(RANDOM) - set(TAKEN_APART) - OF_PYTHON == set()
+
+
+numbers = st.integers(1, 3)
+
+
+@settings(max_examples=12)
+@given(
+    numbers, numbers, st.sampled_from([0, 1, 2]), st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.integers(5, 8)
+)
+def test_a_convolution_of_any_kind_is_pytorchs(kernel, stride, padding, dilation, groups, side):
+    random = np.random.default_rng(kernel + stride)
+    x, weight = random.standard_normal((2, 4, side, side + 1)), random.standard_normal((6, 4 // groups, kernel, kernel))
+    x, weight = x.astype(np.float32), weight.astype(np.float32)
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    theirs = nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight), **how)
+    ours = layers.convolve(jnp.asarray(x), jnp.asarray(weight), **how)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=12)
+@given(numbers, numbers, st.booleans(), st.integers(5, 8), st.booleans())
+def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_largest):
+    x = np.random.default_rng(kernel).standard_normal((2, 3, side, side + 1)).astype(np.float32)
+    padding = kernel // 2 if padded else 0
+    theirs = (nn.functional.max_pool2d if is_largest else nn.functional.avg_pool2d)(
+        torch.from_numpy(x), kernel, stride, padding
+    )
+    ours = (layers.largest if is_largest else layers.average)(2)(jnp.asarray(x), kernel, stride, padding)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_any_number_of_samples_in_any_shape_is_taken():
+    model = from_torch(nets.Mlp(), jax.ShapeDtypeStruct((12,), FLOATS))
+    params, x = model.init(jax.random.key(0)), jnp.asarray(samples(jax.ShapeDtypeStruct((12,), FLOATS), 2, 3))
+    flat = model(params, x.reshape(6, 12))
+    np.testing.assert_allclose(model(params, x), flat.reshape(2, 3, 4), rtol=1e-6)
+    np.testing.assert_allclose(model(params, x[0, 0]), flat[0], rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(model, (None, 0))(params, x), flat.reshape(2, 3, 4), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("net", "times"), [(nets.Letters, 2), (nets.Gru, 0)])
+def test_an_lstm_that_starts_from_zero_is_our_own_recurrence(net, times, monkeypatch):
+    model, called = from_torch(net, SIX), []
+    monkeypatch.setattr(layers, "recur", lambda *args: called.append(args) or recur(*args))
+    jax.eval_shape(model, model.init(jax.random.key(0)), jnp.zeros((2, 6), jnp.uint8))
+    assert len(called) == times
+
+
+# ---- where the weights start
+
+
+def test_a_class_draws_other_weights_for_each_seed_and_the_same_ones_again():
+    before = torch.random.get_rng_state()
+    model = from_torch(nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS))
+    first, again, other = (model.init(jax.random.key(seed))["layers.0.weight"] for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert not (first == other).any()
+    traced = jax.jit(model.init)(jax.random.key(1))["layers.0.weight"]
+    assert (traced == other).all()
+    both = jax.vmap(model.init)(jax.random.split(jax.random.key(2)))["layers.0.weight"]
+    assert both.shape == (2, 8, 12)
+    assert not (both[0] == both[1]).any()
+    assert torch.equal(torch.random.get_rng_state(), before)  # the user's generator is the user's
+
+
+def test_a_modules_weights_are_where_every_seed_starts():
+    module = nets.Mlp()
+    model = from_torch(module, jax.ShapeDtypeStruct((12,), FLOATS))
+    weight = module.layers[0].weight.detach().clone()
+    with torch.no_grad():
+        module.layers[0].weight.zero_()  # what was taken stays
+    for seed in (0, 1):
+        np.testing.assert_array_equal(model.init(jax.random.key(seed))["layers.0.weight"], weight)
+
+
+def test_models_are_equal_where_a_program_for_one_is_one_for_the_other():
+    twelve = jax.ShapeDtypeStruct((12,), FLOATS)
+    module = nets.Mlp()
+    assert from_torch(nets.Mlp, twelve) == from_torch(nets.Mlp, twelve)
+    assert hash(from_torch(module, twelve)) == hash(from_torch(module, twelve))
+    assert from_torch(module, twelve) != from_torch(nets.Mlp(), twelve) != from_torch(nets.Mlp, twelve)
+
+
+def test_what_requires_no_gradient_is_not_trained():
+    module = nets.Mlp()
+    module.layers[0].requires_grad_(False)
+    model = from_torch(module, jax.ShapeDtypeStruct((12,), FLOATS))
+    assert set(model.init(jax.random.key(0))) == {"layers.2.weight", "layers.2.bias"}
+
+
+# ---- what is refused
+
+
+class Dice(nets.Mlp):
+    def forward(self, x):
+        return super().forward(x + torch.rand_like(x))
+
+
+class Dropping(nets.Mlp):
+    def __init__(self):
+        super().__init__()
+        self.layers.insert(2, nn.Dropout(0.3))
+
+
+class Batched(nets.Mlp):
+    def __init__(self):
+        super().__init__()
+        self.layers.insert(1, nn.BatchNorm1d(8))
+
+
+class OfSeven(nets.Mlp):
+    def forward(self, x):
+        return super().forward(x).view(7, 4)
+
+
+class Twice(nets.Mlp):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class Joined(nets.Mlp):
+    def forward(self, x):
+        return super().forward(x).sum(0)
+
+
+class Spectrum(nets.Mlp):
+    def forward(self, x):
+        return super().forward(torch.fft.fft(x).real)
+
+
+class Choosing(nets.Mlp):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+class DrawnBuffer(nets.Mlp):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("noise", torch.randn(12))
+
+    def forward(self, x):
+        return super().forward(x + self.noise)
+
+
+class ByNumpy(nets.Mlp):
+    def __init__(self):
+        super().__init__()
+        self.layers[0].weight.data = torch.from_numpy(np.random.default_rng().standard_normal((8, 12), np.float32))
+
+
+def frozen():
+    return nets.Mlp().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("net", "sentence"),
+    [
+        (Dice, "PyTorch's rand_like in the PyTorch model Dice: a gradient here has no dice to throw; draw nothing in forward."),
+        (Dropping, "PyTorch's dropout in layers.2 (Dropout): a gradient here has no dice to throw; call .eval() on the module"),
+        (Batched, "the PyTorch model Batched changes its buffer layers.1.running_mean while it computes, which no UE uploads; call .eval() on it"),
+        (OfSeven, "the PyTorch model OfSeven takes a fixed number of samples at once; its forward must take any"),
+        (Twice, "the PyTorch model Twice gives a tuple for 7 samples; expected a tensor with a row for each."),
+        (Joined, "the PyTorch model Joined gives shape [4] for 7 samples; expected a tensor with a row for each."),
+        (Spectrum, "in the PyTorch model Spectrum is not among the operations that are known here (docs/torch.md)"),
+        (Choosing, "the PyTorch model Choosing cannot be exported by PyTorch ("),
+        (DrawnBuffer, "the PyTorch model DrawnBuffer draws noise, which is not trained; give it fixed numbers, or make it a Parameter."),
+        (ByNumpy, "the PyTorch model ByNumpy draws layers.0.weight differently after the same torch.manual_seed"),
+        (frozen, "the PyTorch model Mlp has nothing to train: no parameter requires a gradient."),
+        (partial(nets.Mlp, 9), "the PyTorch model Mlp does not take samples of 12 numbers (float32): RuntimeError: "),
+        (lambda: 3, "expected a PyTorch module, or what gives one when it is called; got a int."),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_in_a_sentence(net, sentence):
+    with pytest.raises(InputError) as refused:
+        from_torch(net, jax.ShapeDtypeStruct((12,), FLOATS))
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("net", [Dropping, Batched])
+def test_eval_says_that_dropout_is_off_and_that_statistics_stay(net):
+    model = from_torch(lambda: net().eval(), jax.ShapeDtypeStruct((12,), FLOATS))
+    assert not [name for name in model.init(jax.random.key(0)) if "running" in name]
+
+
+def test_bytes_are_the_modules_own_affair_and_the_sentence_says_so():
+    with pytest.raises(
+        InputError, match=r"does not take samples of 12 numbers \(uint8\): .*; begin with x.float\(\) / 255"
+    ):
+        from_torch(nets.Mlp, jax.ShapeDtypeStruct((12,), LETTERS))
+
+
+def test_a_wrong_counterpart_is_noticed(monkeypatch):
+    monkeypatch.setitem(ATEN, "relu", jnp.tanh)  # type: ignore[arg-type]  # a dict, whatever it is announced as
+    with pytest.raises(InputError, match="computes something else in JAX than in PyTorch"):
+        from_torch(nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS))
+
+
+# ---- in a run
+
+SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0, 1], "algorithms": ["PerFedS2"]}
+DIGITS = {"task": "digits", "labels_per_ue": 2}
+
+
+def test_only_modules_are_pytorchs():
+    assert is_torch(nets.Mlp)
+    assert is_torch(nets.Mlp())
+    assert not any(map(is_torch, (int, 3, torch, torch.zeros(1), nn.functional.relu)))
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_samples_takes_a_module():
+    x = np.random.default_rng(0).standard_normal((200, 3, 4))
+    y = (x[:, 0, 0] > 0).astype(int) + 2 * (x[:, 1, 1] > 0)
+
+    def net():
+        return nn.Sequential(nn.Flatten(), nets.Mlp())
+
+    task = Task.from_torch(net, torch.from_numpy(x), y, ues=4, labels_per_ue=2, seed=0)
+    result = compare(**SMALL, task=task)
+    first, second = (result.models["PerFedS2", seed]["1.layers.0.weight"] for seed in (0, 1))
+    assert first.shape == (8, 12)
+    assert not np.array_equal(first, second)
+
+
+def test_another_weight_is_another_model_though_the_module_is_the_same():
+    from perfeds2.spec.build import model_of
+    from perfeds2.spec.resolve import spec_from
+
+    module = nets.Mlp(64, 10)
+    one = model_of(spec_from(**DIGITS, model=module))
+    assert model_of(spec_from(**DIGITS, model=module)) is one
+    with torch.no_grad():
+        module.layers[0].weight.zero_()
+    other = model_of(spec_from(**DIGITS, model=module))
+    assert other is not model_of(spec_from(**DIGITS, model=module.eval()))
+    assert not np.asarray(other.init(jax.random.key(0))["layers.0.weight"]).any()

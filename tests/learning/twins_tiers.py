@@ -1,0 +1,73 @@
+"""Methods that decide who is merged when, as their papers write them down, in NumPy: see ``twins.py``.
+
+Who arrived when is the clock's. What follows from it (whose turn it was, who is too far behind, which tier has worked how
+often) is counted here once more, and asserted against the timeline.
+"""
+
+from typing import Any  # a World of twins.py
+
+import numpy as np
+
+
+def tifl(world: Any, tiers):
+    """Chai et al. 2020, algorithm 1 with a static policy: one tier a round, FedAvg among those chosen of it."""
+    w = world.first
+    for t, jobs in world.rounds():
+        assert len({tiers[ue] for ue, _ in jobs}) == 1
+        assert {version for _, version in jobs} == {t}
+        w = sum(w - world.sgd(w, ue, t) for ue, _ in jobs) / len(jobs)
+    return w
+
+
+def fedat(world: Any, tiers, lam):
+    """Chai et al. 2021, algorithms 1 and 2: tiers at their own pace, and weights that turn the counts of updates round."""
+    count = max(tiers) + 1
+    history, tier_models, updates = [world.first], [world.first] * count, [0] * count
+    since = [0] * count  # the global round in which a tier's clients were handed the model
+    for t, jobs in world.rounds():
+        (m,) = {tiers[ue] for ue, _ in jobs}
+        locals_ = []
+        for ue, version in jobs:
+            assert version == since[m]
+            start = history[version]
+            x = start.copy()
+            for (batch,) in world.batches(ue, version):
+                x = x - world.step * (world.gradient(x, batch) + lam * (x - start))
+            locals_.append(x)
+        tier_models[m] = sum(locals_) / len(locals_)
+        updates[m] += 1
+        total = sum(updates)
+        history.append(sum(updates[count - 1 - i] / total * tier_models[i] for i in range(count)))
+        since[m] = t + 1
+    return history[-1]
+
+
+def safa(world: Any, lag):
+    """Wu et al. 2021: lag-tolerant distribution (eq. 3), the three steps of aggregation (eqs. 6 to 8), all clients' data alike."""
+    clients, line = range(world.ues), world.line
+    history, version = [world.first], dict.fromkeys(clients, 0)
+    cache: dict[int, Any] = dict.fromkeys(clients, world.first)
+    undrafted, picked_before = [], set()
+    for t, jobs in world.rounds():
+        for k in clients:
+            if version[k] < t - lag:  # deprecated: forced to take the newest model
+                version[k], cache[k] = t, history[-1]
+        picked = {}
+        for k, v in jobs:
+            assert v == version[k]
+            picked[k] = history[v] - world.sgd(history[v], k, v)
+        cache |= picked
+        history.append(sum(cache.values()) / world.ues)
+        bypass = [int(k) for k, r, at in zip(line.lost_ue, line.lost_round, line.lost_arrival_s, strict=True)
+                  if r == t and np.isfinite(at)]  # fmt: skip
+        assert set(bypass) <= picked_before - picked.keys()
+        for k in bypass:
+            cache[k] = history[version[k]] - world.sgd(history[version[k]], k, version[k])
+        for k in (*picked, *bypass):
+            version[k] = t + 1
+        undrafted.append(bypass)
+        picked_before = set(picked)
+    return history[-1], undrafted
+
+
+TWINS_OF_ROUNDS = {"TiFL": tifl, "FedAT": fedat, "SAFA": safa}

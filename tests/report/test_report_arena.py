@@ -1,0 +1,120 @@
+"""Does an arena's page say what its numbers say?"""
+
+from pathlib import Path
+
+import pytest
+from arena_by_formula import THREE, fixed, plan_of, played, run
+from command_line import told
+
+from perfeds2.report.arena import MATRICES, matrix, overview, print_arena, results_table, write_arena
+from perfeds2.report.arena_read import BoutFound, headline, load_arena, words
+from perfeds2.report.tables import Cell, Span
+from perfeds2.runs.arena_tables import BETTER
+
+
+@pytest.fixture
+def shown(tmp_path) -> Path:
+    run(tmp_path / "a", plan_of({"target_accuracy": 0.77, "seeds": 5}, tries=4, tuning_seeds=1, rungs=1))
+    return tmp_path / "a"
+
+
+def spans_of(cell: Cell) -> list[Span]:
+    return [Span(cell)] if isinstance(cell, str) else [cell] if isinstance(cell, Span) else list(cell)
+
+
+def only_bout(folder: Path) -> BoutFound:
+    (bout,) = load_arena(folder).bouts
+    return bout
+
+
+def test_the_words_follow_from_the_numbers(shown):
+    arena = load_arena(shown)
+    first, end, worst, stands = words(arena, arena.bouts[0])[:4]
+    assert first == (
+        "PerFedS2 reached 77 % on digits soonest, after 4.5 s in the median. It is significantly sooner than Ditto, and not "
+        "than FedBuff. Never reached by Ditto."
+    )
+    assert headline(arena) == "PerFedS2 reached 77 % on digits soonest, after 4.5 s in the median."
+    assert end.startswith("PerFedS2 ends with the best personalised accuracy, 80.4 ± 0.4 %.")
+    assert "significantly better than all others" in end
+    assert worst.startswith("PerFedS2 serves the worst tenth of the UEs best, 70.4 ± 0.4 %.")
+    assert stands.startswith("PerFedS2 is 1st to the target and 1st at the end, of 3. It is significantly sooner than")
+
+
+def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
+    table = results_table(only_bout(shown), with_settings=True)
+    texts = [["".join(span.text for span in spans_of(cell)) for cell in row] for row in table.rows]
+    assert [row[0] for row in texts] == ["PerFedS2", "FedBuff", "Ditto"]
+    assert texts[0][1:4] == ["4.5 [4.5, 4.5]", "10", "0.0"]
+    assert texts[1][1] == "– (2 of 5)"
+    assert texts[2][1] == "never"
+    assert texts[0][4] == "80.4 ± 0.4"
+    heads = [column.head for column in table.columns]
+    assert heads[:4] == ["Method", "Seconds to 77 %", "Rounds to it", "Uploaded (Mbit)"]
+    assert not any("Energy" in head for head in heads)  # nothing knows joules
+    assert heads[-1] == "Settings found"
+    assert spans_of(table.rows[0][4])[0].kind == "best"
+
+
+def test_the_matrix_has_a_sign_where_the_test_is_significant(shown):
+    found = matrix(only_bout(shown), "accuracy")
+    assert found is not None
+    verdicts = {(v.better, v.worse): v for v in only_bout(shown).compared["accuracy"]}
+    cells = {(row[0], column.head): cell for row in found.rows for column, cell in zip(found.columns[1:], row[1:], strict=True)}  # fmt: skip
+    for (better, worse), verdict in verdicts.items():
+        (won,), (lost,) = spans_of(cells[better, worse]), spans_of(cells[worse, better])
+        assert verdict.is_significant
+        assert (won.kind, lost.kind) == ("holds", "fails")
+        assert won.text.startswith("better")
+        assert lost.text.startswith("worse")
+    assert [cells[name, name] for name in THREE] == [""] * 3
+    assert set(MATRICES) == set(BETTER)
+
+
+def test_two_seeds_are_shown_without_tests(tmp_path):
+    run(tmp_path / "a", plan_of({"seeds": 2}, tries=0))
+    arena = load_arena(tmp_path / "a")
+    assert matrix(arena.bouts[0], "accuracy") is None
+    assert "Fewer than three seeds" in words(arena, arena.bouts[0])[-1]
+    write_arena(tmp_path / "a")
+
+
+def test_the_page_and_the_latex_table_are_whole(shown, capsys):
+    first = [path.read_bytes() for path in write_arena(shown)]
+    assert [path.read_bytes() for path in write_arena(shown)] == first  # no clock, no chance
+    page, latex = (shown / "report.html").read_text(), (shown / "arena.tex").read_text()
+    assert "Who is sooner at the target?" in page
+    assert "significantly better than all others" in page
+    assert latex.count(r"\toprule") == latex.count(r"\midrule") == latex.count(r"\bottomrule") == 1
+    assert r"PerFedS2 & \textbf{4.5} [4.5, 4.5] & \textbf{10}" in latex
+    print_arena(shown)
+    said = capsys.readouterr().out
+    assert "PerFedS2" in said
+    assert "[smallest, largest]" in said
+
+
+def test_report_draws_an_arena_again(shown):
+    write_arena(shown)
+    page = (shown / "report.html").read_bytes()
+    (shown / "report.html").unlink()
+    status, said, _ = told("report", shown)
+    assert (status, said.splitlines()[0]) == (0, f"Report: {shown / 'report.html'}")
+    assert (shown / "report.html").read_bytes() == page
+
+
+def test_several_bouts_have_an_overview(tmp_path, capsys):
+    def accuracy(name, learning, seed):
+        """Ditto is first with a quorum of 3, which the formula knows by β."""
+        return fixed(name, learning, seed) + (0.2 if name == "Ditto" and learning.beta == 0.5 else 0.0)
+
+    cells = {"paper": {}, "other": {"learning": {"beta": 0.5}}}
+    run(tmp_path / "a", plan_of({"target_accuracy": 0.6}, tries=0, cells=cells), on=played(accuracy))
+    arena = load_arena(tmp_path / "a")
+    assert headline(arena) == "PerFedS2, FedBuff and Ditto were each among the soonest at the target in 2 of 2 bouts."
+    rows = overview(arena).rows
+    assert [row[0] for row in rows] == ["digits", "digits (other)"]
+    assert [row[3] for row in rows] == ["PerFedS2 (80.2 %)", "Ditto (91.8 %)"]
+    write_arena(tmp_path / "a")
+    assert "Who is first where?" in (tmp_path / "a/report.html").read_text()
+    print_arena(tmp_path / "a")
+    assert "Ditto (91.8 %)" in capsys.readouterr().out

@@ -1,0 +1,495 @@
+"""Do methods meet on equal terms, are they judged by what their runs say, and is nothing lost on the way?"""
+
+import csv
+import itertools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from arena_by_formula import THREE, fixed, plan_of, played, run
+from command_line import told
+from scipy.stats import ttest_rel
+
+from perfeds2.commands import arena as command
+from perfeds2.errors import InputError
+from perfeds2.learning.datasets import synthetic
+from perfeds2.learning.keeping import Ditto
+from perfeds2.learning.merges import CA2FL, Mean
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.task import parameters
+from perfeds2.report.arena import write_arena
+from perfeds2.runs.arena import runs_of_search
+from perfeds2.runs.arena_plan import MOST_TRIES, USUAL, make_plan, parse_cells, read_plan, tried_values
+from perfeds2.runs.arena_tables import BETTER, score
+from perfeds2.runs.search import FIRST_SEED
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms
+from perfeds2.spec.methods import ALGORITHMS
+from perfeds2.spec.resolve import resolve, spec_from
+from perfeds2.spec.values import ALGORITHM
+
+WRITTEN = ("arena.csv", "arena_metrics.csv", "arena.json")
+
+
+def rows_of(path: Path | str) -> list[dict[str, str]]:
+    with Path(path).open() as file:
+        return list(csv.DictReader(file))
+
+
+# One method and seed, by hand
+
+RUN = {
+    "rounds": 40,
+    "merges": 200,
+    "staleness_mean": 1.5,
+    "mode": "S2",
+    "quorum": 5,
+    "upload_bits": 1000.0,
+    "ue_accuracy_personal": [1.0, 0.5, 0.75, 0.75],
+    "metrics": [
+        {"round": 0, "time_s": 0.0, "test_accuracy_personal": 0.1, "test_accuracy": 0.1, "train_loss": 2.0},
+        {"round": 10, "time_s": 1.0, "test_accuracy_personal": 0.8, "test_accuracy": 0.3, "train_loss": 1.0},
+        {"round": 40, "time_s": 4.0, "test_accuracy_personal": 0.75, "test_accuracy": 0.6, "train_loss": 0.5},
+    ],
+}
+
+
+def test_a_runs_scores_by_hand():
+    found = score(RUN, 0.8)
+    assert (found["seconds_to_target"], found["rounds_to_target"]) == (1.0, 10)
+    assert found["bits_to_target"] == 10 * 5 * 1000  # rounds, uploads a round, bits an upload
+    assert found["joules_to_target"] is None
+    assert (found["accuracy"], found["accuracy_global"]) == (0.75, 0.6)
+    assert found["accuracy_over_time"] == pytest.approx((0.1 * 1 + 0.8 * 3) / 4)
+    assert found["worst_decile"] == 0.5
+    assert found["jain"] == pytest.approx(3.0**2 / (4 * (1 + 0.25 + 2 * 0.5625)))
+    assert (found["rounds"], found["merges"], found["diverged"]) == (40, 200, 0)
+
+
+def test_who_never_meets_the_target_has_no_seconds_rounds_or_bits():
+    found = score(RUN, 0.81)
+    assert [found[f"{what}_to_target"] for what in ("seconds", "rounds", "bits", "joules")] == [None] * 4
+
+
+def test_what_diverged_is_worth_nothing():
+    nan = float("nan")
+    last = {"round": 40, "time_s": 4.0, "test_accuracy_personal": nan, "test_accuracy": nan, "train_loss": nan}
+    found = score(RUN | {"metrics": [*RUN["metrics"][:2], last], "ue_accuracy_personal": [nan] * 4}, 0.8)
+    assert (found["accuracy"], found["accuracy_global"], found["worst_decile"], found["diverged"]) == (0, 0, 0, 1)
+    assert found["seconds_to_target"] == 1.0  # it had been there
+
+
+def test_joules_are_those_of_the_run_once_it_has_some():
+    metrics = [row | {"joules": 7.0 * row["time_s"]} for row in RUN["metrics"]]
+    assert score(RUN | {"metrics": metrics}, 0.8)["joules_to_target"] == 7.0
+
+
+# The plan
+
+
+def test_twelve_methods_meet_unless_others_are_named():
+    plan = make_plan({})
+    assert len(USUAL) == 12
+    assert set(USUAL) <= set(ALGORITHMS)
+    assert f"(default: {', '.join(USUAL)})" in Path(command.__file__).read_text()  # as the help says
+    assert list(plan.bouts[0].methods) == list(USUAL)
+    assert list(make_plan({}, methods=["all"]).bouts[0].methods) == list(ALGORITHMS)
+
+
+@pytest.mark.parametrize("tries", [1, 7, 30])
+def test_every_method_is_tuned_with_the_same_number_of_settings(tries):
+    search = make_plan({}, methods=["all"], tries=tries).bouts[0].search
+    assert search is not None
+    assert {len(search.candidates(name)) for name in search.axes} == {tries}
+    assert set(search.axes) == set(ALGORITHMS)
+
+
+def test_what_is_tried_lies_around_what_a_method_has():
+    spec = spec_from(beta={"*": 0.07, "FedBuff": 0.1}, alpha=0.03)
+    tried = {name: tried_values(spec, ALGORITHM.find(name), 30) for name in ("FedBuff", "FedAdam", "Ditto", "FedRep")}
+    assert tried["FedBuff"] == {"beta": (0.0111, 0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.01, 0.03, 0.09, 0.27, 0.81)}
+    assert tried["FedAdam"]["server_step"] == (0.00111, 0.00333, 0.01, 0.03, 0.09, 0.27)
+    assert tried["Ditto"]["pull"] == (0.0333, 0.1, 0.3, 0.9, 2.7)
+    assert list(tried["FedRep"]) == ["beta"]  # its UEs keep their heads: no personal step is evaluated
+    assert 0.07 in tried["FedRep"]["beta"]
+    assert len(set(tried["FedRep"]["beta"])) == 30
+    fewer = tried_values(spec, ALGORITHM.find("FedBuff"), 20)
+    assert fewer == {"beta": (0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.03, 0.09, 0.27, 0.81)}
+
+
+def test_tuning_seeds_and_data_are_none_of_the_evaluations():
+    bout = plan_of(tries=4).bouts[0]
+    assert bout.search is not None
+    tuned, fresh = bout.search.spec_of("FedBuff", {"beta": 0.1}, 0), bout.spec_of("FedBuff", {"beta": 0.1})
+    assert tuned.run.seeds == (FIRST_SEED, FIRST_SEED + 1)
+    assert fresh.run.seeds == (0, 1, 2)
+    assert (tuned.task.held_out, fresh.task.held_out) == (True, None)
+    assert fresh.learning_of("FedBuff").beta == 0.1
+    assert [named.text for named in fresh.algorithms] == ["FedBuff"]
+
+
+def test_in_a_bout_only_the_method_and_its_settings_differ():
+    bout = plan_of({"local_steps": 2}, tries=4).bouts[0]
+    one, other = bout.spec_of("PerFedS2", {"alpha": 0.2}), bout.spec_of("Ditto", {"pull": 2.0})
+    for section in ("task", "cell", "protocol", "learning"):
+        assert getattr(one, section) == getattr(other, section)
+    assert one.run.model_copy(update={"algorithms": None}) == other.run.model_copy(update={"algorithms": None})
+
+
+def test_methods_of_one_mode_and_one_load_have_one_timeline():
+    """FedAvgS2, FedBuff and CA2FL compute the same for as long, so their rounds are the same; Ditto computes longer."""
+    bout = plan_of({"ues": 6, "seeds": 1}, methods=["FedAvgS2", "FedBuff", "CA2FL", "Ditto"], tries=0).bouts[0]
+    jobs = {}
+    for name in bout.methods:
+        spec = bout.spec_of(name, {"beta": 0.5})
+        (made,) = make_algorithms(spec, Stage.of(spec, 0))
+        jobs[name] = (made.protocol, made.learner.samples, made.bandwidth)
+    assert jobs["FedAvgS2"] == jobs["FedBuff"] == jobs["CA2FL"]
+    assert jobs["Ditto"][1] == 2 * jobs["FedBuff"][1]
+
+
+def test_cells_are_settings_files_or_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("far.toml").write_text("[cell]\nradius_m = 500.0\n[protocol]\nquorum = 2\n")
+    cells = parse_cells(["paper", "quorum=10+max-staleness=unbounded", "far.toml"])
+    assert cells == {
+        "paper": {"cell": {"kind": "paper"}},
+        "quorum=10+max-staleness=unbounded": {"protocol": {"quorum": "10", "max_staleness": "unbounded"}},
+        "far": {"cell": {"radius_m": 500.0}, "protocol": {"quorum": 2}},
+    }
+    plan = plan_of(tasks=["digits", "synthetic"], cells=["paper", "quorum=10", "far.toml"], tries=0)
+    assert [(bout.task, bout.cell) for bout in plan.bouts] == list(
+        itertools.product(["digits", "synthetic"], ["paper", "quorum=10", "far"])
+    )
+    assert [bout.spec.protocol.quorum for bout in plan.bouts[:3]] == [5, 10, 2]
+    assert [bout.spec.cell.radius_m for bout in plan.bouts[:3]] == [200.0, 200.0, 500.0]
+    assert [bout.spec.run.target_accuracy for bout in plan.bouts[::3]] == [0.95, 0.7]  # each task's own
+
+
+def test_without_cells_the_given_one_is_the_arenas():
+    plan = plan_of({"radius_m": 300.0}, tries=0)
+    assert [bout.cell for bout in plan.bouts] == ["paper"]
+    assert plan.bouts[0].spec.cell.radius_m == 300.0
+
+
+def test_settings_that_were_tuned_before_are_taken_as_they_are():
+    tuned = {"beta": {"FedBuff": 0.2}}
+    assert plan_of(tuned).tries == 0
+    assert plan_of(tuned).bouts[0].spec_of("FedBuff", {}).learning_of("FedBuff").beta == 0.2
+    assert plan_of(tuned, tries=4).tries == 4
+    assert plan_of().tries == 20
+    listed = make_plan({"run": {"algorithms": ["FedBuff", "Ditto"]}, "each": {"FedBuff": {"beta": 0.2}}})
+    assert list(listed.bouts[0].methods) == ["FedBuff", "Ditto"]  # as a tuned.toml names them
+
+
+@pytest.mark.parametrize(
+    ("base", "asked", "sentence"),
+    [
+        ({}, {"methods": ["FedBuf"]}, "--methods 'FedBuf' is not known; did you mean FedBuff"),
+        ({}, {"methods": ["nowhere.py:mine"]}, "refers to no file"),
+        ({}, {"tries": -1}, "--tune must be from 0"),
+        ({}, {"tries": MOST_TRIES + 1}, "--tune must be from 0"),
+        ({}, {"tries": 0, "search": {"FedBuff.beta": [0.1]}}, "--search says what is tried"),
+        ({}, {"search": {"beta": [0.1]}}, "--search beta must say whose it is, such as PerFedS2.beta"),
+        ({}, {"search": {"FedAdam.beta": [0.1]}}, "--search is for FedAdam, which is not met here"),
+        ({"task": "digits"}, {"tasks": ["mnist"]}, "--task digits and --tasks were both given"),
+        ({}, {"tasks": ["digits", "digits"]}, "give digits-paper twice"),
+        ({}, {"cells": ["quorum=3", "quorum=3"]}, "--cells has quorum=3 twice"),
+        ({}, {"cells": ["quorum"]}, "--cells 'quorum' is not known"),
+        ({}, {"cells": ["quorum="]}, "--cells takes SETTING=VALUE"),
+        ({}, {"cells": ["seeds=3"]}, r"has \[run\]; a cell has only cell, radio, energy, protocol, learning"),
+        ({}, {"cells": ["quorum=900"]}, "--quorum must be from 1"),
+        ({"horizon_s": None, "rounds": 5}, {}, "an arena is over simulated time"),
+        ({}, {"rungs": 9}, "--rungs must be from 1 to 6"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused_in_a_sentence(base, asked, sentence):
+    with pytest.raises(InputError, match=sentence):
+        plan_of({"horizon_s": 9.0} | base, **asked)
+
+
+def test_what_is_written_down_is_the_same_plan(tmp_path):
+    plan = plan_of(
+        {"task": "synthetic", "ues": "6", "beta": "0.1"},
+        cells=["paper", "quorum=3"],
+        tries=4,
+        search={"Ditto.pull": [0.1, 1.0, 2.0, 3.0]},
+    )
+    (tmp_path / "arena.toml").write_text(plan.to_toml())
+    again = read_plan(tmp_path)
+    assert again.to_toml() == plan.to_toml()
+    assert [bout.spec for bout in again.bouts] == [bout.spec for bout in plan.bouts]
+    assert again.bouts[1].search is not None
+    assert plan.bouts[1].search is not None
+    assert again.bouts[1].search.to_toml() == plan.bouts[1].search.to_toml()
+    assert again.bouts[1].search.axes["Ditto"] == {"pull": (0.1, 1.0, 2.0, 3.0)}
+
+
+# What is one's own
+
+
+@dataclass(frozen=True)
+class Half:
+    """FedAvg with half of the gradient."""
+
+    batches = 1
+
+    def __call__(self, loss, start, params, batch):
+        return jax.tree.map(lambda each: each / 2, FedAvg()(loss, start, params, batch))
+
+
+@dataclass(frozen=True)
+class Slower:
+    """The mean, half as far."""
+
+    share: float = 0.5
+
+    def init(self, params, ues):  # noqa: ARG002 (the interface)
+        return None
+
+    def step(self, params, mean, beta, state):
+        return Mean().step(params, mean, self.share * beta, state)
+
+
+def test_mine_may_be_an_objective_a_merge_a_combination_or_an_algorithm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("two.py").write_text(
+        "from perfeds2.spec.methods import Combination\nfrom perfeds2.learning.merges import CA2FL\n"
+        "from perfeds2.learning.keeping import Ditto\nboth = Combination(Ditto, 'SYN', CA2FL)\n"
+    )
+    spec = spec_from(ues=4)
+    (made,) = make_algorithms(resolve(spec.values() | {"run": {"algorithms": ["PerFedS2"]}}), Stage.of(spec, 0))
+    whole = Algorithm("Whole", made.learner, made.protocol)
+    plan = plan_of({"ues": 4}, methods=["FedBuff"], mine=[Half, Slower, "two.py:both", whole])
+    assert list(plan.bouts[0].methods) == ["FedBuff", "HalfS2", "SlowerS2", "both", "Whole"]
+    search = plan.bouts[0].search
+    assert search is not None
+    assert list(search.axes) == ["FedBuff", "HalfS2", "SlowerS2", "both"]  # Whole brings its settings
+    made = {}
+    for name in plan.bouts[0].methods:
+        of_it = plan.bouts[0].spec_of(name, {"beta": 0.5} if name in search.axes else {})
+        (made[name],) = make_algorithms(of_it, Stage.of(of_it, 0))
+    assert {name: one.name for name, one in made.items()} == {name: name for name in made}
+    learners = {name: one.learner for name, one in made.items()}
+    assert isinstance(learners["HalfS2"].objective, Half)
+    assert (learners["SlowerS2"].objective, learners["SlowerS2"].merge) == (FedAvg(), Slower())
+    assert (type(learners["both"].objective), type(learners["both"].merge)) == (Ditto, CA2FL)
+    assert (made["both"].mode, made["both"].protocol.quorum, learners["both"].beta) == ("SYN", 4, 0.5)
+
+
+# Played by workers that train by a formula
+
+
+def test_the_tables_by_hand(tmp_path):
+    plan = plan_of({"target_accuracy": 0.77}, tries=4, tuning_seeds=1, rungs=1)
+    met = run(tmp_path / "a", plan)
+    rows = rows_of(tmp_path / "a/arena.csv")
+    assert [(row["method"], row["seed"]) for row in rows] == list(itertools.product(THREE, "012"))
+    assert [row["seconds_to_target"] for row in rows] == ["4.5"] * 3 + ["", "", ""] + [""] * 3
+    assert {row["bits_to_target"] for row in rows} == {"500.0", ""}  # 10 rounds × 5 × 10 bits
+    (bout,) = met.summary["bouts"]
+    methods = {each["method"]: each for each in bout["methods"]}
+    assert [methods[name]["reached"] for name in THREE] == [3, 0, 0]
+    assert methods["PerFedS2"]["seconds_to_target"]["median"] == 4.5
+    assert methods["FedBuff"]["accuracy"]["values"] == pytest.approx([0.76, 0.764, 0.768])
+    assert methods["Ditto"]["worst_decile"]["mean"] == pytest.approx(0.718 - 0.1)
+    assert {each["tried"] for each in bout["methods"]} == {4}
+    metrics = rows_of(tmp_path / "a/arena_metrics.csv")
+    assert len(metrics) == 9 * 3
+    assert len(met.table) == 9
+
+
+def test_who_is_better_is_what_scipy_says_with_holm(tmp_path):
+    met = run(tmp_path / "a", plan_of(tries=0))
+    values = {each["method"]: each["accuracy"]["values"] for each in met.summary["bouts"][0]["methods"]}
+    found = {(v["better"], v["worse"]): v for v in met.summary["bouts"][0]["compared"]["accuracy"]}
+    raw = sorted(
+        (float(ttest_rel(values[one], values[other]).pvalue), (one, other))
+        for one, other in [("PerFedS2", "FedBuff"), ("PerFedS2", "Ditto"), ("FedBuff", "Ditto")]
+    )
+    before = 0.0
+    for times, (p, pair) in zip((3, 2, 1), raw, strict=True):
+        before = max(before, min(1.0, times * p))
+        assert found[pair]["p"] == pytest.approx(before)
+        assert found[pair]["difference"] == pytest.approx(sum(values[pair[0]]) / 3 - sum(values[pair[1]]) / 3)
+
+
+def test_less_time_is_better_and_never_counts_as_the_horizon(tmp_path):
+    met = run(tmp_path / "a", plan_of({"target_accuracy": 0.77}, tries=0))
+    verdicts = met.summary["bouts"][0]["compared"]["seconds_to_target"]
+    assert {(v["better"], v["worse"]): v["difference"] for v in verdicts if v["p"] < 1} == {
+        ("PerFedS2", "FedBuff"): 4.5,
+        ("PerFedS2", "Ditto"): 4.5,
+    }
+    assert BETTER["seconds_to_target"] is min
+
+
+def test_each_is_evaluated_in_the_settings_that_tuning_found_for_it(tmp_path):
+    used: dict[tuple[str, int], Any] = {}
+
+    def accuracy(name, learning, seed):
+        used[name, seed] = learning
+        return 0.5 - abs(learning.beta - (0.21 if name == "FedBuff" else 0.07))
+
+    met = run(tmp_path / "a", plan_of({"seeds": 2}, tries=4, tuning_seeds=1), on=played(accuracy))
+    assert {name: used[name, 1].beta for name in THREE} == {"PerFedS2": 0.07, "FedBuff": 0.21, "Ditto": 0.07}
+    found = {each["method"]: each["settings"]["beta"] for each in met.summary["bouts"][0]["methods"]}
+    assert found == {"PerFedS2": 0.07, "FedBuff": 0.21, "Ditto": 0.07}
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_arena_that_is_interrupted_anywhere_goes_on_to_the_same_bytes(tmp_path, together):
+    plan = plan_of(tries=4, tuning_seeds=1, rungs=2, cells=["paper", "quorum=3"])
+    done: list[Any] = []
+    run(tmp_path / "whole", plan, on=played(fixed, done, together=together))
+    whole = {name: (tmp_path / "whole" / name).read_bytes() for name in WRITTEN}
+    for stop in (1, len(done) // 3, len(done) - 2):
+        left, path = [stop], tmp_path / f"broken-{stop}"
+
+        def fails(_, left=left):
+            left[0] -= 1
+            return KeyboardInterrupt() if left[0] < 0 else None
+
+        with pytest.raises(KeyboardInterrupt):
+            run(path, plan, on=played(fixed, fails=fails, together=together))
+        again: list[Any] = []
+        run(path, read_plan(path), on=played(fixed, again, together=together))
+        assert len(again) == len(done) - stop  # nothing is done twice
+        assert {name: (path / name).read_bytes() for name in WRITTEN} == whole
+
+
+def test_seeds_of_a_method_are_trained_together_on_a_gpu_and_one_by_one_elsewhere(tmp_path):
+    done: list[Any] = []
+    run(tmp_path / "gpu", plan_of(tries=0), on=played(fixed, done, together=True))
+    assert [(name, seeds) for name, seeds, _ in done] == [(name, (0, 1, 2)) for name in THREE]
+    (tmp_path / "gpu/bouts/01-digits-paper/runs/FedBuff/seed-1.json").write_text("{")
+    again: list[Any] = []
+    run(tmp_path / "gpu", plan_of(tries=0), on=played(fixed, again, together=True))
+    assert [(name, seeds) for name, seeds, _ in again] == [("FedBuff", (0, 1, 2))]  # in the same company as before
+    done.clear()
+    run(tmp_path / "cpu", plan_of(tries=0), on=played(fixed, done))
+    assert sorted((name, seeds) for name, seeds, _ in done) == sorted(
+        (name, (seed,)) for name in THREE for seed in range(3)
+    )
+
+
+def test_a_result_of_other_settings_or_damaged_is_made_again(tmp_path):
+    run(tmp_path / "a", plan_of(tries=0))
+    file = tmp_path / "a/bouts/01-digits-paper/runs/Ditto/seed-2.json"
+    kept = file.read_bytes()
+    for damage in (b"", b"[]", b'{"seed": 2}', kept.replace(b'"spec": "', b'"spec": "0')):
+        file.write_bytes(damage)
+        done: list[Any] = []
+        run(tmp_path / "a", plan_of(tries=0), on=played(fixed, done))
+        assert [(name, seeds) for name, seeds, _ in done] == [("Ditto", (2,))]
+        assert file.read_bytes() == kept
+
+
+def test_another_arena_is_refused_the_folder(tmp_path):
+    run(tmp_path / "a", plan_of(tries=0))
+    with pytest.raises(InputError, match="already holds a different arena"):
+        run(tmp_path / "a", plan_of({"beta": 0.01}, tries=0))
+
+
+def test_a_method_that_fails_is_named_and_the_others_are_judged(tmp_path):
+    met = run(tmp_path / "a", plan_of(tries=0), on=played(fixed, fails=lambda job: "broke" * (job.shape == "Ditto") or None))  # fmt: skip
+    assert [failure.error for failure in met.failures] == ["broke"] * 3
+    assert met.summary["bouts"][0]["missing"] == ["Ditto"]
+    assert sorted({row["method"] for row in rows_of(tmp_path / "a/arena.csv")}) == [
+        "FedBuff",
+        "PerFedS2",
+    ]
+    write_arena(tmp_path / "a")
+    assert "Failed, and not shown: Ditto." in (tmp_path / "a/report.html").read_text()
+
+
+def test_the_progress_is_that_of_the_whole(tmp_path):
+    plan, told_ = plan_of(tries=4, tuning_seeds=1, rungs=2, cells=["paper", "quorum=3"]), []
+    run(tmp_path / "a", plan, watch=told_.append)
+    assert {now.total for now in told_} == {2 * (3 * (4 + 2) + 9)}
+    assert runs_of_search(plan.bouts[0].search) == 3 * (4 + 2)
+    assert [now.done for now in told_] == sorted(now.done for now in told_)
+    assert (told_[-1].done, told_[-1].found) == (54, 0)
+    told_.clear()
+    (tmp_path / "a/bouts/02-digits-quorum=3/runs/Ditto/seed-2.json").unlink()
+    run(tmp_path / "a", plan, watch=told_.append)
+    assert [(now.done, now.found) for now in told_] == [(53, 53), (54, 53)]
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--methods", "FedBuf"], "did you mean FedBuff"),
+        (["--tune", 3, "--no-tune"], "--tune 3 and --no-tune were both given"),
+        (["--resume", "nowhere"], "holds no arena"),
+        (["--mine", "nowhere.py:x"], "refers to no file"),
+        (["--cells", "seeds=3"], "a cell has only"),
+        (["--on", "slurm", "--no-tune"], "--on takes processes, ray"),
+        (["--workers", 0, "--no-tune"], "--workers must be at least 1"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    status, shown, said = told("arena", *arguments)
+    assert (status, shown) == (2, "")
+    assert said.count("\n") == 1
+    assert re.search(sentence, said)
+    assert not list(tmp_path.iterdir())
+
+
+MINE = '''
+from dataclasses import dataclass
+import jax
+
+@dataclass(frozen=True)
+class Halved:
+    """A merge that goes half as far."""
+
+    def init(self, params, ues):
+        return None
+
+    def step(self, params, mean, beta, state):
+        return jax.tree.map(lambda w, g: w - 0.5 * beta * g, params, mean), state
+'''
+WHOLE = [
+    *("arena", "--task", "synthetic", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),
+    *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 2, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
+]
+
+
+@pytest.mark.slow
+def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE)
+    status, shown, said = told(*WHOLE, "--out", "whole")
+    assert status == 0, said
+    assert "HalvedS2 is" in shown
+    rows = rows_of("whole/arena.csv")
+    assert [(row["method"], row["seed"]) for row in rows] == list(
+        itertools.product(["FedRep", "FedBuff", "HalvedS2"], "01")
+    )
+    assert {row["rounds"] for row in rows if row["method"] == "FedBuff" and row["seed"] == "0"} == {
+        row["rounds"] for row in rows if row["method"] == "HalvedS2" and row["seed"] == "0"
+    }  # one timeline
+    kept = {name: json.loads(Path(f"whole/bouts/01-synthetic-paper/runs/{name}/seed-0.json").read_text()) for name in ("FedRep", "FedBuff")}  # fmt: skip
+    assert kept["FedBuff"]["upload_bits"] == 32 * parameters(synthetic.model)
+    assert kept["FedRep"]["upload_bits"] < kept["FedBuff"]["upload_bits"]  # its UEs keep their heads
+    assert len(kept["FedBuff"]["ue_accuracy_personal"]) == 4
+    assert sum(kept["FedBuff"]["ue_accuracy_personal"]) / 4 == pytest.approx(kept["FedBuff"]["metrics"][-1]["test_accuracy_personal"])  # fmt: skip
+    written = (*WRITTEN, "report.html", "arena.tex", "arena.toml")
+    whole = {name: Path("whole", name).read_bytes() for name in written}
+    assert b"mine.py" in whole["arena.toml"]
+    status, shown, said = told("arena", "--resume", "whole", "--quiet")
+    assert (status, shown) == (0, ""), said
+    assert {name: Path("whole", name).read_bytes() for name in written} == whole
+    Path("mine.py").write_text(MINE.replace("0.5", "0.25"))
+    status, _, said = told("arena", "--resume", "whole", "--quiet")
+    assert status == 2
+    assert "it has changed since" in said
+    assert json.loads(whole["arena.json"])["mine"] == ["HalvedS2"]

@@ -1,0 +1,150 @@
+"""Does ``--model mine.py:Net`` train a PyTorch module, and do the weights go back into it?"""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+from command_line import perfeds2
+from safetensors.numpy import load_file
+
+from perfeds2 import compare
+from perfeds2.errors import InputError
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch, which is an extra")
+SMALL = (
+    "--ues",
+    "4",
+    "--quorum",
+    "2",
+    "--batch",
+    "4",
+    "--rounds",
+    "3",
+    "--algorithms",
+    "PerFedS2,FedAvgS2",
+    "--seeds",
+    "0,1",
+)
+MINE = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, classes))
+        self.eval()  # BatchNorm keeps the statistics it has
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def made(inputs, classes):
+    return Net(inputs, classes)
+
+
+ready = Net(64, 10)
+
+
+class Narrow(Net):
+    def __init__(self, inputs):
+        super().__init__(inputs, 3)
+
+
+class Asking(Net):
+    def __init__(self, width):
+        super().__init__(width, 10)
+
+
+class Training(Net):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.train()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+@needs_torch
+@pytest.mark.slow
+def test_a_module_is_trained_resumed_exported_and_loaded_again(mine):
+    import torch  # type: ignore[import-not-found]
+
+    words = ("compare", "--model", "mine.py:Net", "--task", "digits", *SMALL)
+    status, said = perfeds2(*words, "--out", "run")
+    assert status == 0, said
+    assert perfeds2("compare", "--resume", "run")[0] == 0
+    assert perfeds2("compare", "--model", "mine.py:made", "--task", "digits", *SMALL, "--out", "made")[0] == 0
+    assert (mine / "run" / "metrics.csv").read_bytes() == (mine / "made" / "metrics.csv").read_bytes()
+
+    every = load_file(mine / "run" / "model.safetensors")
+    one, other = (every[f"PerFedS2/{seed}/layers.0.weight"] for seed in (0, 1))
+    assert not np.array_equal(one, other)  # seeds begin with different weights
+    status, said = perfeds2("export", "run", "--algorithm", "PerFedS2", "--seed", "1", "--out", "one.safetensors")
+    assert status == 0, said
+    weights = {name: torch.from_numpy(array) for name, array in load_file("one.safetensors").items()}
+
+    sys.path.insert(0, str(mine))
+    try:
+        from mine import Net  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(mine))
+    net = Net(64, 10)
+    missing, unexpected = net.load_state_dict(weights, strict=False)
+    assert unexpected == []
+    assert {name.rpartition(".")[2] for name in missing} <= {"running_mean", "running_var", "num_batches_tracked"}
+    np.testing.assert_array_equal(net.layers[3].bias.detach(), every["PerFedS2/1/layers.3.bias"])
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("mine")
+def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
+    small = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 1, "algorithms": ["FedAvgS2"], "beta": 1e-30}
+    models = compare(**small, model="mine.py:ready", seeds=[0, 1]).models
+    one, other = (models["FedAvgS2", seed]["layers.0.weight"] for seed in (0, 1))
+    np.testing.assert_array_equal(one, other)
+
+
+@needs_torch
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Narrow", "--model mine.py:Narrow does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: it gives 3 logits a sample."),
+        ("Asking", "--model mine.py:Asking asks for width; it may ask for any of inputs, classes, dtype."),
+        ("Training", "--model mine.py:Training: the PyTorch model Training changes its buffer layers.2.running_mean while it computes"),
+    ],
+)  # fmt: skip
+def test_a_module_that_cannot_be_taken_is_refused_in_a_sentence(name, sentence):
+    with pytest.raises(InputError) as refused:
+        compare(model=f"mine.py:{name}", rounds=1)
+    assert sentence in str(refused.value)
+
+
+def test_where_pytorch_is_missing_the_sentence_says_how_to_get_it(mine, monkeypatch):
+    (mine / "other.py").write_text(MINE)  # not one that was loaded before
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError) as refused:
+        compare(model="other.py:Net", rounds=1)
+    assert "'other.py:Net' needs PyTorch, which is not installed: python -m pip install 'perfeds2[torch]'" in str(
+        refused.value
+    )
+    from perfeds2 import Task
+
+    with pytest.raises(InputError, match="a PyTorch model needs PyTorch, which is not installed"):
+        Task.from_torch(lambda: None, np.zeros((8, 2)), np.zeros(8, int), ues=1, labels_per_ue=1, seed=0)
+
+
+def test_nobody_loads_pytorch_who_has_no_module():
+    import subprocess
+
+    code = "import sys; from perfeds2 import compare; compare(rounds=1, ues=2, quorum=1, seeds=[0]); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
