@@ -55,7 +55,7 @@ def test_a_short_personal_step_leaves_nothing_to_note():
 
 def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monkeypatch):
     """Nor that FedAsync, whose UEs compute what FedProx's do, equals FedAvg."""
-    monkeypatch.setattr("perfeds2.runs.summary.has_collapsed", lambda rows: True)
+    monkeypatch.setattr("perfeds2.runs.summary.has_collapsed", lambda _: True)
     few = {"task": "synthetic", "ues": 4, "quorum": 2, "rounds": 4, "seeds": (0,)}
     comparison = compare(**few, algorithms=["PerFedS2", "FedBuff", "FedAsync", "Ditto", "PersA-FL"])
     notes = [note for note in comparison.summary["notes"] if "never got" not in note]
