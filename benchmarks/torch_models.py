@@ -24,7 +24,7 @@ from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.lenet import LENET, LENET_RELU
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import cross_entropy
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import PerFed
 
 BATCH, ALPHA, LETTERS, WINDOW, WIDTH, HEADS = 40, 0.03, 80, 80, 32, 4
@@ -150,7 +150,7 @@ def timed(call: Any) -> float:
 
 def ready(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
     """The compiled meta-gradient of every UE, to be called."""
-    loss = partial(cross_entropy, model)
+    loss = partial(mean_loss, model)
 
     def gradient(params: Any, x: Any, y: Any) -> Any:
         return PerFed(alpha=ALPHA)(lambda w, xy: loss(w, *xy), params, params, (x, y))

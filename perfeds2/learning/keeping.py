@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.objectives import MOREAU, Loss
+from perfeds2.learning.objectives import MOREAU, Loss, Moreau
 
 Gradient = Callable[[Params, Any], Params]  # at a model, on one step's batches
 
@@ -107,7 +107,7 @@ class Scaffold:
 class PFedMe:
     """pFedMe, Dinh et al. 2020, algorithm 1: in each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
 
-    θ comes from w by K gradient steps of length α/(1 + αλ) on the step's batch. The UE keeps its last θ: its own model.
+    θ comes from w as Moreau's does, on the step's batch. The UE keeps its last θ: its own model.
     """
 
     alpha: float | Array = 0.03
@@ -134,16 +134,11 @@ class PFedMe:
         batches: Any,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
-        size = self.alpha / (1 + self.alpha * self.moreau)
+        envelope = Moreau(self.alpha, self.moreau, self.moreau_steps)
 
         def step(carry: tuple[Params, Params, Params], own: Any) -> tuple[tuple[Params, Params, Params], None]:
             w, total, _ = carry
-
-            def towards(_: Array, theta: Params) -> Params:
-                gradient = jax.grad(loss)(theta, _batch(own, 0))
-                return jax.tree.map(lambda t, g, v: t - size * (g + self.moreau * (t - v)), theta, gradient, w)
-
-            theta = jax.lax.fori_loop(0, self.moreau_steps, towards, w)
+            theta = envelope.personal_model(loss, w, _batch(own, 0))
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
             return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g), theta), None
 

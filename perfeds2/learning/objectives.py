@@ -158,14 +158,18 @@ class Moreau:
         return self.moreau_steps
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+        theta = self.personal_model(loss, params, _batch(batches, 0))
+        return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
+
+    def personal_model(self, loss: Loss, params: Params, batch: Any) -> Params:
+        """θ̂: what the penalised f leads to from w, on one batch."""
         size = self.alpha / (1 + self.alpha * self.moreau)
 
         def towards(_: Array, theta: Params) -> Params:
-            gradient = jax.grad(loss)(theta, _batch(batches, 0))
+            gradient = jax.grad(loss)(theta, batch)
             return jax.tree.map(lambda t, g, w: t - size * (g + self.moreau * (t - w)), theta, gradient, params)
 
-        theta = jax.lax.fori_loop(0, self.moreau_steps, towards, params)
-        return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
+        return jax.lax.fori_loop(0, self.moreau_steps, towards, params)
 
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {

@@ -98,7 +98,8 @@ def _warnings(run: Run, algorithm: Outcome) -> list[Span]:
     said = []
     if algorithm.starved is not None:
         average = ", on average" if len(run.seeds) > 1 else ""
-        said.append(f"{algorithm.starved.mean or 0:.3g} UEs never merged{average}")
+        many = algorithm.starved.mean or 0
+        said.append(f"{many:.3g} UE{'' if many == 1 else 's'} never merged{average}")
     if algorithm.diverged:
         said.append(f"diverged in {algorithm.diverged} of {len(run.seeds)} seeds")
     return [Span(text, "warn") for text in said]

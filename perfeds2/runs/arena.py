@@ -19,18 +19,15 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.runs.arena_plan import Bout, Plan, make_plan, read_plan
 from perfeds2.runs.arena_tables import Outcome, write_tables
-from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, check_crew, crew_for, do_all
-from perfeds2.runs.execute import refuse_days
+from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, crew_for, do_all
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.search import KEPT, Search, Settings
-from perfeds2.runs.sweep import with_seeds
+from perfeds2.runs.sweep import check_work, with_seeds
 from perfeds2.runs.tune import run_search
 from perfeds2.runs.worker import Result
-from perfeds2.spec.build import check_model
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, read_toml
-from perfeds2.spec.tasks import recipe_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,14 +89,7 @@ def run_arena(
     yes: bool = False,
 ) -> Arena:
     """Do what the folder does not have yet, bout by bout, and write the tables."""
-    if retries < 0:
-        raise InputError(f"--retries must be 0 or more, got {retries}.")
-    if isinstance(on, str):
-        check_crew(on, workers)
-    known = [bout.spec for bout in plan.bouts if recipe_of(bout.spec) is not None]
-    for spec in known:  # an own task would have to be made here, and the GPU is for the workers
-        check_model(spec)
-    refuse_days(known, yes=yes)
+    check_work([bout.spec for bout in plan.bouts], on, workers, retries, yes=yes)
     claim_folder(path, "arena", plan.to_toml(), lambda: read_plan(path).to_toml(), plan.unwritten)
     failures: list[Failure] = []
     with alone(path):

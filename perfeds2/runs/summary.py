@@ -163,29 +163,35 @@ def _notes(
     timelines: dict[tuple[str, int], Timeline],
     rows: dict[tuple[str, int], list[Row]] | None,
 ) -> list[str]:
+    from perfeds2.learning.keeping import Personal
     from perfeds2.spec.build import recipe_of
 
     notes, recipe = list[str](), recipe_of(spec)
     if recipe is not None and recipe.said:
         notes.append(f"{spec.task.name}: {recipe.said}; {how_it_is_learned(spec)}.")
-    if rows is not None and any(a.objective == "FedProx" and a.learner.local_steps == 1 for a in algorithms):
+    if rows is not None and any(a.name.startswith("FedProx") and a.learner.local_steps == 1 for a in algorithms):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
     auto = [each.name for each in algorithms if spec.learning_of(each.name).alpha == "auto"]
     if rows is not None and auto:
         from perfeds2.spec.build import alpha_of
 
         notes.append(str(alpha_of(spec, auto[0]).note))
-    for name in (algorithm.name for algorithm in algorithms):
+    for algorithm in algorithms:
+        name = algorithm.name
         if any(timelines[name, seed].rounds == 0 for seed in spec.run.seeds):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
             continue
         starved = {int(ue) for seed in spec.run.seeds for ue in timelines[name, seed].starved}
         if starved:
+            bounded = algorithm.protocol.max_staleness is not None
             notes.append(
-                f"{name}: UE {', '.join(map(str, sorted(starved)[:5]))}{' …' if len(starved) > 5 else ''} never got an "
-                f"update in (in at least one seed); try --stale wait, a larger --max-staleness or a longer horizon."
+                f"{name}: UE{'s' if len(starved) > 1 else ''} {', '.join(map(str, sorted(starved)[:5]))}"
+                f"{' …' if len(starved) > 5 else ''} never got an update in (in at least one seed); try "
+                f"{'--stale wait, a larger --max-staleness or ' if bounded else ''}a longer horizon."
             )
         by_share = rows if str(spec.task.metric or "accuracy") == "accuracy" else None  # else halves say nothing
+        if algorithm.objective in ("FedAvg", "FedProx") or isinstance(algorithm.learner.objective, Personal):
+            by_share = None  # they are not trained for a personal step
         collapsed = sum(has_collapsed(by_share[name, seed]) for seed in spec.run.seeds) if by_share is not None else 0
         if collapsed:
             notes.append(

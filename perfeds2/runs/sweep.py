@@ -101,6 +101,20 @@ def read_sweep(path: Path) -> Grid:
     return make_grid(values.get("base", {}) if "model" in grid else as_it_was(values.get("base", {})), grid)
 
 
+def check_work(
+    specs: Sequence[Spec], on: str | Callable[[Path], Crew], workers: int | None, retries: int, *, yes: bool
+) -> None:
+    """Refuse what cannot be begun, before anything is written."""
+    if retries < 0:
+        raise InputError(f"--retries must be 0 or more, got {retries}.")
+    if isinstance(on, str):
+        check_crew(on, workers)
+    known = [spec for spec in specs if recipe_of(spec) is not None]
+    for spec in known:  # an own task would have to be made here, and the GPU is for the workers
+        check_model(spec)
+    refuse_days(known, yes=yes)
+
+
 def run_sweep(
     grid: Grid,
     path: Path,
@@ -112,14 +126,7 @@ def run_sweep(
     yes: bool = False,
 ) -> Sweep:
     """Do what the folder does not have yet, and write the tables. A job that fails is tried again ``retries`` times."""
-    if retries < 0:
-        raise InputError(f"--retries must be 0 or more, got {retries}.")
-    if isinstance(on, str):
-        check_crew(on, workers)
-    known = [point.spec for point in grid.points if recipe_of(point.spec) is not None]
-    for spec in known:
-        check_model(spec)
-    refuse_days(known, yes=yes)  # an own task would have to be made here, and the GPU is for the workers
+    check_work([point.spec for point in grid.points], on, workers, retries, yes=yes)
     open_sweep(path, grid)
     with alone(path):
         missing = {

@@ -173,7 +173,7 @@ class LearningSpec(Section, title="Learning"):
     merge: MergeName | None = setting(None, "NAME", "How uploads become a model: {names}, or your own.", shown="the algorithm's own, mean for most", kind=MERGE)  # fmt: skip
     server_step: Length | None = setting(None, "STEP", "Server's step of the methods that have one beside β.", shown="the method's own")  # fmt: skip
     discount: Literal["poly", "hinge", "constant"] | None = setting(None, "RULE", "How FedBuff and FedAsync trust a stale upload.", shown="poly")  # fmt: skip
-    mixing: Length | None = setting(None, "SHARE", "How much of the model FedAsync takes from a fresh upload.", shown="0.6")  # fmt: skip
+    mixing: Annotated[float, Field(gt=0, le=1)] | None = setting(None, "SHARE", "How much of the model FedAsync takes from a fresh upload.", shown="0.6")  # fmt: skip
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = setting(None, "SHARE", "How much of its last step the server keeps, in FedAvgM and FedBuff.", shown="0.9 in FedAvgM, none in FedBuff")  # fmt: skip
     own_share: Annotated[float, Field(ge=0, le=1)] | None = setting(None, "SHARE", "How much of its own model a UE of APFL takes at first.", shown="0.5")  # fmt: skip
     head_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "N", "Steps of FedRep's own head for each of the layers below.", shown="10")  # fmt: skip

@@ -81,7 +81,8 @@ class Kind:
             return found
         if colon:
             return self._checked(_referred(given))
-        raise ValueError(f"is not known; {did_you_mean(given, self.table())} or your own as FILE.py:NAME")
+        own = "FILE.py:NAME" if self.opens is None else "FILE.csv, FILE.npz, a folder of npz files or FILE.py:NAME"
+        raise ValueError(f"is not known; {did_you_mean(given, self.table())} or your own as {own}")
 
     def is_reference(self, text: str) -> bool:
         """Whether a text refers to somebody's file or module, being no name of ours."""

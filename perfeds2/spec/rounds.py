@@ -38,6 +38,8 @@ def in_tiers(
 ) -> dict[str, Any]:
     """TiFL's and FedAT's rounds, as parts of an algorithm: A of a tier close one, or as many as the smallest tier has."""
     assert spec.protocol.quorum is not None
+    if (spec.protocol.tiers or 0) > cell.ues:
+        raise InputError(f"--tiers {spec.protocol.tiers} is more than there are UEs ({cell.ues}); choose fewer.")
     count, quorum = spec.protocol.tiers or TIERS, spec.protocol.quorum
     tiers = tiers_by_latency(cell, payload_bits, learner.samples, count, quorum)
     quorum = min(quorum, tiers.smallest)

@@ -51,3 +51,12 @@ def test_a_short_personal_step_leaves_nothing_to_note():
     assert comparison.summary["notes"] == []
     (row,) = comparison.summary["algorithms"]
     assert row["test_accuracy"]["mean"] > 0.8
+
+
+def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monkeypatch):
+    """Nor that FedAsync, whose UEs compute what FedProx's do, equals FedAvg."""
+    monkeypatch.setattr("perfeds2.runs.summary.has_collapsed", lambda _: True)
+    few = {"task": "synthetic", "ues": 4, "quorum": 2, "rounds": 4, "seeds": (0,)}
+    comparison = compare(**few, algorithms=["PerFedS2", "FedBuff", "FedAsync", "Ditto", "PersA-FL"])
+    notes = [note for note in comparison.summary["notes"] if "never got" not in note]
+    assert [note.partition(":")[0] for note in notes] == ["PerFedS2", "PersA-FL"]
