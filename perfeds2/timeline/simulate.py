@@ -32,7 +32,8 @@ from perfeds2.timeline.rounds import (
     invite,
     open_server,
 )
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.stretches import in_order, still_open, take
+from perfeds2.timeline.timeline import OPEN, Jobs, Timeline
 
 A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
@@ -70,6 +71,8 @@ class Clock:
     bits: Float[np.ndarray, " n"]  # bits left to send
     arrived_s: Float[np.ndarray, " n"]  # when the update was complete at the server; infinite if it is not
     planned: Planned | None = None  # whom the round closes on, where only they are handed its model
+    begun_s: Float[np.ndarray, " n"] | None = None  # where UEs come and go: since when each is at work without a break,
+    sends_s: Float[np.ndarray, " n"] | None = None  # and when it begins to send, if it stays
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ class RoundInfo:
     bandwidth_hz: Float[np.ndarray, " n"]
     rate_bps: Float[np.ndarray, " n"]
     arrival_s: Float[np.ndarray, " n"]  # when each update arrives if the round lasted long enough
-    versions: Int[np.ndarray, " n"]  # the model each UE worked from during the round
+    versions: Int[np.ndarray, " n"]  # the model each UE worked from during the round, or when it closed
+    log: Jobs | None = None  # where UEs come and go: the stretches of work that ended in the round,
+    gone: tuple[Int[np.ndarray, " g"], Int[np.ndarray, " g"]] | None = None  # and who left and lost a job, on which model
 
 
 def simulate(
@@ -137,7 +142,7 @@ def simulate(
 
 def start_clock(conditions: Conditions) -> Clock:
     """Second 0: everybody at work has just been handed w_0."""
-    server = open_server(conditions.cell.ues, conditions.protocol)
+    server = open_server(conditions.cell.ues, conditions.protocol, _here(conditions.cell, 0.0))
     at_work = server.versions != IDLE
     clock = Clock(
         0.0,
@@ -146,6 +151,8 @@ def start_clock(conditions: Conditions) -> Clock:
         np.where(at_work, conditions.payload_bits, 0.0),
         np.full(conditions.cell.ues, np.inf),
     )
+    if not conditions.cell.is_plain:
+        clock = replace(clock, begun_s=np.zeros(clock.bits.size), sends_s=clock.compute_s)
     return _invite(conditions, clock)[0] if conditions.protocol.rests else clock
 
 
@@ -165,16 +172,24 @@ def play(
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record = Recorder(conditions, past)
     while rounds is None or clock.server.round < past.rounds + rounds:
-        later, info = tick(conditions, clock)
-        if horizon_s is not None and later.time_s > horizon_s:
+        ticked = tick(conditions, clock, math.inf if horizon_s is None else horizon_s)
+        if ticked is None or (horizon_s is not None and ticked[0].time_s > horizon_s):
             break
-        record.add(clock.server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s)
+        later, info = ticked
+        record.add(
+            replace(clock.server, versions=info.versions),
+            info.closing,
+            info.staleness,
+            info.hand_out.lost,
+            info.arrival_s,
+        )
+        record.note(clock.server.round, info)
         if watch is not None:
             watch(info)
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
-    return clock, record.timeline(clock.server, clock.arrived_s)
+    return clock, record.timeline(clock.server, clock.arrived_s, clock)
 
 
 class Recorder:
@@ -184,6 +199,7 @@ class Recorder:
         self._conditions = conditions
         self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
+        self._log = [] if past.log is None else [take(past.log, np.flatnonzero(past.log.outcome != OPEN))]
 
     def add(
         self,
@@ -206,15 +222,27 @@ class Recorder:
             round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
             self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
 
-    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"]) -> Timeline:
+    def note(self, round_: int, info: RoundInfo) -> None:
+        """Where UEs come and go: what else ended in a round."""
+        if info.log is not None and info.gone is not None:
+            ues, versions = info.gone
+            self._log.append(info.log)
+            never = np.full(ues.size, np.inf)
+            self._lost.append([ues, versions, np.full(ues.size, round_), never, np.ones(ues.size, np.int64)])
+
+    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"], clock: Clock | None = None) -> Timeline:
         """What was recorded, and what everybody had in hand when the clock stopped."""
+        log, cell = None, self._conditions.cell
+        if clock is not None and not cell.is_plain:
+            here = _here(cell, clock.time_s)
+            log = in_order(Jobs.joined([*self._log, still_open(clock, np.ones(cell.ues, bool) if here is None else here)]))
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
             np.concatenate, zip(*self._lost, strict=True)
         )
         return Timeline(
             ues, staleness, arrival_s, time_s, self._conditions.compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count,
+            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count, log,
         )  # fmt: skip
 
 
@@ -228,8 +256,12 @@ def _nothing_yet(conditions: Conditions) -> Timeline:
     )  # fmt: skip
 
 
-def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
-    """Play one round."""
+def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
+    """Play one round. None if it is known not to close by ``until_s``."""
+    if not conditions.cell.is_plain:
+        from perfeds2.timeline.comings import tick_of_fleet  # late: it builds on this file
+
+        return tick_of_fleet(conditions, clock, until_s)
     cell, server, protocol = conditions.cell, clock.server, conditions.protocol
     signal_hz = cell.signal_at(server.round, clock.time_s)
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
@@ -296,17 +328,29 @@ def _moment(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, "
         server.versions,
         server.merged_in,
         conditions.cell.cap_bits_per_s_hz,
+        None if conditions.cell.fleet is None else conditions.cell.fleet.own_bps,
+        _here(conditions.cell, clock.time_s),
     )
+
+
+def _here(cell: Cell, time_s: float) -> Bool[np.ndarray, " n"] | None:
+    """Who is there at a second; None where everybody always is."""
+    presence = None if cell.fleet is None else cell.fleet.presence
+    return None if presence is None else presence.here(time_s)
 
 
 def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray, " h"]]:
     """Where the unplanned rest: plan the round that opens now, and start the jobs of those who are planned."""
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # ``simulate`` has seen to it
-    server, handed = invite(clock.server, planned)
+    server, handed = invite(clock.server, planned, _here(conditions.cell, clock.time_s))
     compute_s, bits = clock.compute_s.copy(), clock.bits.copy()
     compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
-    return Clock(clock.time_s, server, compute_s, bits, clock.arrived_s, planned), handed
+    if clock.begun_s is not None and clock.sends_s is not None:
+        begun_s, sends_s = clock.begun_s.copy(), clock.sends_s.copy()
+        begun_s[handed], sends_s[handed] = clock.time_s, clock.time_s + compute_s[handed]
+        clock = replace(clock, begun_s=begun_s, sends_s=sends_s)
+    return replace(clock, server=server, compute_s=compute_s, bits=bits, planned=planned), handed
 
 
 def _mask(ues: Planned, n: int) -> Bool[np.ndarray, " n"]:
@@ -419,7 +463,7 @@ def _hopeful(conditions: Conditions) -> int | None:
     ):
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
-    known = known and not conditions.cell.changes_in_rounds
+    known = known and not conditions.cell.changes_in_rounds and conditions.cell.is_plain
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 
