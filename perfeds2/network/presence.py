@@ -23,9 +23,13 @@ class Hours:
         now_s = 0.0
         for number, (start_s, end_s) in enumerate(self.intervals):
             if not (0 <= start_s < end_s) or math.isinf(start_s):
-                raise ValueError(f"an interval must end after it begins, at second 0 or later, got {start_s:g}-{end_s:g}.")
+                raise ValueError(
+                    f"an interval must end after it begins, at second 0 or later, got {start_s:g}-{end_s:g}."
+                )
             if start_s < now_s and number:
-                raise ValueError(f"intervals must rise and not overlap, but {start_s:g}-{end_s:g} begins before {now_s:g}.")
+                raise ValueError(
+                    f"intervals must rise and not overlap, but {start_s:g}-{end_s:g} begins before {now_s:g}."
+                )
             now_s = end_s
         if not self.period_s > 0 or now_s > self.period_s:
             raise ValueError(f"the intervals must end within the period of {self.period_s:g} s, got {now_s:g}.")

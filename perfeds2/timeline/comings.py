@@ -38,7 +38,7 @@ from perfeds2.timeline.stretches import stretches
 from perfeds2.timeline.timeline import LOST, MERGED, PAUSED, Jobs
 
 PerUe = Float[np.ndarray, " n"]
-Who = Int[np.ndarray, " w"]
+Who = Int[np.ndarray, " _"]
 MOST_BORDERS = 100_000  # of one round
 
 
@@ -64,7 +64,9 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
     air = _share_out(conditions, clock, here, planned)
     for _ in range(MOST_BORDERS):
         closing = close_round(clock.server, air.arrival_s, protocol, planned)
-        closing = replace(closing, time_s=max(closing.time_s, clock.time_s))  # who left may have been all that was waited for
+        closing = replace(
+            closing, time_s=max(closing.time_s, clock.time_s)
+        )  # who left may have been all that was waited for
         goes_s = math.inf if fleet.presence is None else fleet.presence.changes_s(clock.time_s)
         border_s = min(cell.changes_s(clock.time_s), goes_s)
         if closing.time_s <= border_s:
@@ -256,7 +258,9 @@ def _obstacle(clock: Clock, air: Air, here: Bool[np.ndarray, " n"], planned: Pla
         return "those who have arrived are too stale for it; raise --max-staleness, or use --stale restart."
     ue = int(stuck[0])
     if not here[ue]:
-        return f"UE {ue} has left for good, and the others are too few; give its hours a period, or use a smaller quorum."
+        return (
+            f"UE {ue} has left for good, and the others are too few; give its hours a period, or use a smaller quorum."
+        )
     if clock.server.versions[ue] == IDLE:
         return f"UE {ue} has no job and waits for its turn; use --stale restart."
     return f"UE {ue} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."

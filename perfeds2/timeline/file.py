@@ -17,14 +17,10 @@ MOST_BYTES = 1 << 34  # unpacked; a million UEs for a million merged updates hav
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
     """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
     arrays = {
-        f"{name}/{field.name}".lstrip("/"): getattr(timeline, field.name)
+        f"{name}/{own}".lstrip("/"): values
         for name, timeline in timelines.items()
-        for field in fields(Timeline)
-        if field.name != LOG
+        for own, values in timeline.arrays().items()
     }
-    for name, timeline in timelines.items():
-        for column, values in ({} if timeline.log is None else vars(timeline.log)).items():
-            arrays[f"{name}/{LOG}_{column}".lstrip("/")] = values
     with (
         write_atomically(Path(path)) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,

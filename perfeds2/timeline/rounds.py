@@ -143,9 +143,7 @@ def close_round(
     return Closing(float(close_s), merged, refused)
 
 
-def hand_out(
-    server: Server, closing: Closing, protocol: Protocol, here: Here | None = None
-) -> tuple[Server, HandOut]:
+def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | None = None) -> tuple[Server, HandOut]:
     """Close the round: w_{k+1} exists. Returns the server of the next round, and who was handed the new model.
 
     Who is not there is handed nothing, and the newest model when it comes (``welcome``).

@@ -89,7 +89,9 @@ class RoundInfo:
     arrival_s: Float[np.ndarray, " n"]  # when each update arrives if the round lasted long enough
     versions: Int[np.ndarray, " n"]  # the model each UE worked from during the round, or when it closed
     log: Jobs | None = None  # where UEs come and go: the stretches of work that ended in the round,
-    gone: tuple[Int[np.ndarray, " g"], Int[np.ndarray, " g"]] | None = None  # and who left and lost a job, on which model
+    gone: tuple[Int[np.ndarray, " g"], Int[np.ndarray, " g"]] | None = (
+        None  # and who left and lost a job, on which model
+    )
 
 
 def simulate(
@@ -235,7 +237,9 @@ class Recorder:
         log, cell = None, self._conditions.cell
         if clock is not None and not cell.is_plain:
             here = _here(cell, clock.time_s)
-            log = in_order(Jobs.joined([*self._log, still_open(clock, np.ones(cell.ues, bool) if here is None else here)]))
+            log = in_order(
+                Jobs.joined([*self._log, still_open(clock, np.ones(cell.ues, bool) if here is None else here)])
+            )
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
             np.concatenate, zip(*self._lost, strict=True)

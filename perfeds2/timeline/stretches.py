@@ -68,7 +68,9 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
     last = held & ~np.append((log.ue[1:] == log.ue[:-1]) & held[1:], False)
     away = np.flatnonzero(last & ~running)
     now = np.full(away.size, time_s)
-    paused = Jobs(log.ue[away], log.version[away], now, now, now, now, np.full(away.size, OPEN), np.full(away.size, rounds))
+    paused = Jobs(
+        log.ue[away], log.version[away], now, now, now, now, np.full(away.size, OPEN), np.full(away.size, rounds)
+    )
     ends_s = (np.minimum(each, time_s) for each in (log.sending_s, log.arrival_s, log.end_s))
     kept = Jobs(log.ue, log.version, log.start_s, *ends_s, outcome, np.minimum(log.round, rounds))
     whole_log = in_order(Jobs.joined([kept, paused]))

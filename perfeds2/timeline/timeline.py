@@ -25,7 +25,9 @@ class Jobs:
     arrival_s: Float[np.ndarray, " j"]  # never later than end_s: what had not arrived by then is cut there
     end_s: Float[np.ndarray, " j"]
     outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended)
-    round: Int[np.ndarray, " j"]  # in which it ended; of the open ones, which was not played
+    round: Int[
+        np.ndarray, " j"
+    ]  # in which it ended; of the open ones, which was not played; -1 of a stretch after which it went on
 
     @classmethod
     def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
@@ -172,10 +174,10 @@ class Timeline:
 
         assert self.log is not None
         outcome, _ = whole(self.log)
-        rows = np.arange(outcome.size)
+        round_, rows = np.where(self.log.outcome == PAUSED, -1, self.log.round), np.arange(outcome.size)
         if ues is not None:
             rows = np.flatnonzero((self.log.ue >= ues.start) & (self.log.ue < ues.stop))
-        return take(replace(self.log, outcome=outcome), rows)
+        return take(replace(self.log, outcome=outcome, round=round_), rows)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
         """What one UE did, as (state, from second, to second), without gaps from 0 to the end."""
@@ -296,6 +298,11 @@ class Timeline:
     def until(self, time_s: float) -> int:
         """How many rounds had closed by a time."""
         return int(np.searchsorted(self.time_s, time_s, side="right"))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All it consists of, by name."""
+        log = {} if self.log is None else {f"log_{name}": column for name, column in vars(self.log).items()}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "log"} | log
 
     def save(self, path: Path | str) -> None:
         """Write one .npz; the same timeline always gives the same bytes."""

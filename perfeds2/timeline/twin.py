@@ -32,7 +32,9 @@ class Radio:
     policy: Callable[[Uplink], np.ndarray]
     cap: float = math.inf  # bit/s/Hz
     coherence_s: float = math.inf  # how long a block of time is
-    own: Mapping[int, Steps] = field(default_factory=dict)  # phone: (second, bit/s) of an uplink of its own, and its period
+    own: Mapping[int, Steps] = field(
+        default_factory=dict
+    )  # phone: (second, bit/s) of an uplink of its own, and its period
     hours: Mapping[int, Steps] = field(default_factory=dict)  # phone: (from, until) when it is there, and its period
     keeps: bool = False  # who leaves keeps its job
     own_bps: np.ndarray | None = None  # for schedules that look
