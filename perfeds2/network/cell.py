@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.blocks import BLOCK, each_block
 from perfeds2.network.device import compute_seconds
@@ -122,6 +122,11 @@ class Cell:
     def is_plain(self) -> bool:
         """Whether the shared band carries every upload and everybody is always there."""
         return self.fleet is None or self.fleet.is_plain
+
+    def here(self, time_s: float) -> Bool[np.ndarray, " n"] | None:
+        """Who is there at a second; None where everybody always is."""
+        presence = None if self.fleet is None else self.fleet.presence
+        return None if presence is None else presence.here(time_s)
 
     @cached_property
     def where(self) -> Where:

@@ -30,6 +30,7 @@ COLUMNS = ("name", *LINK, *PROCESSOR, "power_w", "available", *SPREADS)
 TRACE_COLUMNS = ("time_s", "bps")
 RANGES = {"distance_m": (0.0, 1e9), "gain_db": (-300.0, 100.0)}  # else from 1e-9 to 1e18
 ITSELF = ""
+ALWAYS = Hours()
 MOST_ROWS = 10_000_000
 
 
@@ -41,7 +42,7 @@ class Row:
     name: str
     numbers: Mapping[str, float]
     trace: str | None = None  # its path, from the file
-    hours: Hours = Hours()
+    hours: Hours = ALWAYS
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class FleetFile:
         """From the files, or from what a run's folder kept of them. Raises ValueError that goes behind what was given."""
         path = Path(path)
         own = _bytes(path, "refers to no file") if kept is None else kept.get(ITSELF, b"")
-        rows = tuple(read_fleet(path, own))
+        rows = tuple(read_fleet(own))
         texts, traces = {ITSELF: own}, dict[str, Trace]()
         for row in rows:
             if row.trace is not None and row.trace not in traces:
@@ -123,9 +124,9 @@ class FleetFile:
         )
 
 
-def read_fleet(path: Path, data: bytes) -> Iterator[Row]:
+def read_fleet(data: bytes) -> Iterator[Row]:
     """The rows of a file."""
-    lines = _table(path, data)
+    lines = _table(data)
     line, header = next(lines, (1, []))
     columns = [name.strip() for name in header]
     if not any(columns):
@@ -156,7 +157,7 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
         if len(both) > 1:
             raise ValueError(f"gives {both[0]} and {both[1]} in line {line}; one device has one of them")
     numbers = {name: _number(text, name, line) for name, text in given.items() if name in (*NUMBERS, *SPREADS)}
-    hours = _hours(given["available"], line) if "available" in given else Hours()
+    hours = _hours(given["available"], line) if "available" in given else ALWAYS
     return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), hours)
 
 
@@ -203,7 +204,7 @@ def _seconds(text: str) -> float:
 
 def read_trace(path: Path, data: bytes) -> Trace:
     """``time_s,bps``: rates, each from its second on. Raises ValueError that goes behind the fleet file's name."""
-    lines = _table(path, data, f"has a trace {path} that")
+    lines = _table(data, f"has a trace {path} that")
     line, header = next(lines, (1, []))
     columns = [name.strip() for name in header]
     if sorted(columns) != sorted(TRACE_COLUMNS):
@@ -241,7 +242,7 @@ def _bytes(path: Path, otherwise: str) -> bytes:
         raise ValueError(f"cannot be read: {path}: {os.strerror(error.errno or 0)}") from None
 
 
-def _table(path: Path, data: bytes, what: str = "") -> Iterator[tuple[int, Sequence[str]]]:
+def _table(data: bytes, what: str = "") -> Iterator[tuple[int, Sequence[str]]]:
     """Lines that say something, with their numbers; what stands behind a # is for people."""
     try:
         text = data.decode("utf-8-sig")

@@ -34,7 +34,7 @@ from perfeds2.timeline.simulate import (
     _planned,
     _work_left,
 )
-from perfeds2.timeline.stretches import stretches
+from perfeds2.timeline.stretches import Ended, stretches
 from perfeds2.timeline.timeline import LOST, MERGED, PAUSED, Jobs
 
 PerUe = Float[np.ndarray, " n"]
@@ -60,7 +60,7 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
     signal_hz = cell.signal_at(clock.server.round, opened_s)
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
     here, ended, gone = here_at(fleet, opened_s), list[Jobs](), list[Who]()
-    versions_lost = list[Who]()
+    gone_version = list[Who]()
     air = _share_out(conditions, clock, here, planned)
     for _ in range(MOST_BORDERS):
         closing = close_round(clock.server, air.arrival_s, protocol, planned)
@@ -81,7 +81,7 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
             left = np.flatnonzero(here & ~now_here & _busy(clock))
             if not _keeps(fleet):
                 gone.append(left)
-                versions_lost.append(clock.server.versions[left])
+                gone_version.append(clock.server.versions[left])
             clock, rows = come_and_go(conditions, clock, here, now_here, planned)
             ended += rows
             here = now_here
@@ -94,10 +94,9 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
             f"{clock.time_s:.6g}); with --on-leave lose a UE that is never there for a whole job never arrives: use keep, or a smaller quorum."
         )
     later, info = _close(conditions, clock, closing, here, air)
-    assert info.log is not None
-    log = Jobs.joined([*ended, info.log])
-    lost = (_together(gone), _together(versions_lost))
-    return later, replace(info, start_s=opened_s, log=log, gone=lost)
+    assert info.ended is not None
+    log = Jobs.joined([*ended, info.ended.log])
+    return later, replace(info, start_s=opened_s, ended=Ended(log, _together(gone), _together(gone_version)))
 
 
 def here_at(fleet: Fleet, time_s: float) -> Bool[np.ndarray, " n"]:
@@ -244,9 +243,19 @@ def _close(
     if (here & ~here_then & _busy(later)).any():  # somebody goes as the round closes
         later, more = come_and_go(conditions, later, here, here_then, later.planned)
         rows += more
+    nobody = np.empty(0, np.int64)
     info = RoundInfo(
-        clock.time_s, closing, hand, staleness, air.uplink, air.bandwidth_hz, air.rate_bps, air.arrival_s, server.versions, Jobs.joined(rows)
-    )  # fmt: skip
+        clock.time_s,
+        closing,
+        hand,
+        staleness,
+        air.uplink,
+        air.bandwidth_hz,
+        air.rate_bps,
+        air.arrival_s,
+        server.versions,
+        Ended(Jobs.joined(rows), nobody, nobody),
+    )
     return later, info
 
 

@@ -32,8 +32,8 @@ from perfeds2.timeline.rounds import (
     invite,
     open_server,
 )
-from perfeds2.timeline.stretches import in_order, still_open, take
-from perfeds2.timeline.timeline import OPEN, Jobs, Timeline
+from perfeds2.timeline.stretches import Ended, Log
+from perfeds2.timeline.timeline import Timeline
 
 A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
@@ -88,10 +88,7 @@ class RoundInfo:
     rate_bps: Float[np.ndarray, " n"]
     arrival_s: Float[np.ndarray, " n"]  # when each update arrives if the round lasted long enough
     versions: Int[np.ndarray, " n"]  # the model each UE worked from during the round, or when it closed
-    log: Jobs | None = None  # where UEs come and go: the stretches of work that ended in the round,
-    gone: tuple[Int[np.ndarray, " g"], Int[np.ndarray, " g"]] | None = (
-        None  # and who left and lost a job, on which model
-    )
+    ended: Ended | None = None  # where UEs come and go: the work that ended in the round
 
 
 def simulate(
@@ -144,7 +141,7 @@ def simulate(
 
 def start_clock(conditions: Conditions) -> Clock:
     """Second 0: everybody at work has just been handed w_0."""
-    server = open_server(conditions.cell.ues, conditions.protocol, _here(conditions.cell, 0.0))
+    server = open_server(conditions.cell.ues, conditions.protocol, conditions.cell.here(0.0))
     at_work = server.versions != IDLE
     clock = Clock(
         0.0,
@@ -178,14 +175,8 @@ def play(
         if ticked is None or (horizon_s is not None and ticked[0].time_s > horizon_s):
             break
         later, info = ticked
-        record.add(
-            replace(clock.server, versions=info.versions),
-            info.closing,
-            info.staleness,
-            info.hand_out.lost,
-            info.arrival_s,
-        )
-        record.note(clock.server.round, info)
+        server = replace(clock.server, versions=info.versions)
+        record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, info.ended)
         if watch is not None:
             watch(info)
         clock = later
@@ -201,7 +192,7 @@ class Recorder:
         self._conditions = conditions
         self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
-        self._log = [] if past.log is None else [take(past.log, np.flatnonzero(past.log.outcome != OPEN))]
+        self._log = None if conditions.cell.is_plain else Log(past.log)
 
     def add(
         self,
@@ -210,8 +201,12 @@ class Recorder:
         staleness: Int[np.ndarray, " A"],
         lost: Int[np.ndarray, " l"],
         arrival_s: Float[np.ndarray, " n"],
+        ended: Ended | None = None,
     ) -> None:
         """One more round: the server that it had, how it closed and how stale, whose job was lost, who arrives when."""
+        if ended is not None and self._log is not None:
+            self._log.parts.append(ended.log)
+            self._lost.append(ended.lost_rows(server.round))
         merged, now_s = closing.merged, closing.time_s
         self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
         if lost.size:
@@ -224,22 +219,13 @@ class Recorder:
             round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
             self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
 
-    def note(self, round_: int, info: RoundInfo) -> None:
-        """Where UEs come and go: what else ended in a round."""
-        if info.log is not None and info.gone is not None:
-            ues, versions = info.gone
-            self._log.append(info.log)
-            never = np.full(ues.size, np.inf)
-            self._lost.append([ues, versions, np.full(ues.size, round_), never, np.ones(ues.size, np.int64)])
-
     def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"], clock: Clock | None = None) -> Timeline:
         """What was recorded, and what everybody had in hand when the clock stopped."""
-        log, cell = None, self._conditions.cell
-        if clock is not None and not cell.is_plain:
-            here = _here(cell, clock.time_s)
-            log = in_order(
-                Jobs.joined([*self._log, still_open(clock, np.ones(cell.ues, bool) if here is None else here)])
-            )
+        log = (
+            None
+            if clock is None or self._log is None
+            else self._log.until(clock, self._conditions.cell.here(clock.time_s))
+        )
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
             np.concatenate, zip(*self._lost, strict=True)
@@ -333,21 +319,15 @@ def _moment(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, "
         server.merged_in,
         conditions.cell.cap_bits_per_s_hz,
         None if conditions.cell.fleet is None else conditions.cell.fleet.own_bps,
-        _here(conditions.cell, clock.time_s),
+        conditions.cell.here(clock.time_s),
     )
-
-
-def _here(cell: Cell, time_s: float) -> Bool[np.ndarray, " n"] | None:
-    """Who is there at a second; None where everybody always is."""
-    presence = None if cell.fleet is None else cell.fleet.presence
-    return None if presence is None else presence.here(time_s)
 
 
 def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray, " h"]]:
     """Where the unplanned rest: plan the round that opens now, and start the jobs of those who are planned."""
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # ``simulate`` has seen to it
-    server, handed = invite(clock.server, planned, _here(conditions.cell, clock.time_s))
+    server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
     compute_s, bits = clock.compute_s.copy(), clock.bits.copy()
     compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
     if clock.begun_s is not None and clock.sends_s is not None:

@@ -4,6 +4,7 @@ A job that is interrupted is several rows, each within one stay of its UE; the l
 timeline tells what UEs did when, exactly, and what it took of their batteries.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,10 +37,32 @@ def stretches(
     return Jobs(ues, version, begun_s, np.maximum(sends_s, begun_s), until_s, end, *many(outcome, clock.server.round))
 
 
-def still_open(clock: "Clock", here: Bool[np.ndarray, " n"]) -> Jobs:
-    """What everybody has in hand when the clock stops."""
-    ues = np.flatnonzero(clock.server.versions != IDLE)
-    return stretches(clock, ues, np.minimum(clock.arrived_s[ues], clock.time_s), clock.time_s, OPEN, here)
+@dataclass(frozen=True)
+class Ended:
+    """The work that ended in a round."""
+
+    log: Jobs
+    gone: Int[np.ndarray, " g"]  # who left and lost a job,
+    gone_version: Int[np.ndarray, " g"]  # and on which model
+
+    def lost_rows(self, round_: int) -> list[np.ndarray]:
+        """The jobs of those who left, as a timeline has lost ones."""
+        size = self.gone.size
+        return [self.gone, self.gone_version, np.full(size, round_), np.full(size, np.inf), np.ones(size, np.int64)]
+
+
+class Log:
+    """Collects stretches of work, from where a log ended."""
+
+    def __init__(self, past: Jobs | None) -> None:
+        self.parts = [] if past is None else [take(past, np.flatnonzero(past.outcome != OPEN))]
+
+    def until(self, clock: "Clock", here: Bool[np.ndarray, " n"] | None) -> Jobs:
+        """All of it, and what everybody has in hand when the clock stops."""
+        ues = np.flatnonzero(clock.server.versions != IDLE)
+        here = np.ones(clock.bits.size, bool) if here is None else here
+        working_s = np.minimum(clock.arrived_s[ues], clock.time_s)
+        return in_order(Jobs.joined([*self.parts, stretches(clock, ues, working_s, clock.time_s, OPEN, here)]))
 
 
 def in_order(log: Jobs) -> Jobs:
