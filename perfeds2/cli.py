@@ -8,6 +8,7 @@ import typer
 
 from perfeds2.commands import arena, plan, run, simulate, sweep, tune
 from perfeds2.commands.bench import bench
+from perfeds2.commands.calibrate import calibrate
 from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
 from perfeds2.commands.data import data_app
@@ -41,6 +42,7 @@ app.command()(bench)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 app.command()(replay)
+app.command()(calibrate)
 app.command()(export)
 
 
