@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import typer
-
 from perfeds2.commands.common import flag
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError

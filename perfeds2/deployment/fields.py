@@ -37,6 +37,8 @@ def _check_factor(factor: float) -> float:
 
 
 Factor = Annotated[NotNegative, BeforeValidator(_read_factor), AfterValidator(_check_factor)]
+
+
 def _read_rates(given: Any) -> Any:
     """``5=2e5``: device 5 answers as late as if it had sent at 2e5 bit/s."""
     try:

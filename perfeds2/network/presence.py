@@ -59,6 +59,7 @@ class Presence:
         self._borders_s = np.array([own + [math.inf] * (width - len(own)) for own in borders])
         self._repeats = np.array([each.period_s < math.inf for each in hours])
         self._period_s = np.array([each.period_s if each.period_s < math.inf else 1.0 for each in hours])
+        self._last = (math.inf, -math.inf, np.zeros(len(hours), bool))
 
     @property
     def ues(self) -> int:
@@ -66,15 +67,25 @@ class Presence:
 
     def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
         """Who is there at a second."""
-        return self._passed(self._periods(time_s), time_s) % 2 == 1
+        return self._stay(time_s)[2]
 
     def changes_s(self, time_s: float) -> float:
         """When somebody comes or goes next after a second; infinite if nobody does any more."""
-        periods = self._periods(time_s)
-        passed = self._passed(periods, time_s)
-        next_s = periods * self._period_s + np.take_along_axis(self._borders_s, passed[:, None], axis=1)[:, 0]
-        again_s = (periods + 1) * self._period_s + self._borders_s[:, 0]
-        return float(np.where(np.isinf(next_s) & self._repeats, again_s, next_s).min())
+        return self._stay(time_s)[1]
+
+    def _stay(self, time_s: float) -> tuple[float, float, Bool[np.ndarray, " n"]]:
+        """A second, the border after it, and who is there until then. The last answer is kept: time mostly goes on."""
+        since_s, until_s, here = self._last
+        if not since_s <= time_s < until_s:
+            periods = self._periods(time_s)
+            passed = self._passed(periods, time_s)
+            next_s = periods * self._period_s + np.take_along_axis(self._borders_s, passed[:, None], axis=1)[:, 0]
+            again_s = (periods + 1) * self._period_s + self._borders_s[:, 0]
+            until_s = float(np.where(np.isinf(next_s) & self._repeats, again_s, next_s).min())
+            here = passed % 2 == 1
+            here.flags.writeable = False
+            self._last = since_s, until_s, here = time_s, until_s, here
+        return since_s, until_s, here
 
     def _passed(self, periods: Float[np.ndarray, " n"], time_s: float) -> Int[np.ndarray, " n"]:
         """How many borders of its period a UE has passed: an odd number, and it is there."""

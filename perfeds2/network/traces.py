@@ -55,6 +55,9 @@ class Traces:
             [np.append(0.0, np.cumsum(trace.bps * last)) for trace, last in zip(traces, lasts, strict=True)]
         )  # that a trace has carried by then
         self._period_s, self._period_bits = self._at_s[self._last], self._bits[self._last]
+        # One search finds the steps of all: trace i's keys are from i to i + 1.
+        self._number, own = np.arange(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+        self._key_s, self._key_bits = own + self._at_s / self._period_s[own], own + self._bits / self._period_bits[own]
 
     @cached_property
     def mean_bps(self) -> PerUe:
@@ -64,7 +67,7 @@ class Traces:
     def rate_bps(self, time_s: float) -> PerUe:
         """The rates at a second."""
         _, phase_s = self._phase(np.full(self.ues.size, time_s))
-        return self._bps[self._place(self._at_s, phase_s)]
+        return self._bps[self._place(phase_s)]
 
     def carried(self, since_s: PerUe, until_s: PerUe) -> PerUe:
         """Bits between two seconds; none where the second is the earlier one."""
@@ -95,25 +98,22 @@ class Traces:
 
     def _until(self, phase_s: PerUe) -> PerUe:
         """The bits of a trace by a second of it."""
-        place = self._place(self._at_s, phase_s)
+        place = self._place(phase_s)
         return self._bits[place] + self._bps[place] * (phase_s - self._at_s[place])
 
-    def _place(self, rising: Float[np.ndarray, " k"], value: PerUe) -> Int[np.ndarray, " m"]:
-        """The last place of each trace at which the rising numbers are not above a value: bisection, all at once."""
-        low, high = self._first.copy(), self._last + 1
-        while (high - low > 1).any():
-            middle = (low + high) // 2
-            above = rising[middle] > value
-            high, low = np.where(above, middle, high), np.where(above, low, middle)
-            low = np.minimum(low, high - 1)
-        return low
+    def _place(self, phase_s: PerUe) -> Int[np.ndarray, " m"]:
+        """The step of each trace that a second is in: the last that begins by then."""
+        place = np.searchsorted(self._key_s, self._number + phase_s / self._period_s, side="right") - 1
+        place = np.clip(place, self._first, self._last)
+        place -= self._at_s[place] > phase_s  # the keys are rounded
+        return place + ((place < self._last) & (self._at_s[np.minimum(place + 1, self._last)] <= phase_s))
 
     def _reaching(self, bits: PerUe) -> Int[np.ndarray, " m"]:
         """The step of each trace in which so many bits are reached: the last that begins with fewer."""
-        low, high = self._first.copy(), self._last + 1
-        while (high - low > 1).any():
-            middle = (low + high) // 2
-            enough = self._bits[middle] >= bits
-            high, low = np.where(enough, middle, high), np.where(enough, low, middle)
-            low = np.minimum(low, high - 1)
-        return low
+        place = np.searchsorted(self._key_bits, self._number + bits / self._period_bits, side="left") - 1
+        place = np.clip(place, self._first, self._last)
+        while (more := (place < self._last) & (self._bits[np.minimum(place + 1, self._last)] < bits)).any():
+            place = place + more
+        while (less := (place > self._first) & (self._bits[place] >= bits)).any():
+            place = place - less
+        return place

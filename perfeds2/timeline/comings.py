@@ -57,8 +57,9 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
     cell, protocol, opened_s = conditions.cell, conditions.protocol, clock.time_s
     fleet = cell.fleet
     assert fleet is not None
-    signal_hz = cell.signal_at(clock.server.round, opened_s)
-    planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
+    planned = clock.planned
+    if conditions.schedule is not None and not protocol.rests:
+        planned = _planned(conditions, clock, cell.signal_at(clock.server.round, opened_s))
     here, ended, gone = here_at(fleet, opened_s), list[Jobs](), list[Who]()
     gone_version = list[Who]()
     air = _share_out(conditions, clock, here, planned)
@@ -87,7 +88,7 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
             here = now_here
             air = _share_out(conditions, clock, here, planned)
         else:
-            air = _send_on(conditions, clock, here, air)
+            air = _send_on(conditions, clock, here, air, cell.signal_at(clock.server.round, border_s))
     else:
         raise ValueError(
             f"round {clock.server.round} has not closed after {MOST_BORDERS} times that somebody came or went (second "
@@ -129,14 +130,13 @@ def _share_out(conditions: Conditions, clock: Clock, here: Bool[np.ndarray, " n"
     )
     bandwidth_hz = allocate(conditions.bandwidth, uplink)
     nothing = np.zeros(cell.ues)
-    return _send_on(conditions, clock, here, Air(uplink, bandwidth_hz, nothing, nothing))
+    return _send_on(conditions, clock, here, Air(uplink, bandwidth_hz, nothing, nothing), uplink.signal_hz)
 
 
-def _send_on(conditions: Conditions, clock: Clock, here: Bool[np.ndarray, " n"], air: Air) -> Air:
+def _send_on(conditions: Conditions, clock: Clock, here: Bool[np.ndarray, " n"], air: Air, signal_hz: PerUe) -> Air:
     """The same bands with the signals of now: the rates, and who would arrive when if nothing changed."""
     cell, fleet = conditions.cell, conditions.cell.fleet
     assert fleet is not None
-    signal_hz = cell.signal_at(clock.server.round, clock.time_s)
     rate, arrival_s = _arrivals(cell, clock, air.bandwidth_hz, signal_hz)
     own, open_ = ~fleet.shares_band, clock.bits > 0
     rate[own] = fleet.own_bps[own]

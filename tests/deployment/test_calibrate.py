@@ -4,9 +4,8 @@ import csv
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import told
 
-from perfeds2.cli import app
 from perfeds2.deployment.calibrate import LAPS, calibrate, read_laps
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.serve import serve
@@ -15,6 +14,7 @@ from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import payload_bits
+from perfeds2.timeline.timeline import Timeline
 
 DEVICES = 8
 SETUP = Setup.from_texts({"devices": DEVICES, "quorum": 3, "max-staleness": 8, "rounds": 60, "seed": 3, "batch": 10})
@@ -71,12 +71,14 @@ def test_the_next_rounds_take_as_long_as_predicted(run, tmp_path):
 
 def test_the_command_writes_a_fleet_that_simulate_takes(run, tmp_path):
     fleet = tmp_path / "fleet.csv"
-    told = CliRunner().invoke(app, ["calibrate", str(run), "--rounds", "20", "--out", str(fleet)])
-    assert told.exit_code == 0, told.output
-    assert "8 devices, computing: " in told.output
-    assert "Rounds 20 to 59 took" in told.output
-    command = ["simulate", "--spec", str(run / "spec.toml"), "--cell", str(fleet), "--out", str(tmp_path / "sim"), "--quiet"]  # fmt: skip
-    assert CliRunner().invoke(app, command).exit_code == 0
+    status, said, _ = told("calibrate", run, "--rounds", 20, "--out", fleet)
+    assert status == 0
+    assert "8 devices, computing: " in said
+    assert "Rounds 20 to 59 took" in said
+    command = ("simulate", "--spec", run / "spec.toml", "--cell", fleet, "--out", tmp_path / "sim", "--quiet")
+    assert told(*command)[0] == 0
+    simulated, made = Timeline.load(tmp_path / "sim" / "timeline.npz"), calibrate(run, fleet, rounds=20)
+    np.testing.assert_array_equal(simulated.time_s, made.predicted_s)  # the same clock
 
 
 def test_what_cannot_be_calibrated_is_said(run, tmp_path):
