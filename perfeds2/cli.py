@@ -8,12 +8,14 @@ import typer
 
 from perfeds2.commands import arena, plan, run, simulate, sweep, tune
 from perfeds2.commands.bench import bench
+from perfeds2.commands.calibrate import calibrate
 from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
 from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
 from perfeds2.commands.export import export
 from perfeds2.commands.federate import federate_app
+from perfeds2.commands.fleet import fleet
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
@@ -41,6 +43,8 @@ app.command()(bench)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 app.command()(replay)
+app.command()(fleet)
+app.command()(calibrate)
 app.command()(export)
 
 

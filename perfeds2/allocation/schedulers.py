@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
@@ -32,6 +32,8 @@ class Moment:
     versions: Int[np.ndarray, " n"]  # the model each UE works from, or -1 if it rests
     merged_in: Int[np.ndarray, " n"]  # the last round each UE was merged in; -1 for never
     most_bits_per_s_hz: float | None = None  # what no link exceeds, if anything
+    own_bps: Float[np.ndarray, " n"] | None = None  # rates of uplinks beside the band; NaN for who has none
+    here: Bool[np.ndarray, " n"] | None = None  # who is there now; None: everybody always is
 
     @property
     def age(self) -> Int[np.ndarray, " n"]:
@@ -125,6 +127,8 @@ def assign(worth: Float[np.ndarray, "n blocks"]) -> Int[np.ndarray, " blocks"]:
 def _sending_s(moment: Moment, bandwidth_hz: float) -> Float[np.ndarray, " n"]:
     """How long each UE would send on such a band; very long where it is not heard at all."""
     rate = rate_bps(bandwidth_hz, moment.signal_hz, moment.most_bits_per_s_hz)
+    if moment.own_bps is not None:
+        rate = np.where(np.isnan(moment.own_bps), rate, moment.own_bps)
     return np.minimum(moment.bits / np.maximum(rate, TINY), 1 / TINY)
 
 

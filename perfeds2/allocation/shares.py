@@ -33,6 +33,8 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
         strength = cell.fading_scale * at if cell.radio is None else at * at / 2
         part_hz = cell.bandwidth_hz / cell.ues
         sending_s += mass * payload_bits / rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
+    if cell.fleet is not None:
+        sending_s = np.where(cell.fleet.shares_band, sending_s, payload_bits / cell.fleet.own_bps)
     frequency = 1 / (cell.job_s(samples, quorum) + sending_s)
     return frequency / frequency.sum()
 

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Setting, settings
-from perfeds2.spec.resolve import as_it_was, put, put_flags, put_text, read_toml, resolve
+from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
     from perfeds2.runs.execute import Progress
@@ -110,7 +110,9 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
         raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
     if not (resume / "spec.toml").exists():
         raise InputError(f"--resume {resume} holds no run (no spec.toml); give the folder of a run that was started.")
-    return resolve(as_it_was(read_toml(resume / "spec.toml")))
+    from perfeds2.runs.folder import read_run
+
+    return read_run(resume)
 
 
 def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:

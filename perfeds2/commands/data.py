@@ -10,7 +10,9 @@ from perfeds2.commands.common import flag
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
-data_app = typer.Typer(help="The real data sets: fetch them, see what is there, where.")
+data_app = typer.Typer(
+    help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/fleets.md."
+)
 NAMES = "mnist, cifar100 or shakespeare"
 DATA_DIR = flag("--data-dir", "Look here first; else $PERFEDS2_DATA, then the user's cache.", "DIR")
 

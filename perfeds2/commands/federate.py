@@ -49,7 +49,8 @@ OPERATE = HERE | {"server": (str | None, flag("--server", "Where Flower's server
 TOLD = [each for each in FOLLOWED if each.name != "out"]  # the folder is each command's own affair
 OWN_DEFAULTS = {each.keyword: [each.default] for each in TOLD if (each.section, each.key) in RENAMED}
 SETTINGS = setting_flags(TOLD)
-SETTINGS["slow"] = (list[str] | None, SETTINGS["slow"][1])  # as often as one likes
+REPEATABLE = ("slow", "uplink_bps")  # as often as one likes
+SETTINGS |= {name: (list[str] | None, SETTINGS[name][1]) for name in REPEATABLE}
 CELL = {each.keyword for each in TOLD if each.section == "cell" and each.name != "devices"}  # for --shape only
 
 
@@ -66,7 +67,7 @@ def make_setup(given: dict[str, Any]) -> "Setup":
     from perfeds2.spec.build import check_model
 
     given = given | {name: str(Path(given[name]).resolve()) for name in ("data_dir", "app_module") if given[name]}
-    given["slow"] = ",".join(given["slow"] or [])
+    given |= {name: ",".join(given[name] or []) for name in REPEATABLE}
     if given["model"] and given["app_module"]:
         raise InputError(
             f"--model {given['model']} and --app-module were both given; the module has a model of its own."

@@ -23,6 +23,8 @@ def answer(setup: Setup, task: Task, request: Request, params: Arrays) -> Reply:
         time.sleep(setup.own.slow.get(request.ue, 0.0))
         compute_s = time.monotonic() - started_s  # a simulation of this device needs it
     metrics = evaluate_here(setup, task, params, request.ue)
+    if update is not None and request.ue in setup.own.uplink_bps:
+        time.sleep(32 * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s)
 
 

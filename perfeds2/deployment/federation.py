@@ -238,7 +238,7 @@ class Federation:
             self.record.evaluations.append(seen)
             self._hear(seen)
         if wanted and job.kind == "train":
-            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s)))
+            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version))
             device.reply, device.held_arrived_s, self._tried = reply, time_s, False
             if self._is_fresh(reply.ue):
                 self._ready.add(reply.ue)

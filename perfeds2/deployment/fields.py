@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from perfeds2.spec.fields import SECTIONS, Section, sections_of, setting, settings_of
-from perfeds2.spec.values import Count, NotNegative, Positive, Seconds
+from perfeds2.spec.values import Count, NotNegative, Positive, Seconds, within
 
 
 def _read_slow(given: Any) -> Any:
@@ -37,6 +37,19 @@ def _check_factor(factor: float) -> float:
 
 
 Factor = Annotated[NotNegative, BeforeValidator(_read_factor), AfterValidator(_check_factor)]
+
+
+def _read_rates(given: Any) -> Any:
+    """``5=2e5``: device 5 answers as late as if it had sent at 2e5 bit/s."""
+    try:
+        return _read_slow(given)
+    except ValueError:
+        raise ValueError("names no device and its rate; expected DEVICE=BIT/S, such as 5=2e5") from None
+
+
+Rates = Annotated[
+    dict[int, Annotated[Positive, within(1e-9, 1e18)]], BeforeValidator(_read_rates), PlainSerializer(_write_slow)
+]
 Slow = Annotated[dict[int, Seconds], BeforeValidator(_read_slow), PlainSerializer(_write_slow)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -47,6 +60,7 @@ class DeploymentSpec(Section, title="Federation"):
     out: Path | None = setting(None, "DIR", "The run's folder, on the server.")
     app_module: Path | None = setting(None, "FILE", "Your own model and data: a file with model and load_data (docs/deploy.md).")  # fmt: skip
     slow: Slow = setting(dict, "D=S", "Let a device sleep in every job, to see what that does: DEVICE=SECONDS. Repeatable.")  # fmt: skip
+    uplink_bps: Rates = setting(dict, "D=BPS", "Let a device answer as late as if it sent at so many bit/s: DEVICE=BIT/S. Repeatable.")  # fmt: skip
     gather_s: Seconds = setting(60.0, "SECONDS", "Wait so long for all devices before the first round; then begin with those that are there.")  # fmt: skip
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Wait so long for the last evaluation.")
     norm_bound: Positive | None = setting(None, "NORM", "Refuse updates whose norm is larger.")
@@ -79,6 +93,7 @@ ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
     *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
+    *(("cell", key) for key in ("trace_end", "on_leave")),
     *(("task", key) for key in ("held_out", "target", "ue_column", "loss", "metric")),
 }
 FOLLOWED = [

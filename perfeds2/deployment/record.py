@@ -45,6 +45,7 @@ class Lap(NamedTuple):
     ue: int
     took_s: float
     compute_s: float
+    version: int = -1  # of the model; -1 in records of before
 
 
 KINDS = {"merges": Merge, "losses": Loss, "evaluations": Evaluation, "laps": Lap}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from perfeds2.deployment.calibrate import write_laps
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.clocks import both_clocks
 from perfeds2.deployment.federation import Federation
@@ -122,6 +123,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary["overhead"] = record.overhead()
     summary["clocks"] = both_clocks(setup, record)
+    write_laps(folder.path, record.laps)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 

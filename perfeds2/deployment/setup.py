@@ -25,7 +25,7 @@ from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task,
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Kind
 from perfeds2.spec.resolve import as_it_was, put, resolve, validated
-from perfeds2.spec.values import TASK, is_place_of_data
+from perfeds2.spec.values import CELL, TASK, is_place_of_data
 
 FILE = "federation.toml"
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
@@ -81,6 +81,11 @@ class Setup:
                 raise InputError(
                     f"--task {value} is a place of data, and in a federation every device has its own; give it to them by "
                     f"--app-module (docs/deploy.md)."
+                )
+            if each.kind is CELL and str(value).endswith(".csv"):
+                raise InputError(
+                    f"--cell {value} is a fleet to be simulated, and a federation has devices of its own; impose rates and "
+                    f"times on these by --uplink-bps and --slow."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}

@@ -7,11 +7,12 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.blocks import BLOCK, each_block
 from perfeds2.network.device import compute_seconds
 from perfeds2.network.downlink import UE_NOISE_FIGURE_DB, Downlink
+from perfeds2.network.fleet import Fleet
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import STREAMS, Radio, Where
 
@@ -25,7 +26,7 @@ class Cell:
     distance_m: Float[np.ndarray, " n"]  # to the base station (the paper's first c_i, erratum 4)
     cpu_hz: Float[np.ndarray, " n"]  # ϑ_i
     cycles_per_sample: float = 250_000.0  # the paper's second c_i; it gives no value
-    power_w: float = 0.01  # p_i
+    power_w: Float[np.ndarray, " n"] | float = 0.01  # p_i
     bandwidth_hz: float = 1e6  # B, shared by OFDMA
     path_loss_exponent: float = 3.8  # κ
     noise_dbm_per_hz: float = -174.0  # N0
@@ -41,6 +42,7 @@ class Cell:
     angle_rad: Float[np.ndarray, " n"] | None = None  # in which direction each UE is; None: drawn, when it matters
     moves: Moves | None = None  # how UEs move; None: not at all
     downlink: Downlink | None = None  # how models are sent; None: for nothing, but for downlink_s
+    fleet: Fleet | None = None  # gains, uplinks and hours of UEs' own; None: all have the cell's, and are always there
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -71,6 +73,8 @@ class Cell:
                 raise ValueError(f"{name} must be finite and above 0, got {value}.")
         if self.angle_rad is not None and self.angle_rad.shape != self.distance_m.shape:
             raise ValueError(f"{self.ues} UEs need as many angles, got {self.angle_rad.shape}.")
+        if self.fleet is not None and self.fleet.ues != self.ues:
+            raise ValueError(f"{self.ues} UEs need a fleet of as many, got {self.fleet.ues}.")
         if self.moves is not None and self.coherence_s is None:
             raise ValueError(
                 "moving UEs need a coherence_s: their signals are redrawn, and they are looked for, that often."
@@ -114,6 +118,16 @@ class Cell:
     def ues(self) -> int:
         return self.distance_m.size
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the shared band carries every upload and everybody is always there."""
+        return self.fleet is None or self.fleet.is_plain
+
+    def here(self, time_s: float) -> Bool[np.ndarray, " n"] | None:
+        """Who is there at a second; None where everybody always is."""
+        presence = None if self.fleet is None else self.fleet.presence
+        return None if presence is None else presence.here(time_s)
+
     @cached_property
     def where(self) -> Where:
         """The places of the UEs at second 0. Table I's radio looks only at their distances; shadows lie in a plane."""
@@ -141,13 +155,23 @@ class Cell:
         """
         mean_hz, angle = self.mean_signal_hz, None
         if self.rician_k == math.inf:
-            return (mean_hz if ues is None else mean_hz[ues]) * self.signal_of_amplitude(1.0)
+            mean_hz = mean_hz if ues is None else mean_hz[ues]
+            return self._own_stay(mean_hz * self.signal_of_amplitude(1.0), mean_hz, ues)
         signal = self._uniform(round_)
         if self.rician_k > 0:
             angle = self._uniform(round_, 1)
         if ues is not None:
             signal, mean_hz, angle = signal[ues], mean_hz[ues], None if angle is None else angle[ues]
         each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
+        return self._own_stay(signal, mean_hz, ues)
+
+    def _own_stay(
+        self, signal: Float[np.ndarray, " h"], mean_hz: Float[np.ndarray, " h"], ues: Int[np.ndarray, " h"] | None
+    ) -> Float[np.ndarray, " h"]:
+        """Nothing fades on an uplink of one's own."""
+        if self.fleet is not None and not self.fleet.shares_band.all():
+            own = ~self.fleet.shares_band if ues is None else ~self.fleet.shares_band[ues]
+            signal[own] = mean_hz[own]
         return signal
 
     def signal_at(self, round_: int, time_s: float) -> Float[np.ndarray, " n"]:
@@ -247,16 +271,28 @@ class Cell:
     @cached_property
     def mean_signal_hz(self) -> Float[np.ndarray, " n"]:
         """The signal at h = 1, before fading."""
+        signal_hz = self._signal_of_the_radio()
+        if self.fleet is not None and not self.fleet.shares_band.all():
+            signal_hz[~self.fleet.shares_band] = self.fleet.signal_on(self.bandwidth_hz)
+        return signal_hz
+
+    def _signal_of_the_radio(self) -> Float[np.ndarray, " n"]:
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
-            return self.power_w / noise_w_per_hz * self.distance_m**-self.path_loss_exponent
+            gain = self.distance_m**-self.path_loss_exponent
+            if self.fleet is not None:
+                gain[self.fleet.measured] = self.fleet.gain / self.signal_of_amplitude(1.0)
+            return self.power_w / noise_w_per_hz * gain
         noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
         return self.sent_power_w * self._gain / noise_w_per_hz
 
     @cached_property
     def _gain(self) -> Float[np.ndarray, " n"]:
         assert self.radio is not None
-        return self.radio.gain(self.where)
+        gain = self.radio.gain(self.where)
+        if self.fleet is not None:
+            gain[self.fleet.measured] = self.fleet.gain
+        return gain
 
     @property
     def sent_power_w(self) -> Float[np.ndarray, " n"] | float:
@@ -331,6 +367,7 @@ OPTIONAL = (
     "angle_rad",
     "moves",
     "downlink",
+    "fleet",
 )  # have rules of their own
 LOOK_M = 1.0  # shadows are alike over 10 m and more
 KNOWN_MOVES = 4_000_000  # numbers that are kept

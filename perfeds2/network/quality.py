@@ -34,16 +34,21 @@ class Quality:
     capped: float = 0.0  # share of the links that carry as much as modulation can
 
 
-def link_quality(cells: Iterable[Cell]) -> Quality:
-    """The quality of the cells' links in their first rounds, before anything is played."""
+def link_quality(cells: Iterable[Cell]) -> Quality | None:
+    """The quality of the cells' links on the band in their first rounds, before anything is played; None if nobody is on it."""
     snr, efficiency, capped = [], [], []
     for cell in cells:
-        part_hz = cell.bandwidth_hz / cell.ues
+        on_band = slice(None) if cell.fleet is None else cell.fleet.shares_band
+        if not np.any(on_band):
+            continue
+        part_hz = cell.bandwidth_hz / (cell.ues if cell.fleet is None else np.count_nonzero(on_band))
         for round_ in range(max(1, min(16, LOOKS // cell.ues))):
-            signal_hz = cell.signal_hz(round_)
+            signal_hz = cell.signal_hz(round_)[on_band]
             snr.append(signal_hz / part_hz)
             efficiency.append(rate_bps(part_hz, signal_hz, cell.cap_bits_per_s_hz) / part_hz)
             capped.append(np.mean(efficiency[-1] >= (cell.cap_bits_per_s_hz or np.inf) * (1 - 1e-9)))
+    if not snr:
+        return None
     spreads = (Spread.of(10 * np.log10(np.concatenate(snr))), Spread.of(np.concatenate(efficiency)))
     return Quality(*spreads, float(np.mean(capped)))
 

@@ -5,7 +5,7 @@ Nothing here draws.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,7 @@ def groups(run: Run) -> list[Group]:
     for algorithm in run.algorithms:
         mine = tuple(run.timelines[of] for seed in run.seeds if (of := (algorithm.name, seed)) in run.timelines)
         if mine:
-            key = tuple(getattr(timeline, field.name).tobytes() for timeline in mine for field in fields(timeline))
+            key = tuple(array.tobytes() for timeline in mine for array in timeline.arrays().values())
             others = found[key].algorithms if key in found else ()
             found[key] = Group((*others, algorithm), mine)
     return list(found.values())
@@ -257,7 +257,7 @@ def activity(timeline: Timeline, window_s: float, rows: int) -> Activity:
             if start_s < window_s:
                 intervals[state].append((ue, start_s, min(end_s, window_s)))
     jobs = shown.jobs(range(rows))
-    ended = jobs.end_s <= window_s
+    ended = (jobs.end_s <= window_s) & (jobs.round >= 0)
     marks = np.stack([jobs.ue.astype(float), jobs.end_s], axis=1)
     return Activity(
         window_s,

@@ -13,9 +13,8 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.files import write_atomically
 from perfeds2.learning.models.model import Model
-from perfeds2.runs.folder import Arrays, load_arrays
+from perfeds2.runs.folder import Arrays, load_arrays, read_run
 from perfeds2.spec.build import model_of
-from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 from perfeds2.spec.tasks import told_with_a_model
 
 Format = Literal["safetensors", "onnx"]
@@ -31,7 +30,7 @@ def export(
     """
     if not (folder / "summary.json").exists() or not (folder / "model.safetensors").exists():
         raise InputError(f"{folder} holds no finished run with a model; expected the folder of a run that was trained.")
-    spec = resolve(as_it_was(read_toml(folder / "spec.toml")))
+    spec = read_run(folder)
     weights, _ = load_arrays(folder / "model.safetensors")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     models = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]

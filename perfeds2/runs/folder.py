@@ -24,6 +24,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.runs.events import EVENTS, as_json, in_one_line
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.fleets import keep_fleet, with_kept_fleet
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 
 Arrays = dict[str, np.ndarray]
@@ -84,16 +85,20 @@ class Folder:
 def open_folder(path: Path, spec: Spec) -> Folder:
     """Make a folder for a run, or find it again. Refuses one that holds something else."""
     folder = Folder(path)
-    claim_folder(
-        path, "run", spec.to_toml(), lambda: resolve(as_it_was(read_toml(path / "spec.toml"))).to_toml(), spec.unwritten
-    )
+    claim_folder(path, "run", spec.to_toml(), lambda: read_run(path).to_toml(), spec.unwritten)
     with _refusing(path):
+        keep_fleet(path, spec)
         for place in (path, folder.parts):  # away with what a killed process had begun
             clear_unfinished(place)
         shutil.rmtree(path / DONE, ignore_errors=True)
         if not folder.finished:
             folder.parts.mkdir(exist_ok=True)
     return folder
+
+
+def read_run(path: Path) -> Spec:
+    """The spec of a run's folder."""
+    return resolve(with_kept_fleet(as_it_was(read_toml(path / "spec.toml")), path))
 
 
 def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:

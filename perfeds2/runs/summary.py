@@ -59,12 +59,14 @@ def summarise(
     }
 
 
-def _radio_part(spec: Spec) -> dict[str, Any]:
+def _radio_part(spec: Spec) -> dict[str, Any] | None:
     """How good the simulated links are, over a few seeds, and a warning where no modem would carry so much."""
     from perfeds2.spec.build import make_cell
 
     name = radio_name(spec)
     quality = link_quality(make_cell(spec, seed) for seed in spec.run.seeds[:SEEDS_OF_RADIO])
+    if quality is None:  # every UE has an uplink of its own
+        return None
     return {"name": name, **asdict(quality), "warning": beyond_modulation(name, quality)}
 
 

@@ -6,7 +6,7 @@ What is the user's own is called with what it names of what is known here:
 - a split: a function of any of (labels, owners, ues, seed) that says whose each sample is, or who gets which share;
 - a loss: a function of outputs and targets; a metric: one of outputs, targets and a mask;
 - a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that gives one;
-- a cell: a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
+- a cell: FILE.csv, a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
 - a radio: a ``Radio``, or a function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
   gives the path loss of each UE in dB;
 - a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
@@ -43,8 +43,10 @@ from perfeds2.learning.payload import SCALE_BITS
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
+from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
+from perfeds2.spec.fleets import cell_of_fleet, refuse_without_a_fleet, seconds_a_step
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call, expect
 from perfeds2.spec.networks import network_of
@@ -55,6 +57,7 @@ from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 from perfeds2.timeline.timeline import Timeline
 
+NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 ROWS = 4096  # of a schedule; a longer run repeats them
 
 
@@ -135,10 +138,13 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     """The cell of a seed: who is where and how fast, and the fading everybody meets."""
     settings, own = spec.cell, spec.cell.kind
     kind: Any = Cell if own is None else own.value
+    refuse_without_a_fleet(spec)
+    if isinstance(kind, FleetFile):
+        kind = partial(cell_of_fleet, spec, kind)
     if isinstance(kind, Cell):
         cell = kind
     else:
-        known: dict[str, Any] = settings.model_dump(exclude={"kind", "distance_m", "payload_bits"}) | {"seed": seed}
+        known: dict[str, Any] = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
         known |= make_radio(spec, partial(model_bits, spec))
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
@@ -216,7 +222,7 @@ class Stage:
 
 def what_the_clock_sees(spec: Spec) -> Hashable:
     """Equal in specs whose cells, schedules and timelines are the same."""
-    load = (upload_bits(spec), cycles_per_sample(model_of(spec)))
+    load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
     return spec.cell, spec.radio, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 

@@ -99,7 +99,7 @@ class TaskSpec(Section, title="Task"):
 class CellSpec(Section, title="Cell"):
     """The cell: Table I of the paper where it says something."""
 
-    kind: CellName | None = setting(None, "NAME", "What the cell is: {names}, or your own.", flag="cell", shown="paper", kind=CELL)  # fmt: skip
+    kind: CellName | None = setting(None, "NAME", "What the cell is: {names}, FILE.csv with a row for each device (docs/fleets.md), or your own.", flag="cell", shown="paper", kind=CELL)  # fmt: skip
     ues: Population = setting(20, "N", "How many UEs are in the cell.")
     layout: Literal["disc", "uniform", "equal"] = setting("disc", "RULE", "Where UEs are: over the disc, uniform in distance, or all equally far.")  # fmt: skip
     radius_m: Usual = setting(200.0, "M", "Radius of the cell.")
@@ -113,6 +113,8 @@ class CellSpec(Section, title="Cell"):
     cycles_per_sample: Large | None = setting(None, "N", "Processor cycles for one sample.", shown="100 a parameter")
     payload_bits: Large | None = setting(None, "BITS", "What one upload takes.", shown="32 a parameter")
     downlink_s: Seconds = setting(0.0, "SECONDS", "Until a UE has a new model.")
+    trace_end: Literal["repeat", "hold"] | None = setting(None, "RULE", "Where the traces of a fleet end: begin again, or hold the last rate.", shown="repeat")  # fmt: skip
+    on_leave: Literal["lose", "keep"] | None = setting(None, "RULE", "A UE of a fleet that leaves: loses its job, or keeps it and goes on when it is back.", shown="lose")  # fmt: skip
 
 
 class RadioSpec(Section, title="Radio"):

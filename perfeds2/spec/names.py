@@ -60,6 +60,7 @@ class Kind:
     table: Callable[[], Mapping[str, Any]]  # asked when needed: some of them load JAX
     is_called: bool = True  # else a thing may stand for itself: a Task, a Cell, an Algorithm
     opens: Callable[[str], Named | None] | None = None  # what a text may be besides: the place of data
+    files: str = ""  # … and which files these are
 
     def find(self, given: Any) -> Named:
         """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
@@ -81,7 +82,7 @@ class Kind:
             return found
         if colon:
             return self._checked(_referred(given))
-        own = "FILE.py:NAME" if self.opens is None else "FILE.csv, FILE.npz, a folder of npz files or FILE.py:NAME"
+        own = "FILE.py:NAME" if self.opens is None else f"{self.files} or FILE.py:NAME"
         raise ValueError(f"is not known; {did_you_mean(given, self.table())} or your own as {own}")
 
     def is_reference(self, text: str) -> bool:

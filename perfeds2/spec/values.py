@@ -47,12 +47,29 @@ def _open_data(place: str) -> Named | None:
     return Named(place, file, place, file.digest)
 
 
+def open_fleet(place: str) -> Named | None:
+    """Devices in FILE.csv; None if a text is the place of no such."""
+    if not place.endswith(".csv"):
+        return None
+    from perfeds2.network.fleet_file import FleetFile
+
+    file = FleetFile.open(place)
+    return Named(place, file, place, file.digest)
+
+
 def _kind(what: str, is_called: bool = True) -> Kind:
     return Kind(what, lambda: _tables()[what], is_called)
 
 
-TASK = Kind("task", lambda: _tables()["task"], is_called=False, opens=_open_data)
-CELL, ALGORITHM = (_kind(what, is_called=False) for what in ("cell", "algorithm"))
+TASK = Kind(
+    "task",
+    lambda: _tables()["task"],
+    is_called=False,
+    opens=_open_data,
+    files="FILE.csv, FILE.npz, a folder of npz files",
+)
+CELL = Kind("cell", lambda: _tables()["cell"], is_called=False, opens=open_fleet, files="FILE.csv")
+ALGORITHM = _kind("algorithm", is_called=False)
 SPLIT, LOSS, METRIC = (_kind(what) for what in ("split", "loss", "metric"))
 MODEL, MERGE, RADIO = _kind("model"), _kind("merge", is_called=False), _kind("radio", is_called=False)
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
-from perfeds2.timeline.timeline import JOBS_AT_A_TIME, LONG_ROW, Jobs, Timeline
+from perfeds2.timeline.timeline import JOBS_AT_A_TIME, LONG_ROW, MERGED, Jobs, Timeline
 
 PerUe = Float[np.ndarray, " n"]
 
@@ -96,7 +96,12 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
     ue, start_s = timeline.ues.ravel(), timeline.start_s[timeline.versions.ravel()]
     seconds = timeline.arrival_s.ravel() - start_s - timeline.compute_s[ue]
     merges = timeline.merges
-    everybody = float(seconds.mean()) if seconds.size else 1.0
+    if timeline.log is not None:  # without the time that a UE was away
+        jobs = timeline.jobs()
+        mine = np.flatnonzero(jobs.outcome == MERGED)
+        own = np.bincount(jobs.ue[mine], (jobs.arrival_s - jobs.sending_s)[mine], timeline.population)
+        ue, seconds = np.arange(merges.size)[merges > 0], own[merges > 0]
+    everybody = float(seconds.sum() / merges.sum()) if seconds.size else 1.0
     own = np.bincount(ue, seconds, timeline.population) / np.maximum(merges, 1)
     return np.maximum(np.where(merges > 0, own, everybody), 1e-12)
 
@@ -109,7 +114,7 @@ def _long_rows(timeline: Timeline) -> Bool[np.ndarray, " l"]:
     assert timeline.lost_count is not None
     lasted_s = timeline.start_s[timeline.lost_round + 1] - timeline.start_s[timeline.lost_version]
     long = (timeline.lost_count > LONG_ROW) & np.isinf(timeline.lost_arrival_s)
-    return long & (lasted_s >= timeline.compute_s.max())
+    return long & (lasted_s >= timeline.compute_s.max()) & (timeline.log is None)
 
 
 def _of_long_rows(

@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2.files import write_atomically
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.timeline import Jobs, Timeline
 
+LOG = "log"
 MOST_BYTES = 1 << 34  # unpacked; a million UEs for a million merged updates have 0.1 GB
 
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
     """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
     arrays = {
-        f"{name}/{field.name}".lstrip("/"): getattr(timeline, field.name)
+        f"{name}/{own}".lstrip("/"): values
         for name, timeline in timelines.items()
-        for field in fields(Timeline)
+        for own, values in timeline.arrays().items()
     }
     with (
         write_atomically(Path(path)) as file,
@@ -55,21 +56,31 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         raise ValueError(
             f"{path} is not a readable timeline ({_first_line(error)}); expected an .npz written by perfeds2."
         ) from error
-    names = {field.name for field in fields(Timeline)}
+    columns = {f"{LOG}_{field.name}" for field in fields(Jobs)}
+    names = {field.name for field in fields(Timeline) if field.name != LOG}
     grouped: dict[str, dict[str, np.ndarray]] = {}
     for key, values in arrays.items():
         name, _, field = key.rpartition("/")
         if isinstance(values, np.ndarray):  # np.load gives the bytes of members that are not arrays
             grouped.setdefault(name, {})[field] = values
+    logs = {name: {key: group.pop(key) for key in sorted(columns & group.keys())} for name, group in grouped.items()}
     for group in grouped.values() or [{}]:
         if not names - {"lost_count"} <= group.keys() <= names:  # files of before had a row for every lost job
             raise ValueError(
                 f"{path} is not a timeline: it lacks {sorted(names - group.keys())} and has extra {sorted(group.keys() - names)}."
             )
+    for log in logs.values():
+        if log and log.keys() != columns:
+            raise ValueError(f"{path} is not a timeline: it lacks {sorted(columns - log.keys())}.")
     try:
-        return {name: Timeline(**group) for name, group in grouped.items()}
+        return {name: Timeline(**group, log=_log(logs[name])) for name, group in grouped.items()}
     except ValueError as error:
         raise ValueError(f"{path} is not a timeline: {_first_line(error)}") from error
+
+
+def _log(columns: Mapping[str, np.ndarray]) -> Jobs | None:
+    """Of UEs that come and go."""
+    return Jobs(**{key.removeprefix(f"{LOG}_"): values for key, values in columns.items()}) if columns else None
 
 
 def _first_line(error: Exception) -> str:

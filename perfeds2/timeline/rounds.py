@@ -5,14 +5,15 @@ arrived and answers who is merged. The virtual clock and a real server drive the
 ``hand_out``, so what is simulated is what is deployed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 Stale = Literal["restart", "wait", "ignore"]
 Planned = Int[np.ndarray, "*groups A"]  # whom a round closes on: A UEs, or the first complete of several groups of A
+Here = Bool[np.ndarray, " n"]  # who is there
 IDLE = -1  # the version of a UE that waits for its turn
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
@@ -95,17 +96,19 @@ class HandOut:
     lost: Int[np.ndarray, " l"]
 
 
-def open_server(ues: int, protocol: Protocol) -> Server:
-    """Round 0 opens: everybody who may work is handed w_0, or whoever is invited later."""
+def open_server(ues: int, protocol: Protocol, here: Here | None = None) -> Server:
+    """Round 0 opens: everybody who may work and is there is handed w_0, or whoever is invited later."""
     protocol.check(ues)
-    versions = np.zeros(ues, np.int64)
-    versions[0 if protocol.rests else _most_at_work(ues, protocol) :] = IDLE
+    versions = np.full(ues, IDLE, np.int64)
+    if not protocol.rests:
+        versions[(np.arange(ues) if here is None else np.flatnonzero(here))[: _most_at_work(ues, protocol)]] = 0
     return Server(0, versions, np.full(ues, -1, np.int64), 0.0)
 
 
-def invite(server: Server, planned: Planned) -> tuple[Server, Int[np.ndarray, " h"]]:
-    """Where the unplanned rest: hand the open round's model to those planned who have no job. Returns them, too."""
+def invite(server: Server, planned: Planned, here: Here | None = None) -> tuple[Server, Int[np.ndarray, " h"]]:
+    """Where the unplanned rest: hand the open round's model to those planned who are there and have no job. Returns them, too."""
     handed = planned[server.versions[planned] == IDLE]
+    handed = handed if here is None else handed[here[handed]]
     versions = server.versions.copy()
     versions[handed] = server.round
     return Server(server.round, versions, server.merged_in, server.opened_s), handed
@@ -140,28 +143,65 @@ def close_round(
     return Closing(float(close_s), merged, refused)
 
 
-def hand_out(server: Server, closing: Closing, protocol: Protocol) -> tuple[Server, HandOut]:
-    """Close the round: w_{k+1} exists. Returns the server of the next round, and who was handed the new model."""
+def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | None = None) -> tuple[Server, HandOut]:
+    """Close the round: w_{k+1} exists. Returns the server of the next round, and who was handed the new model.
+
+    Who is not there is handed nothing, and the newest model when it comes (``welcome``).
+    """
     new = server.round + 1
     versions, merged_in = server.versions.copy(), server.merged_in.copy()
     merged_in[closing.merged] = server.round
     lost = closing.refused
     if protocol.waits:
         versions[closing.merged] = versions[lost] = IDLE
-        idle = np.flatnonzero(versions == IDLE)
-        free = _most_at_work(versions.size, protocol) - (versions.size - idle.size)
-        handed = idle[np.argsort(merged_in[idle], kind="stable")][:free]  # longest out first
+        handed = _next_in_turn(versions, merged_in, protocol, here)
     elif protocol.rests:
         versions[closing.merged] = versions[lost] = IDLE
         handed = NOBODY  # who is planned next is invited then
     else:
         versions[closing.merged] = versions[lost] = new
         if protocol.stale == "restart" and protocol.max_staleness is not None:
-            (too_old,) = (versions < new - protocol.max_staleness).nonzero()  # would be merged too stale (erratum 10)
-            lost = np.concatenate([lost, too_old])
+            too_old = versions < new - protocol.max_staleness  # would be merged too stale (erratum 10)
+            if here is not None:
+                too_old &= versions != IDLE
+            lost = np.concatenate([lost, too_old.nonzero()[0]])
         handed = np.concatenate([closing.merged, lost])
+        if here is not None:
+            versions[handed] = IDLE
+            handed = np.flatnonzero(here & (versions == IDLE))  # also who came at this very second
     versions[handed] = new
     return Server(new, versions, merged_in, closing.time_s), HandOut(handed, lost)
+
+
+def leave(server: Server, gone: Int[np.ndarray, " g"]) -> Server:
+    """Who left loses its job."""
+    versions = server.versions.copy()
+    versions[gone] = IDLE
+    return replace(server, versions=versions)
+
+
+def welcome(
+    server: Server, protocol: Protocol, here: Here, planned: Planned | None = None
+) -> tuple[Server, Int[np.ndarray, " h"]]:
+    """In the middle of a round: hand its model to those who are there without a job and may have one. Returns them, too."""
+    if protocol.rests:
+        return (server, NOBODY) if planned is None else invite(server, planned.ravel(), here)
+    versions = server.versions.copy()
+    handed = np.flatnonzero(here & (versions == IDLE))
+    if protocol.waits:
+        handed = _next_in_turn(versions, server.merged_in, protocol, here)
+    versions[handed] = server.round
+    return replace(server, versions=versions), handed
+
+
+def _next_in_turn(
+    versions: Int[np.ndarray, " n"], merged_in: Int[np.ndarray, " n"], protocol: Protocol, here: Here | None
+) -> Int[np.ndarray, " h"]:
+    """Who takes the free places: of those without a job who are there, longest out first."""
+    idle = np.flatnonzero(versions == IDLE)
+    free = _most_at_work(versions.size, protocol) - (versions.size - idle.size)
+    idle = idle if here is None else idle[here[idle]]
+    return idle[np.argsort(merged_in[idle], kind="stable")][:free]
 
 
 def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:

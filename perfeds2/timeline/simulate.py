@@ -32,6 +32,7 @@ from perfeds2.timeline.rounds import (
     invite,
     open_server,
 )
+from perfeds2.timeline.stretches import Ended, Log
 from perfeds2.timeline.timeline import Timeline
 
 A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
@@ -70,6 +71,8 @@ class Clock:
     bits: Float[np.ndarray, " n"]  # bits left to send
     arrived_s: Float[np.ndarray, " n"]  # when the update was complete at the server; infinite if it is not
     planned: Planned | None = None  # whom the round closes on, where only they are handed its model
+    begun_s: Float[np.ndarray, " n"] | None = None  # where UEs come and go: since when each is at work without a break,
+    sends_s: Float[np.ndarray, " n"] | None = None  # and when it begins to send, if it stays
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class RoundInfo:
     bandwidth_hz: Float[np.ndarray, " n"]
     rate_bps: Float[np.ndarray, " n"]
     arrival_s: Float[np.ndarray, " n"]  # when each update arrives if the round lasted long enough
-    versions: Int[np.ndarray, " n"]  # the model each UE worked from during the round
+    versions: Int[np.ndarray, " n"]  # the model each UE worked from during the round, or when it closed
+    ended: Ended | None = None  # where UEs come and go: the work that ended in the round
 
 
 def simulate(
@@ -137,7 +141,7 @@ def simulate(
 
 def start_clock(conditions: Conditions) -> Clock:
     """Second 0: everybody at work has just been handed w_0."""
-    server = open_server(conditions.cell.ues, conditions.protocol)
+    server = open_server(conditions.cell.ues, conditions.protocol, conditions.cell.here(0.0))
     at_work = server.versions != IDLE
     clock = Clock(
         0.0,
@@ -146,6 +150,8 @@ def start_clock(conditions: Conditions) -> Clock:
         np.where(at_work, conditions.payload_bits, 0.0),
         np.full(conditions.cell.ues, np.inf),
     )
+    if not conditions.cell.is_plain:
+        clock = replace(clock, begun_s=np.zeros(clock.bits.size), sends_s=clock.compute_s)
     return _invite(conditions, clock)[0] if conditions.protocol.rests else clock
 
 
@@ -165,16 +171,18 @@ def play(
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record = Recorder(conditions, past)
     while rounds is None or clock.server.round < past.rounds + rounds:
-        later, info = tick(conditions, clock)
-        if horizon_s is not None and later.time_s > horizon_s:
+        ticked = tick(conditions, clock, math.inf if horizon_s is None else horizon_s)
+        if ticked is None or (horizon_s is not None and ticked[0].time_s > horizon_s):
             break
-        record.add(clock.server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s)
+        later, info = ticked
+        server = replace(clock.server, versions=info.versions)
+        record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, info.ended)
         if watch is not None:
             watch(info)
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
-    return clock, record.timeline(clock.server, clock.arrived_s)
+    return clock, record.timeline(clock.server, clock.arrived_s, clock)
 
 
 class Recorder:
@@ -184,6 +192,7 @@ class Recorder:
         self._conditions = conditions
         self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
+        self._log = None if conditions.cell.is_plain else Log(past.log)
 
     def add(
         self,
@@ -192,8 +201,12 @@ class Recorder:
         staleness: Int[np.ndarray, " A"],
         lost: Int[np.ndarray, " l"],
         arrival_s: Float[np.ndarray, " n"],
+        ended: Ended | None = None,
     ) -> None:
         """One more round: the server that it had, how it closed and how stale, whose job was lost, who arrives when."""
+        if ended is not None and self._log is not None:
+            self._log.parts.append(ended.log)
+            self._lost.append(ended.lost_rows(server.round))
         merged, now_s = closing.merged, closing.time_s
         self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
         if lost.size:
@@ -206,15 +219,20 @@ class Recorder:
             round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
             self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
 
-    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"]) -> Timeline:
+    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"], clock: Clock | None = None) -> Timeline:
         """What was recorded, and what everybody had in hand when the clock stopped."""
+        log = (
+            None
+            if clock is None or self._log is None
+            else self._log.until(clock, self._conditions.cell.here(clock.time_s))
+        )
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
             np.concatenate, zip(*self._lost, strict=True)
         )
         return Timeline(
             ues, staleness, arrival_s, time_s, self._conditions.compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count,
+            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count, log,
         )  # fmt: skip
 
 
@@ -228,8 +246,12 @@ def _nothing_yet(conditions: Conditions) -> Timeline:
     )  # fmt: skip
 
 
-def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
-    """Play one round."""
+def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
+    """Play one round. None if it is known not to close by ``until_s``."""
+    if not conditions.cell.is_plain:
+        from perfeds2.timeline.comings import tick_of_fleet  # late: it builds on this file
+
+        return tick_of_fleet(conditions, clock, until_s)
     cell, server, protocol = conditions.cell, clock.server, conditions.protocol
     signal_hz = cell.signal_at(server.round, clock.time_s)
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
@@ -296,6 +318,8 @@ def _moment(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, "
         server.versions,
         server.merged_in,
         conditions.cell.cap_bits_per_s_hz,
+        None if conditions.cell.fleet is None else conditions.cell.fleet.own_bps,
+        conditions.cell.here(clock.time_s),
     )
 
 
@@ -303,10 +327,14 @@ def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray
     """Where the unplanned rest: plan the round that opens now, and start the jobs of those who are planned."""
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # ``simulate`` has seen to it
-    server, handed = invite(clock.server, planned)
+    server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
     compute_s, bits = clock.compute_s.copy(), clock.bits.copy()
     compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
-    return Clock(clock.time_s, server, compute_s, bits, clock.arrived_s, planned), handed
+    if clock.begun_s is not None and clock.sends_s is not None:
+        begun_s, sends_s = clock.begun_s.copy(), clock.sends_s.copy()
+        begun_s[handed], sends_s[handed] = clock.time_s, clock.time_s + compute_s[handed]
+        clock = replace(clock, begun_s=begun_s, sends_s=sends_s)
+    return replace(clock, server=server, compute_s=compute_s, bits=bits, planned=planned), handed
 
 
 def _mask(ues: Planned, n: int) -> Bool[np.ndarray, " n"]:
@@ -419,7 +447,7 @@ def _hopeful(conditions: Conditions) -> int | None:
     ):
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
-    known = known and not conditions.cell.changes_in_rounds
+    known = known and not conditions.cell.changes_in_rounds and conditions.cell.is_plain
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 

@@ -1,5 +1,6 @@
 """Who was merged in each round, how stale, and when?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,9 +25,19 @@ class Jobs:
     arrival_s: Float[np.ndarray, " j"]  # never later than end_s: what had not arrived by then is cut there
     end_s: Float[np.ndarray, " j"]
     outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended)
+    round: Int[
+        np.ndarray, " j"
+    ]  # in which it ended; of the open ones, which was not played; -1 of a stretch after which it went on
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
+        none, never = np.empty(0, np.int64), np.empty(0)
+        rows = [(none, none, never, never, never, never, none, none), *(tuple(vars(part).values()) for part in parts)]
+        return cls(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
 MERGED, LOST, OPEN = 0, 1, 2
+PAUSED = 3  # in a log: its UE has gone and keeps the job
 JOBS_AT_A_TIME = 2**22  # a quarter of a gigabyte
 LONG_ROW = 32  # UEs
 
@@ -59,6 +70,8 @@ class Timeline:
     open_arrival_s: Float[np.ndarray, " n"]  # when that job's update arrived, if it has (else infinite)
     # A crowd is restarted together: a row of the lost stands for so many UEs with successive numbers. None: one each.
     lost_count: Int[np.ndarray, " l"] | None = None
+    # Where UEs come and go: their stretches of work, in order (``stretches.py``). None: a job begins when its model exists.
+    log: Jobs | None = None
 
     def __post_init__(self) -> None:
         if self.lost_count is None:
@@ -130,6 +143,8 @@ class Timeline:
 
     def jobs(self, ues: range | None = None) -> Jobs:
         """Every job (of the UEs in a range): the merged ones, then the lost ones, then those still open."""
+        if self.log is not None:
+            return self._logged(ues)
         start_s, merged_ue, versions = self.start_s, self.ues.ravel(), self.versions.ravel()
         merged, still = np.arange(merged_ue.size), np.flatnonzero(self.open_version != IDLE)
         if ues is None:
@@ -150,14 +165,26 @@ class Timeline:
         outcome = np.repeat([MERGED, LOST, OPEN], [merged.size, row.size, still.size])
         started_s = start_s[version]
         sending_s = np.minimum(started_s + self.compute_s[ue], end_s)
-        return Jobs(ue, version, started_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s, outcome)
+        round_ = np.concatenate([merged // self.quorum, self.lost_round[row], np.full(still.size, self.rounds)])
+        return Jobs(ue, version, started_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s, outcome, round_)
+
+    def _logged(self, ues: range | None) -> Jobs:
+        """The same where UEs come and go: a row for each stretch of work, with what became of its job."""
+        from perfeds2.timeline.stretches import take, whole
+
+        assert self.log is not None
+        outcome, _ = whole(self.log)
+        round_, rows = np.where(self.log.outcome == PAUSED, -1, self.log.round), np.arange(outcome.size)
+        if ues is not None:
+            rows = np.flatnonzero((self.log.ue >= ues.start) & (self.log.ue < ues.stop))
+        return take(replace(self.log, outcome=outcome, round=round_), rows)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
         """What one UE did, as (state, from second, to second), without gaps from 0 to the end."""
         jobs = self.jobs(range(ue, ue + 1))
         intervals: list[tuple[State, float, float]] = []
         now = 0.0
-        for job in np.argsort(jobs.version):
+        for job in np.lexsort((jobs.start_s, jobs.version)):
             ends: list[tuple[State, float]] = [
                 ("idle", float(jobs.start_s[job])),
                 ("computing", float(jobs.sending_s[job])),
@@ -200,6 +227,7 @@ class Timeline:
         start_s, count = self.start_s, self._lost_count
         lasted_s = start_s[self.lost_round + 1] - start_s[self.lost_version]
         whole = (count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
+        whole &= self.log is None
         before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing of all UEs with smaller numbers
         computing_s = (before_s[self.lost_ue + count] - before_s[self.lost_ue])[whole].sum()
         busy_s = (lasted_s * count)[whole].sum()
@@ -241,7 +269,16 @@ class Timeline:
         open_arrival_s = np.full(self.population, np.inf)
         open_version[ue[crossing]] = version[crossing]
         open_arrival_s[ue[crossing]] = np.where(arrival_s[crossing] <= end_s, arrival_s[crossing], np.inf)
-        gone = self.lost_round < rounds
+        gone, log = self.lost_round < rounds, None
+        if self.log is not None:
+            from perfeds2.timeline.stretches import cut
+
+            log, held = cut(self.log, rounds, end_s)
+            open_version[:], open_arrival_s[:] = IDLE, np.inf
+            open_version[held.ue] = held.version
+            arrived = (held.arrival_s < held.end_s) | (held.outcome == MERGED)
+            arrived &= held.arrival_s <= end_s
+            open_arrival_s[held.ue[arrived]] = held.arrival_s[arrived]
         return type(self)(
             self.ues[:rounds],
             self.staleness[:rounds],
@@ -255,11 +292,17 @@ class Timeline:
             open_version,
             open_arrival_s,
             self._lost_count[gone],
+            log,
         )
 
     def until(self, time_s: float) -> int:
         """How many rounds had closed by a time."""
         return int(np.searchsorted(self.time_s, time_s, side="right"))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All it consists of, by name."""
+        log = {} if self.log is None else {f"log_{name}": column for name, column in vars(self.log).items()}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "log"} | log
 
     def save(self, path: Path | str) -> None:
         """Write one .npz; the same timeline always gives the same bytes."""
@@ -326,6 +369,24 @@ class Timeline:
             or not np.isfinite(self.arrival_s).all()
         ):
             raise ValueError("timeline arrival times must be numbers, and finite for merged updates.")
+        if self.log is not None:
+            self._check_log(self.log)
+
+    def _check_log(self, log: Jobs) -> None:
+        sizes = {values.shape for values in vars(log).values()}
+        if len(sizes) != 1 or log.ue.ndim != 1:
+            raise ValueError("timeline log must have columns of one length.")
+        for values, low, high in (
+            (log.ue, 0, self.population - 1),
+            (log.version, 0, self.rounds),
+            (log.round, 0, self.rounds),
+            (log.outcome, MERGED, PAUSED),
+        ):
+            if not np.issubdtype(values.dtype, np.signedinteger) or ((values < low) | (values > high)).any():
+                raise ValueError(f"timeline log must hold whole numbers from {low} to {high}.")
+        times = np.stack([log.start_s, log.sending_s, log.arrival_s, log.end_s])
+        if not (np.isfinite(times).all() and (np.diff(times, axis=0) >= 0).all() and (times >= 0).all()):
+            raise ValueError("timeline log must hold finite seconds that do not run backwards.")
 
 
 def _one_by_one(

@@ -10,9 +10,8 @@ SimPy, which only development installs: nothing else in the package imports this
 import inspect
 import math
 import sys
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import simpy
@@ -20,6 +19,7 @@ import simpy
 from perfeds2.allocation.bandwidth import Uplink
 from perfeds2.allocation.schedulers import Moment
 
+Steps = tuple[Sequence[tuple[float, float]], float]
 OUT = -1  # the version of a phone without a job
 
 
@@ -32,6 +32,12 @@ class Radio:
     policy: Callable[[Uplink], np.ndarray]
     cap: float = math.inf  # bit/s/Hz
     coherence_s: float = math.inf  # how long a block of time is
+    own: Mapping[int, Steps] = field(
+        default_factory=dict
+    )  # phone: (second, bit/s) of an uplink of its own, and its period
+    hours: Mapping[int, Steps] = field(default_factory=dict)  # phone: (from, until) when it is there, and its period
+    keeps: bool = False  # who leaves keeps its job
+    own_bps: np.ndarray | None = None  # for schedules that look
 
     def rate(self, band: float, gain: float) -> float:
         return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
@@ -39,9 +45,10 @@ class Radio:
 
 @dataclass
 class Weather:
-    """Which block of time it is."""
+    """Which block of time it is, and whether somebody has come or gone since the bands were shared out."""
 
     block: int = 0
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Phone:
         self.sending = False
         self.rate, self.rate_since_s, self.bits_then = 0.0, 0.0, 0.0
         self.band = 0.0
+        self.here, self.has_own = True, False
+        self.computing_s = 0.0  # left, while it is away
         self.process = env.process(self.live())
 
     @property
@@ -92,20 +101,44 @@ class Phone:
         self.sending = False
         self.inbox.put(version)
 
+    def drop(self) -> None:
+        """Its job is over, and it is not there to be handed another."""
+        if self.busy:
+            self.process.interrupt("drop")
+        self.rest()
+
     def rest(self) -> None:
         self.version, self.arrived_s = OUT, math.inf
 
+    def leave(self, keeps: bool) -> None:
+        """It goes; its job goes on when it is back, or is dropped."""
+        if self.busy and not keeps:
+            self.drop()
+        elif self.busy:
+            self.computing_s = max(self.ready_s - self.env.now, 0.0)
+            self.bits_then, self.rate_since_s = self.bits_left(), self.env.now
+            self.process.interrupt("gone")
+        self.here = False
+
+    def come(self) -> None:
+        self.here = True
+        if self.busy:
+            self.ready_s, self.rate_since_s = self.env.now + self.computing_s, self.env.now
+            self.process.interrupt("back")
+
     def compute_left(self) -> float:
+        if not self.here:
+            return self.computing_s if self.busy else 0.0
         return max(self.ready_s - self.env.now, 0.0) if self.busy else 0.0
 
     def bits_left(self) -> float:
         if not self.busy:
             return 0.0
-        sent = self.rate * (self.env.now - self.rate_since_s) if self.sending else 0.0
+        sent = self.rate * (self.env.now - self.rate_since_s) if self.sending and self.here else 0.0
         return max(self.bits_then - sent, sys.float_info.min)
 
     def set_rate(self, rate: float) -> None:
-        if self.sending:
+        if self.sending and self.here:
             self.bits_then, self.rate_since_s = self.bits_left(), self.env.now
             self.process.interrupt("new rate")
         self.rate = rate
@@ -114,7 +147,7 @@ class Phone:
         while True:
             yield self.inbox.get()
             try:
-                yield self.env.timeout(self.compute_s)
+                yield from self.compute()
                 self.sending, self.rate_since_s = True, self.env.now
                 yield from self.send()
                 self.sending, self.arrived_s = False, self.env.now
@@ -123,10 +156,20 @@ class Phone:
                 if dropped.cause != "drop":
                     raise
 
+    def compute(self):
+        while True:
+            try:
+                yield self.env.timeout(max(self.ready_s - self.env.now, 0.0)) if self.here else self.env.event()
+                return
+            except simpy.Interrupt as news:
+                if news.cause == "drop":
+                    raise
+
     def send(self):
         while True:
             try:
-                yield self.env.timeout(self.bits_then / self.rate) if self.rate > 0 else self.env.event()
+                sends = self.rate > 0 and self.here
+                yield self.env.timeout(self.bits_then / self.rate) if sends else self.env.event()
                 return
             except simpy.Interrupt as news:
                 if news.cause == "drop":
@@ -142,6 +185,12 @@ def play_with_processes(radio: Radio, rules: RoundRules, compute_s, payload_bits
     weather = Weather()
     if radio.coherence_s < math.inf:
         env.process(change_weather(env, phones, radio, weather))
+    for number, (steps, period_s) in radio.own.items():
+        phones[number].has_own = True
+        env.process(follow(env, phones[number], steps, period_s))
+    for number, (intervals, period_s) in radio.hours.items():
+        phones[number].here = intervals[0][0] == 0
+        env.process(come_and_go(env, phones[number], intervals, period_s, radio.keeps, weather, bell))
     env.run(until=env.process(close_rounds(env, phones, bell, radio, rules, rounds, history, weather)))
     return history
 
@@ -152,7 +201,44 @@ def change_weather(env, phones: list[Phone], radio: Radio, weather: Weather):
         yield env.timeout((weather.block + 1) * radio.coherence_s - env.now)
         weather.block += 1
         for phone, gain in zip(phones, radio.signal_hz(weather.block).tolist(), strict=True):
-            phone.set_rate(radio.rate(phone.band, gain))
+            if not phone.has_own:
+                phone.set_rate(radio.rate(phone.band, gain))
+
+
+def follow(env, phone: Phone, steps: Sequence[tuple[float, float]], period_s: float):
+    """An uplink of one's own: step after step, again and again if it has a period."""
+    start_s = 0.0
+    while start_s < math.inf:
+        for at_s, rate in steps:
+            if start_s + at_s > env.now:
+                yield env.timeout(start_s + at_s - env.now)
+            phone.set_rate(rate)
+        start_s += period_s
+
+
+def come_and_go(
+    env,
+    phone: Phone,
+    intervals: Sequence[tuple[float, float]],
+    period_s: float,
+    keeps: bool,
+    weather: Weather,
+    bell: simpy.Store,
+):
+    """A phone's hours: it comes and it goes, and everybody notices."""
+    start_s = 0.0
+    while start_s < math.inf:
+        for comes_s, goes_s in intervals:
+            for at_s, comes in ((comes_s, True), (goes_s, False)):
+                if start_s + at_s == math.inf:
+                    return
+                if start_s + at_s > env.now:
+                    yield env.timeout(start_s + at_s - env.now)
+                if comes != phone.here:
+                    phone.come() if comes else phone.leave(keeps)
+                    weather.moved = True
+                    bell.put(phone.number)
+        start_s += period_s
 
 
 def close_rounds(
@@ -169,18 +255,24 @@ def close_rounds(
     places = len(phones)
     if rules.stale == "wait" and rules.max_staleness is not None:
         places = rules.quorum * (rules.max_staleness + 1)
-    queue = deque(phones[places:])  # who is out longest stands in front
-    for phone in phones[:places] if not rules.rests else []:
+    for phone in [phone for phone in phones if phone.here][:places] if not rules.rests else []:
         phone.hand(0)
     for k in range(rounds):
         plan = None if rules.schedule is None else ask(phones, radio, k, rules, weather)
         for phone in phones if rules.rests else []:
-            if plan is not None and phone.version == OUT and any(phone.number in group for group in plan):
+            if plan is not None and phone.version == OUT and phone.here and any(phone.number in g for g in plan):
                 phone.hand(k)
         open_the_air(phones, radio, k, plan, weather)
         while (merged := who_closes(phones, k, rules, plan)) is None:
             yield bell.get()
             yield env.timeout(0)  # whoever arrives at this very instant counts too
+            if weather.moved:
+                weather.moved = False
+                for phone in in_turn(phones, places):
+                    if not rules.rests or any(phone.number in group for group in plan or []):
+                        phone.hand(k)
+                yield env.timeout(0)
+                open_the_air(phones, radio, k, plan, weather)
         merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
         history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
         refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
@@ -192,17 +284,23 @@ def close_rounds(
         if rules.rests:
             continue
         if rules.stale == "wait" and rules.max_staleness is not None:
-            queue.extend(sorted(merged, key=lambda phone: phone.number))
-            while queue and sum(phone.version != OUT for phone in phones) < places:
-                queue.popleft().hand(k + 1)
-        else:
-            for phone in [*merged, *refused]:
+            for phone in in_turn(phones, places):
                 phone.hand(k + 1)
-            if rules.stale == "restart":
-                for phone in phones:
-                    if overdue(phone, k + 1, rules):
-                        phone.hand(k + 1)
+        else:
+            too_old = [phone for phone in phones if rules.stale == "restart" and overdue(phone, k + 1, rules)]
+            for phone in dict.fromkeys([*merged, *refused, *too_old]):
+                if phone.here:
+                    phone.hand(k + 1)
+                else:
+                    phone.drop()
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
+
+
+def in_turn(phones: list[Phone], places: int) -> list[Phone]:
+    """Who is there without a job and may have one: longest out first."""
+    free = places - sum(phone.version != OUT for phone in phones)
+    idle = [phone for phone in phones if phone.version == OUT and phone.here]
+    return sorted(idle, key=lambda phone: (phone.merged_in, phone.number))[:free]
 
 
 def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: Weather) -> list[list[int]]:
@@ -224,6 +322,8 @@ def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: W
                 np.array([phone.version for phone in phones]),
                 np.array([phone.merged_in for phone in phones]),
                 None if radio.cap == math.inf else radio.cap,
+                radio.own_bps,
+                np.array([phone.here for phone in phones]) if radio.hours else None,
             )
         )
     return [[int(ue) for ue in group] for group in np.atleast_2d(planned)]
@@ -236,19 +336,21 @@ def gains_now(radio: Radio, k: int, weather: Weather) -> np.ndarray:
 def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[list[int]] | None, weather: Weather) -> None:
     """A round opens: new gains, new shares of the band, new rates."""
     gains = gains_now(radio, k, weather)
+    served = [phone.here and not phone.has_own for phone in phones]
     uplink = Uplink(
         k,
         radio.bandwidth_hz,
         gains,
-        np.array([phone.compute_left() for phone in phones]),
-        np.array([phone.bits_left() for phone in phones]),
+        np.array([phone.compute_left() * on for phone, on in zip(phones, served, strict=True)]),
+        np.array([phone.bits_left() * on for phone, on in zip(phones, served, strict=True)]),
         np.full(len(phones), 1 / len(phones)),
         None if plan is None else np.array([any(phone.number in group for group in plan) for phone in phones]),
         None if radio.cap == math.inf else radio.cap,
     )
     for phone, gain, band in zip(phones, gains.tolist(), radio.policy(uplink).tolist(), strict=True):
         phone.band = band
-        phone.set_rate(radio.rate(band, gain))
+        if not phone.has_own:
+            phone.set_rate(radio.rate(band, gain))
 
 
 def overdue(phone: Phone, k: int, rules: RoundRules) -> bool:

@@ -32,6 +32,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "out": "/runs/of mine",
     "app-module": "/mine/task.py",
     "slow": "1=2.5,3=20.0",
+    "uplink-bps": "0=200000.0",
     "norm-bound": 3.5,
     "target-accuracy": 0.6,
     "hessian": "anneal:3",

@@ -38,6 +38,8 @@ TYPED: dict[str, tuple[str, object]] = {
     "cycles_per_sample": ("1e5", 1e5),
     "payload_bits": ("1e4", 1e4),
     "downlink_s": ("0.5", 0.5),
+    "trace_end": ("hold", "hold"),
+    "on_leave": ("keep", "keep"),
     "radio": ("umi", "umi"),
     "carrier_hz": ("2e9", 2e9),
     "bs_height_m": ("20", 20.0),

@@ -118,7 +118,10 @@ def finish_together(uplink: Uplink) -> np.ndarray:
 
 def assert_same(one: Timeline, other: Timeline) -> None:
     """Equal in every field, bit for bit."""
-    for field in fields(Timeline):
+    assert (one.log is None) == (other.log is None)
+    for name, ours in ({} if one.log is None else vars(one.log)).items():
+        np.testing.assert_array_equal(ours, vars(other.log)[name], err_msg=f"log: {name}")
+    for field in [field for field in fields(Timeline) if field.name != "log"]:
         ours, theirs = getattr(one, field.name), getattr(other, field.name)
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs, err_msg=field.name)

@@ -21,7 +21,17 @@ def radio_of(run: Run) -> Radio:
     cell = run.cell
     limits = (cell.cap_bits_per_s_hz or np.inf, cell.coherence_s or np.inf)
     signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
-    return Radio(signal_hz, cell.bandwidth_hz, run.bandwidth, *limits)
+    own, hours, keeps, own_bps = {}, {}, False, None
+    if (fleet := cell.fleet) is not None:
+        own_bps = fleet.own_bps
+        own = {ue: ([(0.0, rate)], np.inf) for ue, rate in enumerate(fleet.rate_bps.tolist()) if rate > 0}
+        for ue, trace in zip(fleet.traces.ues, fleet.traces.traces, strict=True) if fleet.traces else ():
+            period_s = trace.lasts_s if fleet.traces.end == "repeat" else np.inf
+            own[int(ue)] = list(zip(trace.time_s.tolist(), trace.bps.tolist(), strict=True)), period_s
+        if fleet.presence is not None:
+            hours = {ue: (each.intervals, each.period_s) for ue, each in enumerate(fleet.presence.hours)}
+            keeps = fleet.presence.keeps
+    return Radio(signal_hz, cell.bandwidth_hz, run.bandwidth, *limits, own, hours, keeps, own_bps)
 
 
 def assert_agrees(run: Run, rounds: int) -> None:

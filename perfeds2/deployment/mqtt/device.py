@@ -29,6 +29,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
+IMPOSED = ("slow", "uplink-bps")  # what devices are told of how the run is served
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
 
 
@@ -262,7 +263,7 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
         raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
     task = setup.task(number, owner.data_folder)
     first = setup.first_params()
-    answer(setup.with_own(slow={}), task, Request(0, number, 0), first)  # compiles
+    answer(setup.with_own(slow={}, uplink_bps={}), task, Request(0, number, 0), first)  # compiles
     return Ready(run.run, setup, task, len(Parcel.of(first).data))
 
 
@@ -274,4 +275,4 @@ def travelling(setup: Setup, run_id: str) -> Run:
 
 def _is_the_servers(name: str) -> bool:
     """Where files lie on its machine, and how it runs its rounds."""
-    return name == "data-dir" or (SETTINGS[name].section == "deployment" and name != "slow")
+    return name == "data-dir" or (SETTINGS[name].section == "deployment" and name not in IMPOSED)

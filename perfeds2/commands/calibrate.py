@@ -1,0 +1,37 @@
+"""perfeds2 calibrate: a fleet file from a federation's record."""
+
+from pathlib import Path
+
+import typer
+
+from perfeds2.commands.common import flag
+from perfeds2.console import guarded, say
+
+
+def calibrate(
+    run: Path = typer.Argument(help="The folder of a federation that came to its end.", metavar="RUN"),
+    rounds: int | None = flag("--rounds", "Look at the jobs of its first rounds only. (default: all)", "K", min=1),
+    out: Path | None = flag("--out", "Where the fleet file goes. (default: RUN/fleet.csv)", "FILE"),
+    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+) -> None:
+    """Fit how fast a federation's devices compute and send, and write it as a fleet file for --cell."""
+    with guarded("calibrate", []):
+        import numpy as np
+
+        from perfeds2.deployment.calibrate import calibrate as fit_devices
+
+        path = out or run / "fleet.csv"
+        made = fit_devices(run, path, rounds)
+        first, last = made.checked
+        real_s, predicted_s = made.seconds
+        for name, values, spreads, scale, unit in (
+            ("computing", [d.compute_s for d in made.devices], [d.compute_spread for d in made.devices], 1, "s a job"),
+            ("uplink", [d.rate_bps for d in made.devices], [d.rate_spread for d in made.devices], 1e-3, "kbit/s"),
+        ):
+            low, middle, high = np.quantile(values, [0.0, 0.5, 1.0]) * scale
+            say(quiet, f"{len(values)} devices, {name}: {low:.3g} to {high:.3g} {unit}, median {middle:.3g}; a job's is within ±{np.median(spreads):.1%} of its device's")  # fmt: skip
+        if made.missing:
+            many = ", ".join(map(str, made.missing[:10])) + (", …" if len(made.missing) > 10 else "")
+            say(quiet, f"Left out, because they answered no job: device {many}.")
+        say(quiet, f"Rounds {first} to {last - 1} took {real_s:.3g} s; on this fleet the simulator's clock says {predicted_s:.3g} s ({made.gap:+.1%}).")  # fmt: skip
+        say(quiet, f"Fleet: {path}    Try: perfeds2 simulate --spec {run / 'spec.toml'} --cell {path} --ues {len(made.devices)}")  # fmt: skip

@@ -1,0 +1,34 @@
+"""perfeds2 fleet: a made-up fleet, for tests and examples."""
+
+from pathlib import Path
+
+from perfeds2.commands.common import flag
+from perfeds2.console import guarded, say
+from perfeds2.errors import InputError
+
+
+def fleet(
+    out: Path = flag("--out", "Where fleet.csv and its traces go.", "DIR", ...),
+    devices: int = flag("--devices", "How many.", "N", 50, min=1, max=100_000),
+    seed: int = flag("--seed", "Other devices.", "SEED", 0, min=0),
+    samples_per_s: float = flag("--samples-per-s", "How fast the median processor is.", "N", 500.0, min=1e-6),
+    trace_s: float = flag("--trace-s", "How long the traces are.", "SECONDS", 600.0, min=2.0),
+    traced: float = flag("--traced", "Share of the devices with a trace; the others have one rate.", "SHARE", 1.0, min=0, max=1),
+    hours: float = flag("--hours", "Share of the devices that come and go; the others are always there.", "SHARE", 0.5, min=0, max=1),
+    day_s: float = flag("--day-s", "How long a day is, in which the hours repeat.", "SECONDS", 86_400.0, min=10.0),
+    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+) -> None:  # fmt: skip
+    """Make a fleet of phones that never were: processors, uplink traces and hours at the charger, as files for --cell.
+
+    For tests and examples; docs/fleets.md says how to turn measured traces into such files.
+    """
+    with guarded("fleet", []):
+        from perfeds2.network.synthetic_fleet import FILE, Made, write_fleet
+
+        if (out / FILE).exists():
+            raise InputError(f"--out {out} already holds a {FILE}; choose another folder, or delete it.")
+        if out.exists() and not out.is_dir():
+            raise InputError(f"--out {out} is a file; expected a folder.")
+        made = Made(devices, seed, samples_per_s, trace_s=trace_s, traced=traced, hours=hours, day_s=day_s)
+        path = write_fleet(out, made)
+        say(quiet, f"{devices} devices: {path}    Try: perfeds2 simulate --cell {path}")

@@ -1,0 +1,173 @@
+"""How fast do a federation's devices compute and send? A fleet file of it, on which the simulator predicts.
+
+Every job of a run's first rounds was timed: by its device, which says how long it computed, and by the server, from handing out the
+model to having the update. What is not computing is the uplink's: sending, the way of the model, and what the engine adds.
+"""
+
+import csv
+import io
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perfeds2.deployment.record import Lap
+from perfeds2.deployment.setup import Setup
+from perfeds2.errors import InputError
+from perfeds2.files import write_text
+from perfeds2.learning.task import payload_bits
+from perfeds2.network.cell import Cell
+from perfeds2.network.fleet_file import FleetFile
+from perfeds2.spec.build import upload_bits
+from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.timeline import Timeline
+
+LAPS = "laps.csv"  # in a run's folder: every job that was answered
+LEAST_S = 1e-9
+DEVIATIONS = 1.4826  # the standard deviation of a normal variable over its median absolute deviation
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One device, in the median of its jobs; spreads are standard deviations of the logarithm, robustly."""
+
+    ue: int
+    jobs: int
+    compute_s: float
+    compute_spread: float
+    rate_bps: float
+    rate_spread: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted from which rounds, and what the simulator then makes of all the run's rounds."""
+
+    devices: list[Fitted]
+    missing: list[int]  # devices that answered no job in these rounds
+    rounds: int  # so many were looked at
+    real_s: np.ndarray  # when each of the run's rounds closed
+    predicted_s: np.ndarray
+
+    @property
+    def checked(self) -> tuple[int, int]:
+        """From which round to which it is compared: those that were not looked at, or all if there are none."""
+        total = self.real_s.size
+        return (self.rounds if self.rounds < total else 0), total
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """What these rounds took really, and on the simulator's clock."""
+        first, last = self.checked
+        return tuple(  # type: ignore[return-value]  # two
+            float(times[last - 1] - (times[first - 1] if first else 0.0)) for times in (self.real_s, self.predicted_s)
+        )
+
+    @property
+    def gap(self) -> float:
+        """How much longer it took than predicted, as a share."""
+        real_s, predicted_s = self.seconds
+        return real_s / predicted_s - 1
+
+
+def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("ue", "version", "took_s", "compute_s"))
+    table.writerows((lap.ue, lap.version, f"{lap.took_s:.6g}", f"{lap.compute_s:.6g}") for lap in laps)
+    write_text(folder / LAPS, text.getvalue())
+
+
+def read_laps(folder: Path) -> list[Lap]:
+    path = folder / LAPS
+    if not path.exists():
+        raise InputError(f"{folder} holds no {LAPS}; expected the folder of a federation that came to its end.")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [
+                Lap(int(row["ue"]), float(row["took_s"]), float(row["compute_s"]), int(row["version"]))
+                for row in csv.DictReader(file)
+            ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is no record of jobs ({error}); expected ue,version,took_s,compute_s.") from None
+    if not all(math.isfinite(lap.took_s) and 0 <= lap.compute_s <= lap.took_s * 1.01 + 1e-3 for lap in rows):
+        raise InputError(f"{path} has a job that computed longer than it took.")
+    return rows
+
+
+def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
+    """Fit a finished federation's devices from its first rounds, write the fleet file, and play its rounds on it."""
+    setup, laps = Setup.read(run), read_laps(run)
+    try:
+        timeline = Timeline.load(run / "timeline.npz")
+    except (ValueError, FileNotFoundError) as error:
+        raise InputError(f"{run}: {error}") from None
+    rounds = timeline.rounds if rounds is None else min(rounds, timeline.rounds)
+    learner = setup.algorithm.learner
+    bits = payload_bits(setup.model()) if setup.own.app_module else upload_bits(setup.spec, learner.objective)
+    devices = fit([lap for lap in laps if lap.version < rounds], timeline, rounds, bits)
+    if not devices:
+        raise InputError(f"{run} has no job in its first {rounds} rounds; take more (--rounds).")
+    write_text(out, fleet_text(devices, learner.samples))
+    missing = sorted(set(range(setup.ues)) - {each.ue for each in devices})
+    predicted = play_on(setup, out, bits, timeline.rounds)
+    return Calibration(devices, missing, rounds, timeline.time_s, predicted.time_s)
+
+
+def fit(laps: Sequence[Lap], timeline: Timeline, rounds: int, bits: float) -> list[Fitted]:
+    """What each device's jobs took. The server's turn, from closing a round to handing out, is the uplink's too."""
+    jobs: dict[int, list[Lap]] = defaultdict(list)
+    for lap in laps:
+        jobs[lap.ue].append(lap)
+    turn_s = _turn_s(jobs, timeline, rounds)
+    fitted = []
+    for ue in sorted(jobs):
+        compute_s = np.maximum([lap.compute_s for lap in jobs[ue]], LEAST_S)
+        beyond_s = np.maximum([lap.took_s - lap.compute_s for lap in jobs[ue]], LEAST_S) + turn_s
+        seconds, rate = float(np.median(compute_s)), bits / float(np.median(beyond_s))
+        fitted.append(Fitted(ue, compute_s.size, seconds, _spread(compute_s), rate, _spread(beyond_s)))
+    return fitted
+
+
+def _turn_s(jobs: dict[int, list[Lap]], timeline: Timeline, rounds: int) -> float:
+    """From closing a round to having handed out the new model, in the median of the merged jobs."""
+    took_s = {(lap.ue, lap.version): lap.took_s for own in jobs.values() for lap in own}
+    merged = zip(
+        timeline.ues[:rounds].ravel().tolist(),
+        timeline.versions[:rounds].ravel().tolist(),
+        timeline.arrival_s[:rounds].ravel().tolist(),
+        strict=True,
+    )
+    start_s = timeline.start_s
+    turns_s = [at_s - start_s[version] - took_s[ue, version] for ue, version, at_s in merged if (ue, version) in took_s]
+    return max(float(np.median(turns_s)), 0.0) if turns_s else 0.0
+
+
+def _spread(values: np.ndarray) -> float:
+    logs = np.log(values)
+    return float(DEVIATIONS * np.median(np.abs(logs - np.median(logs))))
+
+
+def fleet_text(devices: Sequence[Fitted], samples: int) -> str:
+    """A fleet file. Processors are in samples a second, so that another batch or more steps take accordingly longer."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("name", "samples_per_s", "compute_spread", "rate_bps", "rate_spread"))
+    for each in devices:
+        speed, rate = f"{samples / each.compute_s:.6g}", f"{each.rate_bps:.6g}"
+        table.writerow((f"device {each.ue}", speed, f"{each.compute_spread:.3g}", rate, f"{each.rate_spread:.3g}"))
+    return text.getvalue()
+
+
+def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
+    """The run's rounds on a fleet file's devices."""
+    file, algorithm = FleetFile.open(fleet), setup.algorithm
+    if algorithm.protocol.quorum > file.ues:
+        raise InputError(
+            f"{file.ues} devices answered a job, but a round needs {algorithm.protocol.quorum}; take more rounds (--rounds)."
+        )
+    cell = file.cell(Cell.draw(file.ues, setup.seed), setup.spec.learning.batch)
+    return simulate(cell, algorithm.protocol, payload_bits=bits, samples=algorithm.learner.samples, rounds=rounds)

@@ -1,0 +1,257 @@
+"""How does a CSV file become a fleet? One row a device; what is wrong is said with the file and the line.
+
+A column says where a device is or how fast it sends, how fast it computes, with how much power it sends, when it is there. What a
+row leaves out is the cell's: drawn as without a file, or what the settings say.
+"""
+
+import csv
+import hashlib
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfeds2.network.cell import Cell
+from perfeds2.network.fleet import Fleet
+from perfeds2.network.presence import Hours, Presence
+from perfeds2.network.traces import Trace, TraceEnd, Traces
+
+LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # one of them a row
+PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # one of them a row
+NUMBERS = (*LINK[:3], *PROCESSOR, "power_w")
+SPREADS = ("rate_spread", "compute_spread")  # what ``calibrate`` tells besides; for people
+COLUMNS = ("name", *LINK, *PROCESSOR, "power_w", "available", *SPREADS)
+TRACE_COLUMNS = ("time_s", "bps")
+RANGES = {"distance_m": (0.0, 1e9), "gain_db": (-300.0, 100.0)}  # else from 1e-9 to 1e18
+ITSELF = ""
+ALWAYS = Hours()
+MOST_ROWS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One device."""
+
+    line: int
+    name: str
+    numbers: Mapping[str, float]
+    trace: str | None = None  # its path, from the file
+    hours: Hours = ALWAYS
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """What a fleet file and its traces say. All of it is read when it is opened; the files are not needed afterwards."""
+
+    path: Path
+    digest: str  # of the file and its traces
+    rows: tuple[Row, ...]
+    traces: Mapping[str, Trace]
+    texts: Mapping[str, bytes]  # of every file, by its path from the fleet file; its own under no name
+
+    @classmethod
+    def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "FleetFile":
+        """From the files, or from what a run's folder kept of them. Raises ValueError that goes behind what was given."""
+        path = Path(path)
+        own = _bytes(path, "refers to no file") if kept is None else kept.get(ITSELF, b"")
+        rows = tuple(read_fleet(own))
+        texts, traces = {ITSELF: own}, dict[str, Trace]()
+        for row in rows:
+            if row.trace is not None and row.trace not in traces:
+                otherwise = f"names a trace in line {row.line} that is not there"
+                text = _bytes(path.parent / row.trace, otherwise) if kept is None else kept.get(row.trace, b"")
+                texts[row.trace], traces[row.trace] = text, read_trace(path.parent / row.trace, text)
+        digest = hashlib.sha256()
+        for name in sorted(texts):
+            digest.update(f"{name}\n{len(texts[name])}\n".encode() + texts[name])
+        return cls(path, digest.hexdigest(), rows, traces, texts)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FleetFile) and other.digest == self.digest
+
+    @property
+    def ues(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of the devices, where they have some."""
+        return [row.name or f"UE {ue}" for ue, row in enumerate(self.rows)]
+
+    @property
+    def has_traces(self) -> bool:
+        return bool(self.traces)
+
+    @property
+    def has_hours(self) -> bool:
+        return not all(row.hours.always for row in self.rows)
+
+    def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
+        """A drawn cell with what the file says over it. ``compute_s`` is one gradient step on a batch of so many samples."""
+        columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in NUMBERS}
+        samples_per_s = np.where(
+            np.isnan(columns["samples_per_s"]), batch / columns["compute_s"], columns["samples_per_s"]
+        )
+        cpu_hz = np.where(np.isnan(columns["cpu_hz"]), samples_per_s * drawn.cycles_per_sample, columns["cpu_hz"])
+        traced = [ue for ue, row in enumerate(self.rows) if row.trace is not None]
+        traces = [self.traces[str(self.rows[ue].trace)] for ue in traced]
+        for ue, trace in zip(traced, traces, strict=True):
+            if trace_end == "hold" and trace.bps[-1] == 0:
+                row = self.rows[ue]
+                raise ValueError(f"{self.path}, line {row.line}: the trace {row.trace} ends with 0 bit/s, which --trace-end hold would hold for ever; use repeat.")  # fmt: skip
+        fleet = Fleet(
+            columns["gain_db"],
+            columns["rate_bps"],
+            Traces(traced, traces, trace_end) if traced else None,
+            Presence([row.hours for row in self.rows], keeps) if self.has_hours else None,
+        )
+        power_w = np.where(np.isnan(columns["power_w"]), drawn.power_w, columns["power_w"])
+        return replace(
+            drawn,
+            distance_m=np.where(np.isnan(columns["distance_m"]), drawn.distance_m, columns["distance_m"]),
+            cpu_hz=np.where(np.isnan(cpu_hz), drawn.cpu_hz, cpu_hz),
+            power_w=drawn.power_w if np.isnan(columns["power_w"]).all() else power_w,
+            fleet=fleet,
+        )
+
+
+def read_fleet(data: bytes) -> Iterator[Row]:
+    """The rows of a file."""
+    lines = _table(data)
+    line, header = next(lines, (1, []))
+    columns = [name.strip() for name in header]
+    if not any(columns):
+        raise ValueError("is empty; expected a line of column names, then one line a device")
+    unknown = next((name for name in columns if name not in COLUMNS), None)
+    if unknown is not None:
+        raise ValueError(
+            f"has a column {unknown!r} in line {line} that means nothing; expected any of {', '.join(COLUMNS)}"
+        )
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"has the column {next(c for c in columns if columns.count(c) > 1)!r} twice in line {line}")
+    count = 0
+    for line, cells in lines:
+        if len(cells) != len(columns):
+            raise ValueError(f"has {len(cells)} values in line {line}, but {len(columns)} columns")
+        given = {name: text.strip() for name, text in zip(columns, cells, strict=True) if text.strip()}
+        count += 1
+        if count > MOST_ROWS:
+            raise ValueError(f"has more than {MOST_ROWS} devices (line {line})")
+        yield _row(line, given)
+    if not count:
+        raise ValueError("has no devices: nothing stands below its column names")
+
+
+def _row(line: int, given: Mapping[str, str]) -> Row:
+    for choices in (LINK, PROCESSOR):
+        both = [name for name in choices if name in given]
+        if len(both) > 1:
+            raise ValueError(f"gives {both[0]} and {both[1]} in line {line}; one device has one of them")
+    numbers = {name: _number(text, name, line) for name, text in given.items() if name in (*NUMBERS, *SPREADS)}
+    hours = _hours(given["available"], line) if "available" in given else ALWAYS
+    return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), hours)
+
+
+def _number(text: str, name: str, line: int) -> float:
+    low, high = (0.0, 1e9) if name in SPREADS else RANGES.get(name, (1e-9, 1e18))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise ValueError(f"has {name} {text!r} in line {line}; expected a number from {low:g} to {high:g}")
+    return value
+
+
+def _hours(text: str, line: int) -> Hours:
+    """``0-600;1200-1800``, ``600-`` for ever, and again and again ``0-600;1200-1800/3600``."""
+    whole, slash, period = text.partition("/")
+    try:
+        intervals = tuple(_interval(part) for part in whole.split(";") if part.strip())
+        return Hours(intervals, _seconds(period) if slash else math.inf)
+    except ValueError as error:
+        told = str(error).removesuffix(".")
+        raise ValueError(
+            f"has available {text!r} in line {line}: {told} (expected intervals such as 0-600;1200-1800, with a period 0-600/3600)"
+        ) from None
+
+
+def _interval(text: str) -> tuple[float, float]:
+    start, dash, end = text.strip().partition("-")
+    if not dash:
+        raise ValueError(f"{text.strip()!r} is no interval")
+    return _seconds(start), _seconds(end) if end.strip() else math.inf
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text.strip()!r} is no number of seconds") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{text.strip()!r} is no number of seconds")
+    return value
+
+
+def read_trace(path: Path, data: bytes) -> Trace:
+    """``time_s,bps``: rates, each from its second on. Raises ValueError that goes behind the fleet file's name."""
+    lines = _table(data, f"has a trace {path} that")
+    line, header = next(lines, (1, []))
+    columns = [name.strip() for name in header]
+    if sorted(columns) != sorted(TRACE_COLUMNS):
+        raise ValueError(f"has a trace {path} whose line {line} is {','.join(columns)!r}; expected time_s,bps")
+    times, rates = list[float](), list[float]()
+    for line, cells in lines:
+        where = f"has a trace {path} with"
+        if len(cells) != 2:
+            raise ValueError(f"{where} {len(cells)} values in line {line}; expected time_s,bps")
+        given = dict(zip(columns, cells, strict=True))
+        try:
+            time_s, bps = (float(given[name]) for name in TRACE_COLUMNS)
+        except ValueError:
+            raise ValueError(f"{where} {','.join(cells)!r} in line {line}; expected two numbers") from None
+        if not (math.isfinite(bps) and 0 <= bps <= 1e18):
+            raise ValueError(f"{where} {given['bps'].strip()} bit/s in line {line}; expected a number from 0 to 1e18")
+        if not math.isfinite(time_s) or (times and not time_s > times[-1]) or (not times and time_s != 0):
+            expected = "more than the line before" if times else "0 in the first line"
+            raise ValueError(f"{where} time_s {given['time_s'].strip()} in line {line}; expected {expected}")
+        times.append(time_s)
+        rates.append(bps)
+    if not times:
+        raise ValueError(f"has a trace {path} without any rates")
+    if not any(rates):
+        raise ValueError(f"has a trace {path} in which all rates are 0: nothing could ever be sent")
+    return Trace(np.array(times), np.array(rates))
+
+
+def _bytes(path: Path, otherwise: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{otherwise}: {path} is not in {Path.cwd()}") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {path}: {os.strerror(error.errno or 0)}") from None
+
+
+def _table(data: bytes, what: str = "") -> Iterator[tuple[int, Sequence[str]]]:
+    """Lines that say something, with their numbers; what stands behind a # is for people."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{what} is no text in UTF-8".strip()) from None
+    reader: Any = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise ValueError(f"{what} is no readable CSV in line {reader.line_num} ({error})".strip()) from None

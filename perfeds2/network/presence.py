@@ -1,0 +1,99 @@
+"""When is a UE there? Intervals of simulated seconds, once or again and again; a pure function of time."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Interval = tuple[float, float]  # from a second on, until another; that one no longer
+
+
+@dataclass(frozen=True)
+class Hours:
+    """When one UE is there: in these intervals, which are repeated after a period, where there is one."""
+
+    intervals: tuple[Interval, ...] = ((0.0, math.inf),)
+    period_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.intervals:
+            raise ValueError("is never there; give at least one interval.")
+        now_s = 0.0
+        for number, (start_s, end_s) in enumerate(self.intervals):
+            if not (0 <= start_s < end_s) or math.isinf(start_s):
+                raise ValueError(
+                    f"an interval must end after it begins, at second 0 or later, got {start_s:g}-{end_s:g}."
+                )
+            if start_s < now_s and number:
+                raise ValueError(
+                    f"intervals must rise and not overlap, but {start_s:g}-{end_s:g} begins before {now_s:g}."
+                )
+            now_s = end_s
+        if not self.period_s > 0 or now_s > self.period_s:
+            raise ValueError(f"the intervals must end within the period of {self.period_s:g} s, got {now_s:g}.")
+
+    @property
+    def always(self) -> bool:
+        return self.borders_s() == [0.0, self.period_s]
+
+    def borders_s(self) -> list[float]:
+        """When it comes and goes, in a period; touching intervals are one."""
+        borders: list[float] = []
+        for start_s, end_s in self.intervals:
+            if borders and borders[-1] == start_s:
+                borders[-1] = end_s
+            else:
+                borders += [start_s, end_s]
+        return borders
+
+
+class Presence:
+    """The hours of all UEs, and whether who leaves keeps its job."""
+
+    def __init__(self, hours: Sequence[Hours], keeps: bool = False) -> None:
+        self.hours, self.keeps = tuple(hours), keeps
+        borders = [each.borders_s() for each in hours]
+        width = max(len(own) for own in borders) + 1
+        self._borders_s = np.array([own + [math.inf] * (width - len(own)) for own in borders])
+        self._repeats = np.array([each.period_s < math.inf for each in hours])
+        self._period_s = np.array([each.period_s if each.period_s < math.inf else 1.0 for each in hours])
+        self._last = (math.inf, -math.inf, np.zeros(len(hours), bool))
+
+    @property
+    def ues(self) -> int:
+        return len(self.hours)
+
+    def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
+        """Who is there at a second."""
+        return self._stay(time_s)[2]
+
+    def changes_s(self, time_s: float) -> float:
+        """When somebody comes or goes next after a second; infinite if nobody does any more."""
+        return self._stay(time_s)[1]
+
+    def _stay(self, time_s: float) -> tuple[float, float, Bool[np.ndarray, " n"]]:
+        """A second, the border after it, and who is there until then. The last answer is kept: time mostly goes on."""
+        since_s, until_s, here = self._last
+        if not since_s <= time_s < until_s:
+            periods = self._periods(time_s)
+            passed = self._passed(periods, time_s)
+            next_s = periods * self._period_s + np.take_along_axis(self._borders_s, passed[:, None], axis=1)[:, 0]
+            again_s = (periods + 1) * self._period_s + self._borders_s[:, 0]
+            until_s = float(np.where(np.isinf(next_s) & self._repeats, again_s, next_s).min())
+            here = passed % 2 == 1
+            here.flags.writeable = False
+            self._last = since_s, until_s, here = time_s, until_s, here
+        return since_s, until_s, here
+
+    def _passed(self, periods: Float[np.ndarray, " n"], time_s: float) -> Int[np.ndarray, " n"]:
+        """How many borders of its period a UE has passed: an odd number, and it is there."""
+        return ((periods * self._period_s)[:, None] + self._borders_s <= time_s).sum(axis=1)
+
+    def _periods(self, time_s: float) -> Float[np.ndarray, " n"]:
+        """How many periods are over; rounding must not put a border into the period that it ends."""
+        periods = np.floor(time_s / self._period_s)
+        periods += (periods + 1) * self._period_s <= time_s
+        periods -= periods * self._period_s > time_s
+        return np.where(self._repeats, periods, 0.0)

@@ -1,0 +1,119 @@
+"""How many bits does a recorded uplink carry, and until when does an upload take on it?
+
+A trace is a rate that stands still between given seconds. It is repeated from its beginning, or its last rate holds for ever.
+Sending on it is an integral, and how long it takes is the integral turned round: both exact, for all UEs at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+TraceEnd = Literal["repeat", "hold"]
+PerUe = Float[np.ndarray, " m"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The rates of one uplink, each from its second until the next one's; the last lasts as long as the one before it."""
+
+    time_s: Float[np.ndarray, " k"]  # from 0, rising
+    bps: Float[np.ndarray, " k"]
+
+    def __post_init__(self) -> None:
+        if self.time_s.shape != self.bps.shape or self.time_s.ndim != 1 or not self.time_s.size:
+            raise ValueError(f"a trace needs as many rates as seconds, got {self.bps.shape} and {self.time_s.shape}.")
+        if self.time_s[0] != 0 or not (np.diff(self.time_s) > 0).all() or not np.isfinite(self.time_s).all():
+            raise ValueError("the seconds of a trace must begin with 0 and rise.")
+        if not (np.isfinite(self.bps).all() and (self.bps >= 0).all() and (self.bps > 0).any()):
+            raise ValueError("the rates of a trace must be finite, at least 0, and not all 0.")
+
+    @property
+    def lasts_s(self) -> float:
+        """Until it is repeated."""
+        return float(2 * self.time_s[-1] - self.time_s[-2]) if self.time_s.size > 1 else 1.0
+
+
+class Traces:
+    """The traces of some UEs, side by side."""
+
+    def __init__(self, ues: Sequence[int], traces: Sequence[Trace], end: TraceEnd = "repeat") -> None:
+        if end == "hold" and any(trace.bps[-1] == 0 for trace in traces):
+            raise ValueError("a trace that ends with 0 bit/s cannot be held: nothing would ever be sent again.")
+        self.ues: Int[np.ndarray, " m"] = np.array(ues, np.int64)
+        self.traces, self.end = tuple(traces), end
+        sizes = [trace.time_s.size + 1 for trace in traces]  # with the end
+        self._last = np.cumsum(sizes) - 1  # place of each trace's end among all
+        self._first = self._last - np.array(sizes) + 1
+        self._at_s = np.concatenate([np.append(trace.time_s, trace.lasts_s) for trace in traces])
+        self._bps = np.concatenate([np.append(trace.bps, trace.bps[-1]) for trace in traces])
+        lasts = [np.diff(np.append(trace.time_s, trace.lasts_s)) for trace in traces]
+        self._bits = np.concatenate(
+            [np.append(0.0, np.cumsum(trace.bps * last)) for trace, last in zip(traces, lasts, strict=True)]
+        )  # that a trace has carried by then
+        self._period_s, self._period_bits = self._at_s[self._last], self._bits[self._last]
+        # One search finds the steps of all: trace i's keys are from i to i + 1.
+        self._number, own = np.arange(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+        self._key_s, self._key_bits = own + self._at_s / self._period_s[own], own + self._bits / self._period_bits[own]
+
+    @cached_property
+    def mean_bps(self) -> PerUe:
+        """Over a trace's own length."""
+        return self._period_bits / self._period_s
+
+    def rate_bps(self, time_s: float) -> PerUe:
+        """The rates at a second."""
+        _, phase_s = self._phase(np.full(self.ues.size, time_s))
+        return self._bps[self._place(phase_s)]
+
+    def carried(self, since_s: PerUe, until_s: PerUe) -> PerUe:
+        """Bits between two seconds; none where the second is the earlier one."""
+        until_s = np.maximum(since_s, until_s)
+        (before, early_s), (periods, late_s) = self._phase(since_s), self._phase(until_s)
+        return (periods - before) * self._period_bits + (self._until(late_s) - self._until(early_s))
+
+    def done_s(self, since_s: PerUe, bits: PerUe) -> PerUe:
+        """When so many bits have been carried, from these seconds on."""
+        periods, phase_s = self._phase(since_s)
+        wanted = self._until(phase_s) + bits
+        if self.end == "repeat":
+            more = np.ceil(wanted / self._period_bits) - 1  # an upload that ends with the trace needs no new one
+            more = np.maximum(more, 0.0)
+            wanted = np.maximum(wanted - more * self._period_bits, 0.0)
+            periods = periods + more
+        place = self._reaching(wanted)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rest_s = np.where(wanted > self._bits[place], (wanted - self._bits[place]) / self._bps[place], 0.0)
+        return np.maximum(periods * self._period_s + (self._at_s[place] + rest_s), since_s)
+
+    def _phase(self, time_s: PerUe) -> tuple[PerUe, PerUe]:
+        """How often a trace has been repeated by then, and the second within it."""
+        if self.end == "hold":
+            return np.zeros(time_s.size), time_s
+        periods = np.floor(time_s / self._period_s)
+        return periods, np.clip(time_s - periods * self._period_s, 0.0, self._period_s)
+
+    def _until(self, phase_s: PerUe) -> PerUe:
+        """The bits of a trace by a second of it."""
+        place = self._place(phase_s)
+        return self._bits[place] + self._bps[place] * (phase_s - self._at_s[place])
+
+    def _place(self, phase_s: PerUe) -> Int[np.ndarray, " m"]:
+        """The step of each trace that a second is in: the last that begins by then."""
+        place = np.searchsorted(self._key_s, self._number + phase_s / self._period_s, side="right") - 1
+        place = np.clip(place, self._first, self._last)
+        place -= self._at_s[place] > phase_s  # the keys are rounded
+        return place + ((place < self._last) & (self._at_s[np.minimum(place + 1, self._last)] <= phase_s))
+
+    def _reaching(self, bits: PerUe) -> Int[np.ndarray, " m"]:
+        """The step of each trace in which so many bits are reached: the last that begins with fewer."""
+        place = np.searchsorted(self._key_bits, self._number + bits / self._period_bits, side="left") - 1
+        place = np.clip(place, self._first, self._last)
+        while (more := (place < self._last) & (self._bits[np.minimum(place + 1, self._last)] < bits)).any():
+            place = place + more
+        while (less := (place > self._first) & (self._bits[place] >= bits)).any():
+            place = place - less
+        return place

@@ -1,0 +1,93 @@
+"""Is a federation's record enough to predict how long its next rounds take?"""
+
+import csv
+
+import numpy as np
+import pytest
+from command_line import told
+
+from perfeds2.deployment.calibrate import LAPS, calibrate, read_laps
+from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.serve import serve
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Reply
+from perfeds2.errors import InputError
+from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.task import payload_bits
+from perfeds2.timeline.timeline import Timeline
+
+DEVICES = 8
+SETUP = Setup.from_texts({"devices": DEVICES, "quorum": 3, "max-staleness": 8, "rounds": 60, "seed": 3, "batch": 10})
+COMPUTE_S = np.geomspace(0.5, 3.0, DEVICES)
+RATE_BPS = np.geomspace(4e5, 4e4, DEVICES)[[3, 1, 4, 0, 5, 2, 7, 6]]
+BITS = payload_bits(SETUP.model())
+OVERHEAD_S = 0.05
+
+
+def jitter(job) -> float:
+    return float(np.exp(0.05 * np.random.default_rng([job.ue, job.version]).standard_normal()))
+
+
+def answer(job, params):
+    update = {name: np.float32(1e-3) * values for name, values in params.items()}
+    seconds = COMPUTE_S[job.ue] * jitter(job) if job.kind == "train" else 0.0
+    metrics = dict.fromkeys(METRICS, 0.5)
+    return Reply(job.ue, job.ticket, job.version, update if job.kind == "train" else None, metrics, seconds)
+
+
+def delay_s(job) -> float:
+    return (COMPUTE_S[job.ue] * jitter(job) + BITS / RATE_BPS[job.ue] + OVERHEAD_S) if job.kind == "train" else 0.1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("calibrate") / "run"
+    serve(SETUP, InProcess(answer, delay_s, DEVICES), path)
+    SETUP.write(path)
+    return path
+
+
+def test_the_fitted_devices_are_those_that_there_were(run, tmp_path):
+    made = calibrate(run, tmp_path / "fleet.csv", rounds=20)
+    assert [each.ue for each in made.devices] == list(range(DEVICES))
+    for each in made.devices:
+        assert each.compute_s == pytest.approx(COMPUTE_S[each.ue], rel=0.08)
+        assert each.rate_bps == pytest.approx(BITS / (BITS / RATE_BPS[each.ue] + OVERHEAD_S), rel=1e-3)
+        assert each.compute_spread < 0.15
+        assert each.rate_spread < 1e-3
+    rows = list(csv.DictReader((tmp_path / "fleet.csv").read_text().splitlines()))
+    samples = SETUP.algorithm.learner.samples
+    assert float(rows[2]["samples_per_s"]) == pytest.approx(samples / made.devices[2].compute_s, rel=1e-5)
+
+
+def test_the_next_rounds_take_as_long_as_predicted(run, tmp_path):
+    made = calibrate(run, tmp_path / "fleet.csv", rounds=20)
+    assert made.checked == (20, 60)
+    assert abs(made.gap) < 0.1
+    real_s, predicted_s = made.seconds
+    assert real_s == pytest.approx(made.real_s[-1] - made.real_s[19])
+    assert predicted_s == pytest.approx(made.predicted_s[-1] - made.predicted_s[19])
+
+
+def test_the_command_writes_a_fleet_that_simulate_takes(run, tmp_path):
+    fleet = tmp_path / "fleet.csv"
+    status, said, _ = told("calibrate", run, "--rounds", 20, "--out", fleet)
+    assert status == 0
+    assert "8 devices, computing: " in said
+    assert "Rounds 20 to 59 took" in said
+    command = ("simulate", "--spec", run / "spec.toml", "--cell", fleet, "--out", tmp_path / "sim", "--quiet")
+    assert told(*command)[0] == 0
+    simulated, made = Timeline.load(tmp_path / "sim" / "timeline.npz"), calibrate(run, fleet, rounds=20)
+    np.testing.assert_array_equal(simulated.time_s, made.predicted_s)  # the same clock
+
+
+def test_what_cannot_be_calibrated_is_said(run, tmp_path):
+    with pytest.raises(InputError, match=r"holds no federation \(no federation.toml\)"):
+        calibrate(tmp_path, tmp_path / "fleet.csv")
+    (tmp_path / LAPS).write_text("ue,version,took_s,compute_s\n0,0,1.0,2.0\n")
+    with pytest.raises(InputError, match="computed longer than it took"):
+        read_laps(tmp_path)
+    (tmp_path / LAPS).write_text("a,b\n0,0\n")
+    with pytest.raises(InputError, match="is no record of jobs"):
+        read_laps(tmp_path)
+    del run

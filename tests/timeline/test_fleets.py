@@ -1,0 +1,269 @@
+"""The clock where UEs have uplinks of their own, come and go: a process-per-UE model agrees, and nothing is done outside of hours."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_runs import STALE, Run, assert_same, runs
+from test_agrees_with_processes import assert_agrees
+
+from perfeds2.allocation.bandwidth import POLICIES, equal_share
+from perfeds2.network.cell import Cell
+from perfeds2.network.fleet import Fleet
+from perfeds2.network.presence import Hours, Presence
+from perfeds2.network.traces import Trace, Traces
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import RoundInfo, play, start_clock
+from perfeds2.timeline.timeline import LOST, MERGED, OPEN
+
+PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def drawn_fleet(n: int, seed: int, *, own: bool, traced: bool, hours: bool, keeps: bool, end="repeat") -> Fleet:
+    """Some of everything: uplinks of one's own, traces with gaps, hours with and without a period."""
+    rng = np.random.default_rng([seed, 77])
+    rate, kind = np.full(n, np.nan), rng.integers(0, 3, n)
+    if own:
+        rate[kind == 1] = rng.uniform(2e5, 5e6, (kind == 1).sum())
+    ues = np.flatnonzero(kind == 2).tolist() if traced else []
+    traces = []
+    for _ in ues:
+        times = np.cumsum(np.append(0.0, rng.uniform(0.01, 0.3, rng.integers(0, 6))))
+        bps = rng.uniform(1e5, 5e6, times.size) * (rng.random(times.size) < 0.8)
+        bps[-1] = bps[-1] or rng.uniform(1e5, 2e5)  # or two would end in a tie but for rounding
+        traces.append(Trace(times, bps))
+    presence = None
+    if hours:
+        presence = Presence([_hours(rng) for _ in range(n)], keeps)
+    return Fleet(np.full(n, np.nan), rate, Traces(ues, traces, end) if ues else None, presence)
+
+
+def _hours(rng: np.random.Generator) -> Hours:
+    if rng.random() < 0.3:
+        return Hours()
+    borders = np.cumsum(rng.uniform(0.05, 0.6, 2 * rng.integers(1, 4))) - 0.05 * (rng.random() < 0.5)
+    borders = np.maximum(borders, 0.0)
+    if rng.random() < 0.5:
+        borders[0] = 0.0
+    intervals = tuple(zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True))
+    if rng.random() < 0.2:
+        return Hours((*intervals[:-1], (intervals[-1][0], math.inf)))
+    return Hours(intervals, float(borders[-1] + rng.uniform(0.05, 0.5)))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a run on a fleet is made of. (Made outside of strategies: type checks of lists draw lots.)"""
+
+    run: Run
+    has: dict[str, bool]
+    seed: int
+    end: str
+    coherence_s: float | None
+
+    def make(self) -> Run:
+        fleet = drawn_fleet(self.run.cell.ues, self.seed, **self.has, end=self.end)
+        return replace(
+            self.run, cell=replace(self.run.cell, fleet=fleet, coherence_s=self.coherence_s), payload_bits=1e4
+        )
+
+
+@st.composite
+def fleet_runs(draw: st.DrawFn, hours: bool | None = None) -> Drawn:
+    run = draw(runs(max_ues=10, scheduled=False))
+    has = {name: draw(st.booleans(), label=name) for name in ("own", "traced", "keeps")}
+    has["hours"] = draw(st.booleans(), label="hours") if hours is None else hours
+    coherence_s = draw(st.one_of(st.none(), st.floats(0.02, 0.5)), label="coherence")
+    return Drawn(run, has, draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from(["repeat", "hold"])), coherence_s)
+
+
+def closes(run: Run, rounds: int) -> int:
+    """How many of the rounds close within a while: who is never there long enough starves a round."""
+    setting, limits = run.setting, {"rounds": rounds, "horizon_s": 60.0}
+    try:
+        return play(setting, start_clock(setting), **limits)[1].rounds
+    except ValueError as error:
+        if "never closes" not in str(error):
+            raise
+        return 0
+
+
+@given(fleet_runs(), st.integers(1, 12))
+@PROPERTY
+def test_simulate_agrees_with_processes_on_fleets(drawn: Drawn, rounds: int):
+    run = drawn.make()
+    assert_agrees(run, closes(run, rounds))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("stale", STALE)
+@pytest.mark.parametrize("policy", ["equal_share", "proportional_fair", "max_throughput"])
+def test_simulate_agrees_with_processes_on_a_mixed_fleet(stale, policy, keeps):
+    cell = Cell.draw(12, seed=4, coherence_s=0.07)
+    cell = replace(cell, fleet=drawn_fleet(12, 3, own=True, traced=True, hours=True, keeps=keeps))
+    run = Run(cell, Protocol(3, 2, stale), 1e5, 100.0, POLICIES[policy], None)
+    assert closes(run, 40) == 40
+    assert_agrees(run, 40)
+
+
+@given(fleet_runs(), st.integers(0, 10), st.data())
+@PROPERTY
+def test_a_prefix_of_a_fleets_timeline_is_the_shorter_simulation(drawn: Drawn, rounds: int, data: st.DataObject):
+    run = drawn.make()
+    rounds = closes(run, rounds)
+    shorter = data.draw(st.integers(0, rounds))
+    assert_same(run.simulate(rounds).prefix(shorter), run.simulate(shorter))
+
+
+@given(fleet_runs(), st.lists(st.integers(0, 4), min_size=1, max_size=4))
+@PROPERTY
+def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int]):
+    run = drawn.make()
+    total = closes(run, sum(chunks))
+    setting = run.setting
+    clock, past = start_clock(setting), None
+    for rounds in chunks:
+        clock, past = play(setting, clock, past, rounds=min(rounds, total - clock.server.round))
+    assert_same(past, run.simulate(total))
+
+
+@given(fleet_runs(hours=True), st.integers(1, 12))
+@PROPERTY
+def test_nobody_works_outside_of_its_hours(drawn: Drawn, rounds: int):
+    run = drawn.make()
+    line = run.simulate(closes(run, rounds))
+    jobs, fleet = line.jobs(), run.cell.fleet
+    for ue, start_s, over_s in zip(jobs.ue, jobs.start_s, jobs.arrival_s, strict=True):
+        assert stays(fleet.presence.hours[ue], start_s, over_s), (ue, start_s, over_s)
+    for ue in range(line.population):
+        now = 0.0
+        for state, since_s, until_s in line.activity(ue):
+            assert since_s == pytest.approx(now)
+            now = until_s
+            if state in ("computing", "sending"):
+                assert stays(fleet.presence.hours[ue], since_s, until_s)
+        assert now == pytest.approx(line.end_s)
+    seconds = line.seconds()
+    assert sum(seconds.values()) == pytest.approx(line.population * line.end_s)
+
+
+def stays(hours: Hours, since_s: float, until_s: float, slack: float = 1e-9) -> bool:
+    """Whether a UE is there all the time between two seconds, by going through its intervals one after the other."""
+    if until_s <= since_s + slack:
+        return True
+    period = 0.0
+    while period <= until_s:
+        merged: list[list[float]] = []
+        for start_s, end_s in hours.intervals:
+            if merged and merged[-1][1] == start_s:
+                merged[-1][1] = end_s
+            else:
+                merged.append([start_s, end_s])
+        if any(period + a - slack <= since_s and until_s <= period + b + slack for a, b in merged):
+            return True
+        period += hours.period_s
+    return False
+
+
+@given(fleet_runs(), st.integers(1, 12))
+@PROPERTY
+def test_the_jobs_of_a_fleet_are_computed_whole_and_each_ends_once(drawn: Drawn, rounds: int):
+    run = drawn.make()
+    rounds = closes(run, rounds)
+    infos: list[RoundInfo] = []
+    line = run.simulate(rounds, watch=infos.append)
+    jobs, keeps = line.jobs(), run.cell.fleet.presence is not None and run.cell.fleet.presence.keeps
+    computed: dict[tuple[int, int], float] = {}
+    for ue, version, start_s, sending_s in zip(jobs.ue, jobs.version, jobs.start_s, jobs.sending_s, strict=True):
+        computed[ue, version] = computed.get((ue, version), 0.0) + sending_s - start_s
+    for ue, version in zip(line.ues.ravel(), line.versions.ravel(), strict=True):
+        if keeps or run.cell.fleet.presence is None:
+            assert computed[ue, version] == pytest.approx(line.compute_s[ue], abs=1e-9)
+    last = jobs.outcome[np.flatnonzero(line.log.outcome != 3)]
+    assert (last == MERGED).sum() == line.ues.size
+    assert (last == LOST).sum() == line.lost
+    assert (last == OPEN).sum() == (line.open_version >= 0).sum()
+
+
+@given(fleet_runs(hours=False), st.integers(1, 12))
+@PROPERTY
+def test_the_bits_of_every_merged_job_of_a_fleet_add_up_to_the_payload(drawn: Drawn, rounds: int):
+    run = drawn.make()
+    run = replace(run, cell=replace(run.cell, coherence_s=None))
+    infos: list[RoundInfo] = []
+    line = run.simulate(rounds, watch=infos.append)
+    fleet, sent = run.cell.fleet, dict[tuple[int, int], float]()
+    traced = [] if fleet.traces is None else fleet.traces.ues.tolist()
+    for info in infos:
+        for ue in np.flatnonzero(info.versions >= 0).tolist():
+            version = int(info.versions[ue])
+            ready_s = line.start_s[version] + line.compute_s[ue]
+            since_s, until_s = max(info.start_s, ready_s), min(info.arrival_s[ue], info.closing.time_s)
+            if ue in traced:
+                bits = carried(fleet.traces.traces[traced.index(ue)], fleet.traces.end, since_s, until_s)
+            else:
+                bits = info.rate_bps[ue] * max(until_s - since_s, 0.0)
+            sent[ue, version] = sent.get((ue, version), 0.0) + bits
+    for ue, version in zip(line.ues.ravel().tolist(), line.versions.ravel().tolist(), strict=True):
+        assert sent[ue, version] == pytest.approx(run.payload_bits, rel=1e-9)
+    assert all(bits <= run.payload_bits * (1 + 1e-9) for bits in sent.values())
+
+
+def carried(trace: Trace, end: str, since_s: float, until_s: float) -> float:
+    """A trace's bits between two seconds, step by step."""
+    bits, start_s = 0.0, 0.0
+    while start_s < until_s:
+        ends = [*trace.time_s[1:], trace.lasts_s if end == "repeat" else math.inf]
+        for at_s, to_s, bps in zip(trace.time_s, ends, trace.bps, strict=True):
+            bits += bps * max(min(start_s + to_s, until_s) - max(start_s + at_s, since_s), 0.0)
+        start_s += trace.lasts_s if end == "repeat" else math.inf
+    return bits
+
+
+def test_a_trace_by_hand():
+    # 1 kbit/s for 10 s, nothing for 10 s, again and again: 15 kbit from second 0 are there at 25 s.
+    cell = Cell(np.ones(1), np.ones(1), cycles_per_sample=0.0)
+    trace = Trace(np.array([0.0, 10.0]), np.array([1000.0, 0.0]))
+    cell = replace(cell, fleet=Fleet(np.full(1, np.nan), np.full(1, np.nan), Traces([0], [trace])))
+    line = Run(cell, Protocol(1), 15_000.0, 1.0, equal_share, None).simulate(3)
+    assert line.time_s.tolist() == pytest.approx([25.0, 50.0, 85.0])
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_leaving_by_hand(keeps):
+    # Jobs of 6 s: 2 s of computing, 4 s of sending. There from 0 to 5 s, then from 12 s on.
+    cell = Cell(np.ones(1), np.ones(1), cycles_per_sample=1.0)
+    fleet = Fleet(np.full(1, np.nan), np.full(1, 250.0), None, Presence([Hours(((0.0, 5.0), (12.0, math.inf)))], keeps))
+    run = Run(replace(cell, fleet=fleet), Protocol(1), 1000.0, 2.0, equal_share, None)
+    line = run.simulate(1)
+    if keeps:  # a second of sending is left
+        assert line.time_s.tolist() == [13.0]
+        assert [state for state, *_ in line.activity(0)] == ["computing", "sending", "idle", "sending"]
+    else:  # it starts over with the newest model, which is still w_0
+        assert line.time_s.tolist() == [18.0]
+        assert (line.lost, line.lost_version.tolist()) == (1, [0])
+        assert line.activity(0) == [
+            ("computing", 0.0, 2.0), ("sending", 2.0, 5.0), ("idle", 5.0, 12.0), ("computing", 12.0, 14.0), ("sending", 14.0, 18.0),
+        ]  # fmt: skip
+
+
+def test_who_is_away_is_handed_the_newest_model_when_it_comes():
+    cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0)
+    hours = Presence([Hours(), Hours(((7.0, math.inf),))])
+    cell = replace(cell, fleet=Fleet(np.full(2, np.nan), np.full(2, 1000.0), None, hours))
+    line = Run(cell, Protocol(1), 1000.0, 2.0, equal_share, None).simulate(4)
+    # UE 0 every 3 s; UE 1 comes at 7 s, in round 2, which UE 0 closes at 9 s; UE 1's update is there at 10 s.
+    assert line.time_s.tolist() == [3.0, 6.0, 9.0, 10.0]
+    assert line.ues.ravel().tolist() == [0, 0, 0, 1]
+    assert line.staleness.ravel().tolist() == [0, 0, 0, 1]
+
+
+def test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so():
+    cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0)
+    hours = Presence([Hours(), Hours(((0.0, 1.0),))])
+    cell = replace(cell, fleet=Fleet(np.full(2, np.nan), np.full(2, 1000.0), None, hours))
+    with pytest.raises(ValueError, match="round 0 never closes: UE 1 has left for good"):
+        Run(cell, Protocol(2), 1000.0, 2.0, equal_share, None).simulate(1)
