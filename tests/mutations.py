@@ -177,6 +177,21 @@ MUTATIONS = [
         ("jnp.where(begins, moved, share)", "moved", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
+        "learning/replay.py",
+        "learning/test_top_k.py",
+        ("jax.tree.map(jnp.add, total, unsent)", "total", "test_replay_agrees_with_a_twin_in_numpy"),
+        (
+            "jax.tree.map(jnp.subtract, owed, sent)",
+            "jax.tree.map(jnp.subtract, total, sent)",
+            "test_replay_agrees_with_a_twin_in_numpy",
+        ),
+    ),
+    *of(
+        "learning/payload.py",
+        "learning/test_top_k.py",
+        ("jax.lax.top_k(jnp.abs(flat), count)", "jax.lax.top_k(flat, count)", "test_the_largest_by_hand"),
+    ),
+    *of(
         "learning/train_many.py",
         "learning/test_gradients.py",
         (

@@ -78,6 +78,7 @@ RENAMED = {  # what a federation calls by another name than a simulation, or has
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation runs several
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
     *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
+    ("radio", "top_k"),  # devices keep nothing between jobs
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
     *(("task", key) for key in ("held_out", "target", "ue_column", "loss", "metric")),
 }

@@ -51,6 +51,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "speed_mps": ("1.4", 1.4),
     "mobility": ("waypoint", "waypoint"),
     "bits": ("8", 8),
+    "top_k": ("0.1", 0.1),
     "downlink": ("multicast", "multicast"),
     "bs_power_dbm": ("40", 40.0),
     "energy": ("lte", "lte"),
