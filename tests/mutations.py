@@ -187,6 +187,34 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "timeline/budget.py",
+        "timeline/test_budget.py",
+        (
+            "self.joules_per_bit * (before.bits",
+            "0 * (before.bits",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+        (
+            "np.minimum(arrival_s, after.time_s)",
+            "after.time_s",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+    ),
+    *of(
+        "timeline/rounds.py",
+        "timeline/test_budget.py",
+        (
+            "idle if gone is None else idle[~gone[idle]]",
+            "idle",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+        (
+            "too_old[versions[too_old] != IDLE]",
+            "too_old",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+    ),
+    *of(
         "learning/payload.py",
         "learning/test_top_k.py",
         ("jax.lax.top_k(jnp.abs(flat), count)", "jax.lax.top_k(flat, count)", "test_the_largest_by_hand"),

@@ -79,6 +79,7 @@ ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
     *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
     ("radio", "top_k"),  # devices keep nothing between jobs
+    ("energy", "budget"),  # nobody measures a device's joules
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
     *(("task", key) for key in ("held_out", "target", "ue_column", "loss", "metric")),
 }

@@ -49,7 +49,7 @@ from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call, expect
 from perfeds2.spec.networks import network_of
 from perfeds2.spec.payload import shortened
-from perfeds2.spec.radio import make_radio
+from perfeds2.spec.radio import make_budget, make_radio
 from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, when_opened
 from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
@@ -219,7 +219,8 @@ class Stage:
 def what_the_clock_sees(spec: Spec) -> Hashable:
     """Equal in specs whose cells, schedules and timelines are the same."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)))
-    return spec.cell, spec.radio, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
+    energy = None if spec.energy.budget is None else spec.energy
+    return spec.cell, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
@@ -236,6 +237,12 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"--algorithms has {twice} twice; give each its own name.")
+    planned = next((each.name for each in algorithms if each.schedule is not None), None)
+    if planned is not None and spec.energy.budget is not None:
+        raise InputError(
+            f"--energy-budget does not go with the schedule of {planned}, which would wait for UEs that have left; use --schedule "
+            f"first, or --algorithms without it."
+        )
     return algorithms
 
 
@@ -462,6 +469,7 @@ def make_timelines(
                     bandwidth=algorithm.bandwidth,
                     schedule=algorithm.schedule,
                     shares=algorithm.shares,
+                    budget=make_budget(spec, cell, algorithm.learner.samples),
                     tell=None if tell is None else partial(tell, algorithm),
                 )
         yield known[same]

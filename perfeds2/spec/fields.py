@@ -141,6 +141,7 @@ class EnergySpec(Section, title="Energy"):
 
     model: Literal["yang", "chen", "lte", "5g-low", "5g-mmwave"] | None = setting(None, "NAME", "What a job takes: κ·cycles·f² + p·t with the κ of a paper (yang, chen), or a whole phone's measured uplink (lte, 5g-low, 5g-mmwave).", flag="energy", shown="yang")  # fmt: skip
     kappa: Annotated[NotNegative, within(0, 1e-20)] | None = setting(None, "KAPPA", "κ: a cycle at f Hz takes κ·f² joules.", shown="1e-28; chen: 1e-27")  # fmt: skip
+    budget: Annotated[Positive, within(0, 1e12)] | None = setting(None, "JOULES", "What each UE may spend: who has spent it is handed nothing any more, and a run ends when fewer than A are left.", flag="energy-budget", shown="no limit")  # fmt: skip
 
 
 class ProtocolSpec(Section, title="Rounds"):

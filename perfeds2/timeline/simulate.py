@@ -19,6 +19,7 @@ from perfeds2.allocation.schedulers import Moment
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
+from perfeds2.timeline.budget import Budget, Work, too_few
 from perfeds2.timeline.crowd import HOPE, LEAST_CROWD, MARGIN, Crowd, most_bits, split_crowd
 from perfeds2.timeline.rounds import (
     IDLE,
@@ -30,6 +31,7 @@ from perfeds2.timeline.rounds import (
     close_round,
     hand_out,
     invite,
+    obstacle,
     open_server,
 )
 from perfeds2.timeline.timeline import Timeline
@@ -53,6 +55,7 @@ class Conditions:
     shares: Float[np.ndarray, " n"]  # η
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None  # None: a round closes on the first A arrivals
+    budget: Budget | None = None  # None: nobody runs out of energy
 
     @cached_property
     def looks(self) -> bool:
@@ -70,6 +73,11 @@ class Clock:
     bits: Float[np.ndarray, " n"]  # bits left to send
     arrived_s: Float[np.ndarray, " n"]  # when the update was complete at the server; infinite if it is not
     planned: Planned | None = None  # whom the round closes on, where only they are handed its model
+    spent_j: Float[np.ndarray, " n"] | None = None  # by each UE; None where nobody asks
+
+    @property
+    def work(self) -> Work:
+        return Work(self.time_s, self.compute_s, self.bits)
 
 
 @dataclass(frozen=True)
@@ -98,10 +106,13 @@ def simulate(
     bandwidth: Policy = equal_share,
     schedule: Schedule | None = None,
     shares: Float[np.ndarray, " n"] | None = None,
+    budget: Budget | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> Timeline:
     """Play the protocol on a cell for a number of rounds, or for all rounds that close by ``horizon_s``, or both limits.
+
+    With a ``budget`` it ends earlier where fewer than A UEs are left.
 
     ``watch`` sees everything about every round, ``tell`` hears how many rounds have closed and when. A crowd is played
     without following those who cannot arrive; the timeline is the same to the last bit.
@@ -123,8 +134,12 @@ def simulate(
         raise ValueError("a protocol that drafts the first who were not merged last time takes no schedule.")
     if protocol.rests and schedule is None:
         raise ValueError("without a schedule nobody is planned, so nobody can rest; give simulate a schedule.")
+    if budget is not None and schedule is not None:
+        raise ValueError(
+            "a schedule would wait for UEs that have spent their energy; give simulate no budget with one."
+        )
     job_s = cell.job_s(samples, protocol.quorum)
-    conditions = Conditions(cell, protocol, float(payload_bits), job_s, shares, bandwidth, schedule)
+    conditions = Conditions(cell, protocol, float(payload_bits), job_s, shares, bandwidth, schedule, budget)
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
@@ -145,6 +160,7 @@ def start_clock(conditions: Conditions) -> Clock:
         np.where(at_work, conditions.compute_s, 0.0),
         np.where(at_work, conditions.payload_bits, 0.0),
         np.full(conditions.cell.ues, np.inf),
+        spent_j=None if conditions.budget is None else np.zeros(conditions.cell.ues),
     )
     return _invite(conditions, clock)[0] if conditions.protocol.rests else clock
 
@@ -165,6 +181,8 @@ def play(
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record = Recorder(conditions, past)
     while rounds is None or clock.server.round < past.rounds + rounds:
+        if conditions.budget is not None and too_few(clock.server.versions, clock.server.round, conditions.protocol):
+            break
         later, info = tick(conditions, clock)
         if horizon_s is not None and later.time_s > horizon_s:
             break
@@ -247,16 +265,22 @@ def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
     rate, arrival_s = _arrivals(cell, clock, bandwidth, uplink.signal_hz)
     closing = close_round(server, arrival_s, protocol, planned)
     if not math.isfinite(closing.time_s):
-        obstacle = _obstacle(server, arrival_s, protocol, planned)
-        raise ValueError(f"round {server.round} never closes: {obstacle}")
+        raise ValueError(f"round {server.round} never closes: {obstacle(server, arrival_s, protocol, planned)}")
     opened_s = clock.time_s
     while closing.time_s > (change_s := cell.changes_s(clock.time_s)):  # then from there, with other signals
-        clock = Clock(change_s, server, *_work_left(conditions, clock, server, change_s, rate, arrival_s))
+        left = _work_left(conditions, clock, server, change_s, rate, arrival_s)
+        clock = Clock(change_s, server, *left, spent_j=_spent(conditions, clock, change_s, left, arrival_s))
         rate, arrival_s = _arrivals(cell, clock, bandwidth, cell.signal_at(server.round, change_s))
         closing = close_round(server, arrival_s, protocol, planned)
     staleness = server.round - server.versions[closing.merged]
-    later_server, handed = hand_out(server, closing, protocol)
+    spent_j, gone = None, None
+    if conditions.budget is not None:
+        left = _work_left(conditions, clock, server, closing.time_s, rate, arrival_s)
+        spent_j = _spent(conditions, clock, closing.time_s, left, arrival_s)
+        gone = conditions.budget.gone(spent_j)
+    later_server, handed = hand_out(server, closing, protocol, gone)
     later = _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s)
+    later = later if spent_j is None else replace(later, spent_j=spent_j)
     if protocol.rests:
         later, invited = _invite(conditions, later)
         handed = HandOut(invited, handed.lost)
@@ -344,25 +368,6 @@ def _send(
     np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
 
 
-def _obstacle(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None) -> str:
-    """Why a round cannot close, and what to do."""
-    planned = None if planned is None else planned.ravel()
-    for ue in [] if planned is None else planned:
-        version = server.versions[ue]
-        if version == IDLE:
-            return (
-                f"the schedule plans UE {ue}, which has no job and waits for its turn; plan it later, or use restart."
-            )
-        if protocol.max_staleness is not None and server.round - version > protocol.max_staleness:
-            return (
-                f"the schedule plans UE {ue}, whose model w_{version} is staler than {protocol.max_staleness}; "
-                f"plan every UE at least once in {protocol.max_staleness + 1} rounds, or use restart."
-            )
-    awaited = np.flatnonzero(server.versions != IDLE) if planned is None else np.sort(planned)
-    stuck = awaited[np.isinf(arrival_s[awaited])][0]
-    return f"UE {stuck} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
-
-
 def _carry_over(
     conditions: Conditions,
     clock: Clock,
@@ -399,10 +404,24 @@ def _work_left(
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
-    if conditions.protocol.waits or conditions.protocol.rests:
+    if conditions.protocol.waits or conditions.protocol.rests or conditions.budget is not None:
         idle = np.flatnonzero(server.versions == IDLE)
         compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
     return compute_s, bits, arrived_s
+
+
+def _spent(
+    conditions: Conditions,
+    clock: Clock,
+    now_s: float,
+    left: tuple[Float[np.ndarray, " n"], ...],
+    arrival_s: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " n"] | None:
+    """What everybody has spent by a later second of the round, with so much work left then."""
+    if conditions.budget is None:
+        return None
+    assert clock.spent_j is not None
+    return clock.spent_j + conditions.budget.spent(clock.work, Work(now_s, left[0], left[1]), arrival_s)
 
 
 # A crowd: the same rounds, following only those who can arrive.
@@ -419,7 +438,7 @@ def _hopeful(conditions: Conditions) -> int | None:
     ):
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
-    known = known and not conditions.cell.changes_in_rounds
+    known = known and not conditions.cell.changes_in_rounds and conditions.budget is None
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 

@@ -37,6 +37,17 @@ class Radio:
         return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class Battery:
+    """What every phone begins with, and what it takes of it."""
+
+    joules: float
+    computing_w: np.ndarray  # of each
+    sending_w: np.ndarray
+    joules_per_bit: float = 0.0
+    model_s: float = 0.0  # of what is said to be computing, a phone waits so long for the model
+
+
 @dataclass
 class Weather:
     """Which block of time it is."""
@@ -66,7 +77,16 @@ class Round:
 class Phone:
     """A UE: waits for a model, computes, sends at whatever rate it has, and rings the server."""
 
-    def __init__(self, env: simpy.Environment, number: int, compute_s: float, payload_bits: float, bell: simpy.Store):
+    def __init__(
+        self,
+        env: simpy.Environment,
+        number: int,
+        compute_s: float,
+        payload_bits: float,
+        bell: simpy.Store,
+        battery: Battery | None = None,
+    ):
+        self.battery, self.spent_j = battery, 0.0  # for jobs that are over
         self.env, self.number, self.bell = env, number, bell
         self.compute_s, self.payload_bits = compute_s, payload_bits
         self.inbox = simpy.Store(env)
@@ -84,16 +104,37 @@ class Phone:
         return self.version != OUT and self.arrived_s == math.inf
 
     def hand(self, version: int) -> None:
-        """Give it a model; a job it still has is dropped."""
+        """Give it a model, unless its battery is empty; a job it still has is dropped."""
         if self.busy:
             self.process.interrupt("drop")
+        if self.version != OUT:
+            self.rest()
+        if self.is_empty:
+            return
         self.version, self.arrived_s = version, math.inf
         self.ready_s, self.bits_then = self.env.now + self.compute_s, self.payload_bits
         self.sending = False
         self.inbox.put(version)
 
     def rest(self) -> None:
+        self.spent_j += self.job_joules()
         self.version, self.arrived_s = OUT, math.inf
+        self.sending = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.battery is not None and self.spent_j >= self.battery.joules * (1 - 1e-9)
+
+    def job_joules(self) -> float:
+        """What its job has taken until now."""
+        if self.battery is None:
+            return 0.0
+        began_s = self.ready_s - self.compute_s + self.battery.model_s
+        computed_s = max(min(self.env.now, self.ready_s) - began_s, 0.0)
+        sent_s = max(min(self.env.now, self.arrived_s) - self.ready_s, 0.0)
+        bits = self.payload_bits - self.bits_left()
+        watts = [float(each[self.number]) for each in (self.battery.computing_w, self.battery.sending_w)]
+        return watts[0] * computed_s + watts[1] * sent_s + self.battery.joules_per_bit * bits
 
     def compute_left(self) -> float:
         return max(self.ready_s - self.env.now, 0.0) if self.busy else 0.0
@@ -133,11 +174,13 @@ class Phone:
                     raise
 
 
-def play_with_processes(radio: Radio, rules: RoundRules, compute_s, payload_bits: float, rounds: int) -> list[Round]:
-    """The first rounds of the protocol on these devices."""
+def play_with_processes(
+    radio: Radio, rules: RoundRules, compute_s, payload_bits: float, rounds: int, battery: Battery | None = None
+) -> list[Round]:
+    """The first rounds of the protocol on these devices; with batteries, until too few of them are left."""
     env = simpy.Environment()
     bell = simpy.Store(env)
-    phones = [Phone(env, i, float(seconds), payload_bits, bell) for i, seconds in enumerate(compute_s)]
+    phones = [Phone(env, i, float(seconds), payload_bits, bell, battery) for i, seconds in enumerate(compute_s)]
     history: list[Round] = []
     weather = Weather()
     if radio.coherence_s < math.inf:
@@ -173,6 +216,9 @@ def close_rounds(
     for phone in phones[:places] if not rules.rests else []:
         phone.hand(0)
     for k in range(rounds):
+        able = [phone for phone in phones if phone.version != OUT and not overdue(phone, k, rules)]
+        if len(able) < rules.quorum and not rules.rests:
+            return  # too few batteries are left
         plan = None if rules.schedule is None else ask(phones, radio, k, rules, weather)
         for phone in phones if rules.rests else []:
             if plan is not None and phone.version == OUT and any(phone.number in group for group in plan):
@@ -268,7 +314,7 @@ def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[list[i
         if len(prior) >= rules.quorum:
             return prior[: rules.quorum]
         rest = [phone for phone in here if phone not in prior]
-        return [*prior, *rest][: rules.quorum] if len(here) == len(phones) else None
+        return [*prior, *rest][: rules.quorum] if all(p in here for p in phones if p.version != OUT) else None
     if len(here) < rules.quorum:
         return None
     if rules.stale != "wait" or rules.max_staleness is None:

@@ -56,6 +56,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "bs_power_dbm": ("40", 40.0),
     "energy": ("lte", "lte"),
     "kappa": ("1e-27", 1e-27),
+    "energy_budget": ("2.5", 2.5),
     "quorum": ("3", 3),
     "max_staleness": ("unbounded", "unbounded"),
     "stale": ("wait", "wait"),
