@@ -81,7 +81,7 @@ MUTATIONS = [
         "timeline/energy.py",
         "timeline/test_energy.py",
         (
-            "np.minimum(jobs.start_s + downlink_s, jobs.sending_s)",
+            "np.minimum(jobs.start_s + jobs.model_s + powers.downlink_s, jobs.sending_s)",
             "jobs.start_s",
             "test_waiting_for_the_model_is_free",
         ),
@@ -185,6 +185,11 @@ MUTATIONS = [
             "jax.tree.map(jnp.subtract, total, sent)",
             "test_replay_agrees_with_a_twin_in_numpy",
         ),
+    ),
+    *of(
+        "network/cell.py",
+        "network/test_downlink.py",
+        ("begin_s = max(now_s, free_s)", "begin_s = now_s", "test_one_hand_out_after_the_other_by_hand"),
     ),
     *of(
         "timeline/budget.py",

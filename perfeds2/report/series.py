@@ -5,7 +5,7 @@ Nothing here draws.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,7 @@ def groups(run: Run) -> list[Group]:
     for algorithm in run.algorithms:
         mine = tuple(run.timelines[of] for seed in run.seeds if (of := (algorithm.name, seed)) in run.timelines)
         if mine:
-            key = tuple(getattr(timeline, field.name).tobytes() for timeline in mine for field in fields(timeline))
+            key = tuple(column.tobytes() for timeline in mine for column in timeline.columns.values())
             others = found[key].algorithms if key in found else ()
             found[key] = Group((*others, algorithm), mine)
     return list(found.values())

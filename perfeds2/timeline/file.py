@@ -10,15 +10,17 @@ import numpy as np
 from perfeds2.files import write_atomically
 from perfeds2.timeline.timeline import Timeline
 
+# files of before had a row for every lost job; without a downlink there are no waits for models
+MAY_LACK = {"lost_count", "model_s", "lost_model_s", "open_model_s"}
 MOST_BYTES = 1 << 34  # unpacked; a million UEs for a million merged updates have 0.1 GB
 
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
     """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
     arrays = {
-        f"{name}/{field.name}".lstrip("/"): getattr(timeline, field.name)
+        f"{name}/{field}".lstrip("/"): column
         for name, timeline in timelines.items()
-        for field in fields(Timeline)
+        for field, column in timeline.columns.items()
     }
     with (
         write_atomically(Path(path)) as file,
@@ -62,9 +64,9 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         if isinstance(values, np.ndarray):  # np.load gives the bytes of members that are not arrays
             grouped.setdefault(name, {})[field] = values
     for group in grouped.values() or [{}]:
-        if not names - {"lost_count"} <= group.keys() <= names:  # files of before had a row for every lost job
+        if not names - MAY_LACK <= group.keys() <= names:
             raise ValueError(
-                f"{path} is not a timeline: it lacks {sorted(names - group.keys())} and has extra {sorted(group.keys() - names)}."
+                f"{path} is not a timeline: it lacks {sorted(names - MAY_LACK - group.keys())} and has extra {sorted(group.keys() - names)}."
             )
     try:
         return {name: Timeline(**group) for name, group in grouped.items()}

@@ -21,6 +21,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.timeline.budget import Budget, Work, too_few
 from perfeds2.timeline.crowd import HOPE, LEAST_CROWD, MARGIN, Crowd, most_bits, split_crowd
+from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.rounds import (
     IDLE,
     Closing,
@@ -36,7 +37,6 @@ from perfeds2.timeline.rounds import (
 )
 from perfeds2.timeline.timeline import Timeline
 
-A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 # round -> the UEs it must close on, or groups of them of which the first complete one closes it. A parameter named
 # ``moment`` is given all that is known when the round opens, instead of its number.
@@ -51,11 +51,17 @@ class Conditions:
     cell: Cell
     protocol: Protocol
     payload_bits: float  # Z: what one upload takes
-    compute_s: Float[np.ndarray, " n"]  # what one job's computing takes
+    compute_s: Float[np.ndarray, " n"]  # what one job's computing takes, with its model there
     shares: Float[np.ndarray, " n"]  # η
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None  # None: a round closes on the first A arrivals
     budget: Budget | None = None  # None: nobody runs out of energy
+
+    @cached_property
+    def usual_s(self) -> Float[np.ndarray, " n"]:
+        """Until a UE that is handed a model now has computed, as far as one can say beforehand."""
+        cell = self.cell
+        return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
 
     @cached_property
     def looks(self) -> bool:
@@ -69,11 +75,15 @@ class Clock:
 
     time_s: float
     server: Server
-    compute_s: Float[np.ndarray, " n"]  # computing left
+    compute_s: Float[np.ndarray, " n"]  # waiting for the model and computing left
     bits: Float[np.ndarray, " n"]  # bits left to send
     arrived_s: Float[np.ndarray, " n"]  # when the update was complete at the server; infinite if it is not
     planned: Planned | None = None  # whom the round closes on, where only they are handed its model
     spent_j: Float[np.ndarray, " n"] | None = None  # by each UE; None where nobody asks
+    model_s: Float[np.ndarray, " n"] | None = (
+        None  # how long each waited for its job's model; None: see the cell's downlink
+    )
+    sent_s: float = 0.0  # when the base station has sent all models
 
     @property
     def work(self) -> Work:
@@ -138,8 +148,8 @@ def simulate(
         raise ValueError(
             "a schedule would wait for UEs that have spent their energy; give simulate no budget with one."
         )
-    job_s = cell.job_s(samples, protocol.quorum)
-    conditions = Conditions(cell, protocol, float(payload_bits), job_s, shares, bandwidth, schedule, budget)
+    compute_s = cell.compute_s(samples)
+    conditions = Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
@@ -161,8 +171,11 @@ def start_clock(conditions: Conditions) -> Clock:
         np.where(at_work, conditions.payload_bits, 0.0),
         np.full(conditions.cell.ues, np.inf),
         spent_j=None if conditions.budget is None else np.zeros(conditions.cell.ues),
+        model_s=None if conditions.cell.downlink is None else np.zeros(conditions.cell.ues),
     )
-    return _invite(conditions, clock)[0] if conditions.protocol.rests else clock
+    if conditions.protocol.rests:
+        return _invite(conditions, clock)[0]
+    return _send_models(conditions, clock, np.flatnonzero(at_work))
 
 
 def play(
@@ -176,74 +189,27 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
-    past = _nothing_yet(conditions) if past is None else past
+    past = (
+        nothing_yet(conditions.compute_s, conditions.protocol.quorum, conditions.cell.downlink)
+        if past is None
+        else past
+    )
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record = Recorder(conditions, past)
+    record = Recorder(past)
     while rounds is None or clock.server.round < past.rounds + rounds:
         if conditions.budget is not None and too_few(clock.server.versions, clock.server.round, conditions.protocol):
             break
         later, info = tick(conditions, clock)
         if horizon_s is not None and later.time_s > horizon_s:
             break
-        record.add(clock.server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s)
+        record.add(clock.server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, clock.model_s)
         if watch is not None:
             watch(info)
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
-    return clock, record.timeline(clock.server, clock.arrived_s)
-
-
-class Recorder:
-    """Collects the rounds of a timeline, one after the other."""
-
-    def __init__(self, conditions: Conditions, past: Timeline) -> None:
-        self._conditions = conditions
-        self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
-        self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
-
-    def add(
-        self,
-        server: Server,
-        closing: Closing,
-        staleness: Int[np.ndarray, " A"],
-        lost: Int[np.ndarray, " l"],
-        arrival_s: Float[np.ndarray, " n"],
-    ) -> None:
-        """One more round: the server that it had, how it closed and how stale, whose job was lost, who arrives when."""
-        merged, now_s = closing.merged, closing.time_s
-        self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
-        if lost.size:
-            version, arrived_s = server.versions[lost], arrival_s[lost]
-            arrived_s[arrived_s > now_s] = np.inf
-            first = np.arange(lost.size)
-            if lost.size > A_CROWD:  # one row for UEs with successive numbers and the same fate: that is few rows
-                same = (np.diff(version) == 0) & (arrived_s[1:] == arrived_s[:-1])
-                first = np.concatenate([[0], 1 + np.flatnonzero((np.diff(lost) != 1) | ~same)])
-            round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
-            self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
-
-    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"]) -> Timeline:
-        """What was recorded, and what everybody had in hand when the clock stopped."""
-        ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
-        lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
-            np.concatenate, zip(*self._lost, strict=True)
-        )
-        return Timeline(
-            ues, staleness, arrival_s, time_s, self._conditions.compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count,
-        )  # fmt: skip
-
-
-def _nothing_yet(conditions: Conditions) -> Timeline:
-    quorum, n = conditions.protocol.quorum, conditions.cell.ues
-    none, never = np.empty(0, np.int64), np.empty(0)
-    table = (0, quorum)
-    return Timeline(
-        none.reshape(table), none.reshape(table), never.reshape(table), never, conditions.compute_s,
-        none, none, none, never, np.zeros(n, np.int64), np.full(n, np.inf),
-    )  # fmt: skip
+    return clock, record.timeline(clock.server, clock.arrived_s, clock.model_s)
 
 
 def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
@@ -269,14 +235,19 @@ def tick(conditions: Conditions, clock: Clock) -> tuple[Clock, RoundInfo]:
     opened_s = clock.time_s
     while closing.time_s > (change_s := cell.changes_s(clock.time_s)):  # then from there, with other signals
         left = _work_left(conditions, clock, server, change_s, rate, arrival_s)
-        clock = Clock(change_s, server, *left, spent_j=_spent(conditions, clock, change_s, left, arrival_s))
+        spent_j = clock.spent_j
+        if conditions.budget is not None and spent_j is not None:
+            spent_j = spent_j + conditions.budget.spent(clock.work, Work(change_s, left[0], left[1]), arrival_s)
+        clock = Clock(change_s, server, *left, spent_j=spent_j, model_s=clock.model_s, sent_s=clock.sent_s)
         rate, arrival_s = _arrivals(cell, clock, bandwidth, cell.signal_at(server.round, change_s))
         closing = close_round(server, arrival_s, protocol, planned)
     staleness = server.round - server.versions[closing.merged]
     spent_j, gone = None, None
     if conditions.budget is not None:
+        assert clock.spent_j is not None
         left = _work_left(conditions, clock, server, closing.time_s, rate, arrival_s)
-        spent_j = _spent(conditions, clock, closing.time_s, left, arrival_s)
+        after = Work(closing.time_s, left[0], left[1])
+        spent_j = clock.spent_j + conditions.budget.spent(clock.work, after, arrival_s)
         gone = conditions.budget.gone(spent_j)
     later_server, handed = hand_out(server, closing, protocol, gone)
     later = _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s)
@@ -315,7 +286,7 @@ def _moment(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, "
         conditions.protocol.quorum,
         conditions.cell.bandwidth_hz,
         signal_hz,
-        np.where(rests, conditions.compute_s, clock.compute_s),
+        np.where(rests, conditions.usual_s, clock.compute_s),
         np.where(rests, conditions.payload_bits, clock.bits),
         server.versions,
         server.merged_in,
@@ -330,7 +301,18 @@ def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray
     server, handed = invite(clock.server, planned)
     compute_s, bits = clock.compute_s.copy(), clock.bits.copy()
     compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
-    return Clock(clock.time_s, server, compute_s, bits, clock.arrived_s, planned), handed
+    later = replace(clock, server=server, compute_s=compute_s, bits=bits, planned=planned)
+    return _send_models(conditions, later, handed), handed
+
+
+def _send_models(conditions: Conditions, clock: Clock, handed: Int[np.ndarray, " h"]) -> Clock:
+    """Where models take their time: whoever has just been handed one computes only when it is there."""
+    if clock.model_s is None:
+        return clock
+    model_s, compute_s = clock.model_s.copy(), clock.compute_s.copy()
+    model_s[handed], sent_s = conditions.cell.send_models(handed, clock.time_s, clock.sent_s)
+    compute_s[handed] += model_s[handed]
+    return replace(clock, compute_s=compute_s, model_s=model_s, sent_s=sent_s)
 
 
 def _mask(ues: Planned, n: int) -> Bool[np.ndarray, " n"]:
@@ -379,7 +361,8 @@ def _carry_over(
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
     compute_s, bits, arrived_s = _work_left(conditions, clock, server, server.opened_s, rate, arrival_s)
     compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
-    return Clock(server.opened_s, server, compute_s, bits, arrived_s)
+    later = Clock(server.opened_s, server, compute_s, bits, arrived_s, None, None, clock.model_s, clock.sent_s)
+    return _send_models(conditions, later, handed)
 
 
 def _work_left(
@@ -410,20 +393,6 @@ def _work_left(
     return compute_s, bits, arrived_s
 
 
-def _spent(
-    conditions: Conditions,
-    clock: Clock,
-    now_s: float,
-    left: tuple[Float[np.ndarray, " n"], ...],
-    arrival_s: Float[np.ndarray, " n"],
-) -> Float[np.ndarray, " n"] | None:
-    """What everybody has spent by a later second of the round, with so much work left then."""
-    if conditions.budget is None:
-        return None
-    assert clock.spent_j is not None
-    return clock.spent_j + conditions.budget.spent(clock.work, Work(now_s, left[0], left[1]), arrival_s)
-
-
 # A crowd: the same rounds, following only those who can arrive.
 
 
@@ -438,7 +407,8 @@ def _hopeful(conditions: Conditions) -> int | None:
     ):
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
-    known = known and not conditions.cell.changes_in_rounds and conditions.budget is None
+    known = known and not conditions.cell.changes_in_rounds
+    known = known and conditions.budget is None and conditions.cell.downlink is None
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 
@@ -459,7 +429,10 @@ def play_crowd(
     clock = Clock(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
-    record, sent_bits = Recorder(conditions, _nothing_yet(conditions)), 0.0  # by a hopeless UE in its job, at most
+    record, sent_bits = (
+        Recorder(nothing_yet(conditions.compute_s, protocol.quorum)),
+        0.0,
+    )  # by a hopeless UE in its job, at most
     since_s = crowd.least_s  # no hopeless UE sends before
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
     while rounds is None or clock.server.round < rounds:

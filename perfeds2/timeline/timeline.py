@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.timeline.rounds import IDLE
 
@@ -24,6 +24,7 @@ class Jobs:
     arrival_s: Float[np.ndarray, " j"]  # never later than end_s: what had not arrived by then is cut there
     end_s: Float[np.ndarray, " j"]
     outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended)
+    model_s: Float[np.ndarray, " j"] | float = 0.0  # until its model was there; computing began then
 
 
 MERGED, LOST, OPEN = 0, 1, 2
@@ -59,6 +60,10 @@ class Timeline:
     open_arrival_s: Float[np.ndarray, " n"]  # when that job's update arrived, if it has (else infinite)
     # A crowd is restarted together: a row of the lost stands for so many UEs with successive numbers. None: one each.
     lost_count: Int[np.ndarray, " l"] | None = None
+    # Where models take their time on the downlink: seconds from a hand-out until the UE had the model, before it computed.
+    model_s: Float[np.ndarray, "K A"] | None = None  # of the merged, the lost and the open jobs; None: none
+    lost_model_s: Float[np.ndarray, " l"] | None = None
+    open_model_s: Float[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         if self.lost_count is None:
@@ -149,8 +154,11 @@ class Timeline:
         )
         outcome = np.repeat([MERGED, LOST, OPEN], [merged.size, row.size, still.size])
         started_s = start_s[version]
-        sending_s = np.minimum(started_s + self.compute_s[ue], end_s)
-        return Jobs(ue, version, started_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s, outcome)
+        model_s = 0.0
+        if self.model_s is not None and self.lost_model_s is not None and self.open_model_s is not None:
+            model_s = np.concatenate([self.model_s.ravel()[merged], self.lost_model_s[row], self.open_model_s[still]])
+        sending_s = np.minimum(started_s + (model_s + self.compute_s[ue]), end_s)
+        return Jobs(ue, version, started_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s, outcome, model_s)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
         """What one UE did, as (state, from second, to second), without gaps from 0 to the end."""
@@ -200,11 +208,12 @@ class Timeline:
         start_s, count = self.start_s, self._lost_count
         lasted_s = start_s[self.lost_round + 1] - start_s[self.lost_version]
         whole = (count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
+        whole &= self.lost_model_s is None
         before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing of all UEs with smaller numbers
         computing_s = (before_s[self.lost_ue + count] - before_s[self.lost_ue])[whole].sum()
         busy_s = (lasted_s * count)[whole].sum()
         sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
-        rest = replace(self, **{f.name: getattr(self, f.name)[~whole] for f in fields(self) if f.name[:5] == "lost_"})
+        rest = self.without_lost(whole)
         parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
         step = -(-rest.population // parts)
         for first in range(0, rest.population, step):
@@ -218,6 +227,17 @@ class Timeline:
                 busy_s[jobs.outcome == LOST].sum(),
             ]
         return Spent(*sums.tolist())
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Its arrays by their names; those that it has."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in named.items() if column is not None}
+
+    def without_lost(self, rows: Bool[np.ndarray, " l"]) -> "Timeline":
+        """The same but for these rows of the lost."""
+        lost = {name: column[~rows] for name, column in self.columns.items() if name.startswith("lost_")}
+        return replace(self, **lost)
 
     def prefix(self, rounds: int) -> "Timeline":
         """The first rounds of this timeline, exactly as a shorter simulation would have left them."""
@@ -242,6 +262,12 @@ class Timeline:
         open_version[ue[crossing]] = version[crossing]
         open_arrival_s[ue[crossing]] = np.where(arrival_s[crossing] <= end_s, arrival_s[crossing], np.inf)
         gone = self.lost_round < rounds
+        models = ()
+        if self.model_s is not None and self.lost_model_s is not None and self.open_model_s is not None:
+            model_s = np.concatenate([self.model_s.ravel(), self.lost_model_s[row], self.open_model_s[still]])
+            open_model_s = np.zeros(self.population)
+            open_model_s[ue[crossing]] = model_s[crossing]
+            models = (self.model_s[:rounds], self.lost_model_s[gone], open_model_s)
         return type(self)(
             self.ues[:rounds],
             self.staleness[:rounds],
@@ -255,6 +281,7 @@ class Timeline:
             open_version,
             open_arrival_s,
             self._lost_count[gone],
+            *models,
         )
 
     def until(self, time_s: float) -> int:
@@ -292,6 +319,15 @@ class Timeline:
             raise ValueError(
                 f"timeline has {self.ues.shape} merges for {self.time_s.shape} round times; expected (K, A) and (K,)."
             )
+        models = {"model_s": self.ues.shape, "lost_model_s": self.lost_ue.shape, "open_model_s": (n,)}
+        given = [name for name in models if getattr(self, name) is not None]
+        if given and len(given) < len(models):
+            raise ValueError(f"timeline has {given[0]} but not all of {', '.join(models)}.")
+        shapes |= {name: models[name] for name in given}
+        for name in given:
+            values = getattr(self, name)
+            if not np.issubdtype(values.dtype, np.floating) or not (np.isfinite(values).all() and (values >= 0).all()):
+                raise ValueError(f"timeline field {name} must hold seconds, finite and at least 0.")
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(f"timeline field {name} has shape {getattr(self, name).shape}; expected {shape}.")

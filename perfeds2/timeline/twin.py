@@ -48,6 +48,42 @@ class Battery:
     model_s: float = 0.0  # of what is said to be computing, a phone waits so long for the model
 
 
+@dataclass(frozen=True)
+class Mast:
+    """What the base station sends models with."""
+
+    way: str  # multicast or unicast
+    model_bits: float
+    heard_hz: Callable[[float], np.ndarray]  # what phones hear of it at a second
+    usual_s: np.ndarray  # what a schedule is told about how long it takes
+
+
+class Air:
+    """The base station's own band: one hand-out after the other goes over it."""
+
+    def __init__(self, mast: Mast | None, radio: Radio):
+        self.mast, self.radio, self.free_s = mast, radio, 0.0
+
+    def hand(self, phones: list["Phone"], version: int) -> None:
+        """Give all of these the model, as soon as the air is free."""
+        phones = [phone for phone in phones if phone.takes_one()]
+        if self.mast is None or not phones:
+            for phone in phones:
+                phone.begin(version, 0.0)
+            return
+        now_s = phones[0].env.now
+        begin_s = now_s if self.free_s < now_s else self.free_s
+        gains = [float(self.mast.heard_hz(begin_s)[phone.number]) for phone in phones]
+        if self.mast.way == "multicast":
+            rates = [self.radio.rate(self.radio.bandwidth_hz, min(gains)) for _ in phones]
+        else:  # part of the band, and of the power
+            many = len(phones)
+            rates = [self.radio.rate(self.radio.bandwidth_hz / many, gain / many) for gain in gains]
+        for phone, rate in zip(phones, rates, strict=True):
+            phone.begin(version, begin_s - now_s + self.mast.model_bits / rate)
+            self.free_s = max(self.free_s, begin_s + self.mast.model_bits / rate)
+
+
 @dataclass
 class Weather:
     """Which block of time it is."""
@@ -103,18 +139,20 @@ class Phone:
     def busy(self) -> bool:
         return self.version != OUT and self.arrived_s == math.inf
 
-    def hand(self, version: int) -> None:
-        """Give it a model, unless its battery is empty; a job it still has is dropped."""
+    def takes_one(self) -> bool:
+        """Before it is given a model: a job it still has is dropped. With an empty battery it takes none."""
         if self.busy:
             self.process.interrupt("drop")
         if self.version != OUT:
             self.rest()
-        if self.is_empty:
-            return
+        return not self.is_empty
+
+    def begin(self, version: int, model_s: float) -> None:
+        """A new job; its model is there after so many seconds."""
         self.version, self.arrived_s = version, math.inf
-        self.ready_s, self.bits_then = self.env.now + self.compute_s, self.payload_bits
+        self.ready_s, self.bits_then = self.env.now + model_s + self.compute_s, self.payload_bits
         self.sending = False
-        self.inbox.put(version)
+        self.inbox.put(model_s)
 
     def rest(self) -> None:
         self.spent_j += self.job_joules()
@@ -153,9 +191,9 @@ class Phone:
 
     def live(self):
         while True:
-            yield self.inbox.get()
+            model_s = yield self.inbox.get()
             try:
-                yield self.env.timeout(self.compute_s)
+                yield self.env.timeout(model_s + self.compute_s)
                 self.sending, self.rate_since_s = True, self.env.now
                 yield from self.send()
                 self.sending, self.arrived_s = False, self.env.now
@@ -175,7 +213,13 @@ class Phone:
 
 
 def play_with_processes(
-    radio: Radio, rules: RoundRules, compute_s, payload_bits: float, rounds: int, battery: Battery | None = None
+    radio: Radio,
+    rules: RoundRules,
+    compute_s,
+    payload_bits: float,
+    rounds: int,
+    battery: Battery | None = None,
+    mast: Mast | None = None,
 ) -> list[Round]:
     """The first rounds of the protocol on these devices; with batteries, until too few of them are left."""
     env = simpy.Environment()
@@ -185,7 +229,8 @@ def play_with_processes(
     weather = Weather()
     if radio.coherence_s < math.inf:
         env.process(change_weather(env, phones, radio, weather))
-    env.run(until=env.process(close_rounds(env, phones, bell, radio, rules, rounds, history, weather)))
+    air = Air(mast, radio)
+    env.run(until=env.process(close_rounds(env, phones, bell, air, rules, rounds, history, weather)))
     return history
 
 
@@ -202,7 +247,7 @@ def close_rounds(
     env,
     phones: list[Phone],
     bell: simpy.Store,
-    radio: Radio,
+    air: Air,
     rules: RoundRules,
     rounds: int,
     history: list[Round],
@@ -213,17 +258,16 @@ def close_rounds(
     if rules.stale == "wait" and rules.max_staleness is not None:
         places = rules.quorum * (rules.max_staleness + 1)
     queue = deque(phones[places:])  # who is out longest stands in front
-    for phone in phones[:places] if not rules.rests else []:
-        phone.hand(0)
+    if not rules.rests:
+        air.hand(phones[:places], 0)
     for k in range(rounds):
         able = [phone for phone in phones if phone.version != OUT and not overdue(phone, k, rules)]
         if len(able) < rules.quorum and not rules.rests:
             return  # too few batteries are left
-        plan = None if rules.schedule is None else ask(phones, radio, k, rules, weather)
-        for phone in phones if rules.rests else []:
-            if plan is not None and phone.version == OUT and any(phone.number in group for group in plan):
-                phone.hand(k)
-        open_the_air(phones, radio, k, plan, weather)
+        plan = None if rules.schedule is None else ask(phones, air, k, rules, weather)
+        if rules.rests and plan is not None:
+            air.hand([p for p in phones if p.version == OUT and any(p.number in group for group in plan)], k)
+        open_the_air(phones, air.radio, k, plan, weather)
         while (merged := who_closes(phones, k, rules, plan)) is None:
             yield bell.get()
             yield env.timeout(0)  # whoever arrives at this very instant counts too
@@ -239,21 +283,21 @@ def close_rounds(
             continue
         if rules.stale == "wait" and rules.max_staleness is not None:
             queue.extend(sorted(merged, key=lambda phone: phone.number))
-            while queue and sum(phone.version != OUT for phone in phones) < places:
-                queue.popleft().hand(k + 1)
+            free, next_ = places - sum(phone.version != OUT for phone in phones), []
+            while queue and len(next_) < free:
+                next_ += [phone for phone in [queue.popleft()] if not phone.is_empty]
         else:
-            for phone in [*merged, *refused]:
-                phone.hand(k + 1)
+            next_ = [*merged, *refused]
             if rules.stale == "restart":
-                for phone in phones:
-                    if overdue(phone, k + 1, rules):
-                        phone.hand(k + 1)
+                next_ += [phone for phone in phones if overdue(phone, k + 1, rules) and phone not in next_]
+        air.hand(next_, k + 1)
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
 
 
-def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: Weather) -> list[list[int]]:
+def ask(phones: list[Phone], air: Air, k: int, rules: RoundRules, weather: Weather) -> list[list[int]]:
     """Whom the round is to close on: groups of phones, the first complete one of which does it; mostly there is one."""
     assert rules.schedule is not None
+    radio, usual_s = air.radio, [0.0 if air.mast is None else float(air.mast.usual_s[p.number]) for p in phones]
     if "moment" not in inspect.signature(rules.schedule).parameters:
         planned = rules.schedule(k)
     else:
@@ -265,7 +309,9 @@ def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: W
                 rules.quorum,
                 radio.bandwidth_hz,
                 gains_now(radio, k, weather),
-                np.array([p.compute_s if o else p.compute_left() for p, o in zip(phones, out, strict=True)]),
+                np.array(
+                    [s + p.compute_s if o else p.compute_left() for p, o, s in zip(phones, out, usual_s, strict=True)]
+                ),
                 np.array([p.payload_bits if o else p.bits_left() for p, o in zip(phones, out, strict=True)]),
                 np.array([phone.version for phone in phones]),
                 np.array([phone.merged_in for phone in phones]),
