@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from perfeds2.network.downlink import Downlink
-from perfeds2.timeline.rounds import Closing, Server
+from perfeds2.timeline.rounds import IDLE, Closing, Server
 from perfeds2.timeline.timeline import Timeline
 
 A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
@@ -56,6 +56,7 @@ class Recorder:
         if model_s is not None:
             merged, lost = zip(*self._models, strict=True)
             models = np.concatenate(merged), np.concatenate(lost)
+            model_s = np.where(server.versions == IDLE, 0.0, model_s)
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
             np.concatenate, zip(*self._lost, strict=True)

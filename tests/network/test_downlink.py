@@ -96,13 +96,14 @@ def test_one_hand_out_after_the_other_by_hand():
     assert free_s == pytest.approx(8.0)
 
 
-def test_a_timeline_knows_how_long_models_took(tmp_path):
+@pytest.mark.parametrize("stale", ["restart", "wait"])
+def test_a_timeline_knows_how_long_models_took(tmp_path, stale):
     cell = Cell.draw(8, 2, radio=RADIOS["umi"], cpu_hz=(2e7, 2e9), downlink=Downlink("unicast", 25.0, 1e6))
-    line = simulate(cell, Protocol(2, 2), payload_bits=1e5, samples=40.0, rounds=30)
-    assert line.lost
+    line = simulate(cell, Protocol(2, 1, stale), payload_bits=1e5, samples=40.0, rounds=30)
+    assert line.lost or stale == "wait"
     line.save(tmp_path / "line.npz")
     back = Timeline.load(tmp_path / "line.npz")
-    short = simulate(cell, Protocol(2, 2), payload_bits=1e5, samples=40.0, rounds=11)
+    short = simulate(cell, Protocol(2, 1, stale), payload_bits=1e5, samples=40.0, rounds=11)
     for name in ("model_s", "lost_model_s", "open_model_s"):
         np.testing.assert_array_equal(getattr(back, name), getattr(line, name))
         np.testing.assert_array_equal(getattr(line.prefix(11), name), getattr(short, name))
