@@ -18,7 +18,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         ("handed = planned[server.versions[planned] == IDLE]", "handed = planned.ravel()", "test_two_groups_by_hand"),
         ("planned[eligible_s[planned].max(axis=1).argmin()]", "planned[0]", "test_two_groups_by_hand"),
         ("undrafted = again & (arrival_s <= close_s)", "undrafted = again & (arrival_s < 0)", "test_the_draft_by_hand"),
-        ("merged if others >= protocol.quorum else slice(None)", "merged", "test_simulate_agrees_with_processes"),
+        ("merged if others >= protocol.quorum else at_work", "merged", "test_simulate_agrees_with_processes"),
         ("again = (server.merged_in >= 0) & (", "again = (", "test_simulate_agrees_with_processes"),
     ),
     (
@@ -26,8 +26,8 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         "timeline/test_schedulers_on_the_clock.py",
         ("np.where(rests, conditions.payload_bits, clock.bits)", "clock.bits", "test_simulate_agrees_with_processes"),
         ("signal_at(clock.server.round, clock.time_s)", "signal_hz(clock.server.round)", "test_simulate_agrees_with_processes_where_a_schedule_looks_at_a_capped_radio_of_now"),
-        ("job_s = cell.job_s(samples, protocol.quorum)", "job_s = cell.compute_s(samples)", "test_simulate_agrees_with_processes_where_a_schedule_looks_at_a_capped_radio_of_now"),
-        ("conditions.protocol.waits or conditions.protocol.rests", "conditions.protocol.waits", "test_simulate_agrees_with_processes"),
+        ("np.where(rests, conditions.usual_s, clock.compute_s)", "np.where(rests, conditions.compute_s, clock.compute_s)", "test_simulate_agrees_with_processes_where_a_schedule_looks_at_a_capped_radio_of_now"),
+        ("conditions.protocol.waits or conditions.protocol.rests or", "conditions.protocol.waits or", "test_simulate_agrees_with_processes"),
     ),
     (
         "spec/build.py",

@@ -81,7 +81,7 @@ MUTATIONS = [
         "timeline/energy.py",
         "timeline/test_energy.py",
         (
-            "np.minimum(jobs.start_s + downlink_s, jobs.sending_s)",
+            "np.minimum(jobs.start_s + jobs.model_s + powers.downlink_s, jobs.sending_s)",
             "jobs.start_s",
             "test_waiting_for_the_model_is_free",
         ),
@@ -175,6 +175,54 @@ MUTATIONS = [
         ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
         ("a - beta * share * b", "a - beta * b", "test_a_method_is_its_papers_pseudocode"),
         ("jnp.where(begins, moved, share)", "moved", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
+        "learning/replay.py",
+        "learning/test_top_k.py",
+        ("jax.tree.map(jnp.add, total, unsent)", "total", "test_replay_agrees_with_a_twin_in_numpy"),
+        (
+            "jax.tree.map(jnp.subtract, owed, sent)",
+            "jax.tree.map(jnp.subtract, total, sent)",
+            "test_replay_agrees_with_a_twin_in_numpy",
+        ),
+    ),
+    *of(
+        "network/cell.py",
+        "network/test_downlink.py",
+        ("begin_s = max(now_s, free_s)", "begin_s = now_s", "test_one_hand_out_after_the_other_by_hand"),
+    ),
+    *of(
+        "timeline/budget.py",
+        "timeline/test_budget.py",
+        (
+            "self.joules_per_bit * (before.bits",
+            "0 * (before.bits",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+        (
+            "np.minimum(arrival_s, after.time_s)",
+            "after.time_s",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+    ),
+    *of(
+        "timeline/rounds.py",
+        "timeline/test_budget.py",
+        (
+            "idle if gone is None else idle[~gone[idle]]",
+            "idle",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+        (
+            "too_old[versions[too_old] != IDLE]",
+            "too_old",
+            "test_simulate_agrees_with_processes_that_have_batteries",
+        ),
+    ),
+    *of(
+        "learning/payload.py",
+        "learning/test_top_k.py",
+        ("jax.lax.top_k(jnp.abs(flat), count)", "jax.lax.top_k(flat, count)", "test_the_largest_by_hand"),
     ),
     *of(
         "learning/train_many.py",

@@ -92,6 +92,8 @@ RENAMED = {  # what a federation calls by another name than a simulation, or has
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation runs several
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
     *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
+    ("radio", "top_k"),  # devices keep nothing between jobs
+    ("energy", "budget"),  # nobody measures a device's joules
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
     *(("cell", key) for key in ("trace_end", "on_leave")),
     *(("task", key) for key in ("held_out", "target", "ue_column", "loss", "metric")),

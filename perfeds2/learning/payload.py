@@ -1,9 +1,11 @@
 """How is an upload made shorter, and what does that do to it?
 
-Stochastic quantisation, as in QSGD (Alistarh et al. 2017), with the largest number of an array as its scale: of n bits one is the sign,
+Only the largest numbers are sent, and what is left out is kept and added to the next upload: top-k with error feedback (Stich et
+al. 2018). Of what is sent each number may have fewer bits: stochastic quantisation, as in QSGD (Alistarh et al. 2017), with the largest number of an array as its scale: of n bits one is the sign,
 the rest count the steps of scale/(2^(n−1) − 1). Between two steps a coin decides, so that nothing is wrong in the mean.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -11,6 +13,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 SCALE_BITS = 32  # an array's scale is sent as it is
+
+
+def numbers_sent(share: float, numbers: int) -> int:
+    """k: how many of an upload's numbers a share is."""
+    return max(1, round(share * numbers))
+
+
+def place_bits(sent: int, numbers: int) -> float:
+    """What it takes to say which numbers are sent: ⌈lg numbers⌉ bits each, or one for every number there is, if that is less."""
+    return float(min(sent * math.ceil(math.log2(numbers)), numbers)) if sent < numbers else 0.0
+
+
+def largest(upload: Any, count: int) -> Any:
+    """So many numbers of the upload, those farthest from 0 (of equal ones the first); 0 for the others."""
+    arrays, structure = jax.tree.flatten(upload)
+    flat = jnp.concatenate([array.ravel() for array in arrays])
+    _, chosen = jax.lax.top_k(jnp.abs(flat), count)
+    flat, ends = jnp.zeros_like(flat).at[chosen].set(flat[chosen]), [0]
+    for array in arrays:
+        ends.append(ends[-1] + array.size)
+    parts = [flat[ends[i] : ends[i + 1]].reshape(array.shape) for i, array in enumerate(arrays)]
+    return jax.tree.unflatten(structure, parts)
 
 
 def quantised(key: Key[Array, ""], upload: Any, bits: int) -> Any:

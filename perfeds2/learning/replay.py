@@ -17,11 +17,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from perfeds2.learning.keeping import Keeping
+from perfeds2.learning.keeping import Keeping, Withholding
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.models.model import Model, Params, mean_loss
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
-from perfeds2.learning.payload import quantised
+from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task
 from perfeds2.learning.tier_merges import with_undrafted
@@ -42,6 +42,7 @@ class Learner:
     alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
     clip: float | None = None  # the largest norm of an upload
     bits: int | None = None  # of each number of an upload; None: all of them, nothing of it is compiled
+    top_k: float | None = None  # the share of its numbers that is uploaded, the rest being kept for the next; None: all
     personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
 
     @property
@@ -57,7 +58,7 @@ class Learner:
         return self.local_steps * passes(self.objective) * self.batch
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "merge", "memory"], meta_fields=[])
+@partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "merge", "memory", "unsent"], meta_fields=[])
 @dataclass(frozen=True)
 class State:
     """What is carried from round to round."""
@@ -66,6 +67,7 @@ class State:
     shelf: Any  # older versions and what was told with them, stacked; the last place is for what nobody will ask for
     merge: Any  # what the merge has in mind
     memory: Any = None  # what each UE keeps, a row for each; None where the objective keeps nothing
+    unsent: Any = None  # what each UE has not uploaded yet, a row for each; None where everything is uploaded
 
 
 @partial(
@@ -113,6 +115,7 @@ class Program:
     side_by_side: int | None = None  # so many participants of a round at once; None: one after the other
     mesh: Mesh | None = None  # the devices that share the participants of a round
     bits: int | None = None  # of each number of an upload
+    top_k: float | None = None  # the share of its numbers that is uploaded
 
     @classmethod
     def of(
@@ -124,12 +127,16 @@ class Program:
         one_by_one: bool = True,
         mesh: Mesh | None = None,
     ) -> "Program":
-        if isinstance(learner.objective, Keeping) and isinstance(learner.merge, Undrafted):
-            raise ValueError("some jobs are done again for this merge, so take an objective without a memory.")
+        keeps = isinstance(learner.objective, Keeping) or learner.top_k is not None
+        if keeps and isinstance(learner.merge, Undrafted):
+            raise ValueError(
+                "some jobs are done again for this merge, so take an objective without a memory, and no top_k."
+            )
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
-        looks = isinstance(learner.objective, Keeping) or not isinstance(learner.merge, OfMean)
+        looks = keeps or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum
-        return cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh, learner.bits)
+        shorter = (learner.bits, learner.top_k)
+        return cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh, *shorter)
 
 
 @partial(
@@ -206,31 +213,36 @@ def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndar
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """w_0, on the shelf and in hand."""
     numbers, structures = zip(split(learner.objective), split(learner.merge), strict=True)
-    return _start(as_int32(seed), numbers, structures=structures, model=task.model, slots=script.slots, ues=task.ues)
+    sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
+    return _start(as_int32(seed), numbers, structures=structures, model=task.model, **sizes)
 
 
-@partial(jax.jit, static_argnames=("structures", "model", "slots", "ues"))
-def _start(seed: Int[Array, ""], numbers: Any, *, structures: Any, model: Model, slots: int, ues: int) -> State:
+@partial(jax.jit, static_argnames=("structures", "model", "slots", "ues", "all_sent"))
+def _start(
+    seed: Int[Array, ""], numbers: Any, *, structures: Any, model: Model, slots: int, ues: int, all_sent: bool
+) -> State:
     objective, merge = (structure.unflatten(own) for structure, own in zip(structures, numbers, strict=True))
     params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
-    merging, memory = _at_first(objective, merge, params, ues)
+    merging, memory, unsent = _at_first(objective, merge, params, ues, all_sent)
     shelf = jax.tree.map(lambda w: jnp.zeros((slots, *w.shape), w.dtype).at[0].set(w), (params, _told(merge, merging)))
-    return State(params, shelf, merging, memory)
+    return State(params, shelf, merging, memory, unsent)
 
 
-def _at_first(objective: Any, merge: Any, params: Params, ues: int) -> tuple[Any, Any]:
-    """What the merge has in mind, and what every UE keeps, before the first round."""
+def _at_first(objective: Any, merge: Any, params: Params, ues: int, all_sent: bool) -> tuple[Any, Any, Any]:
+    """What the merge has in mind, what every UE keeps, and what it has not sent, before the first round."""
+    unsent = None if all_sent else jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params)
     if not isinstance(objective, Keeping):
-        return merge.init(params, ues), None
+        return merge.init(params, ues), None, unsent
     rows = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), objective.first(params))
-    return merge.init(params, ues), rows
+    return merge.init(params, ues), rows, unsent
 
 
 def kept_at_first(task: Task, learner: Learner) -> Any:
     """The shapes of what the merge and the UEs keep."""
 
     def make() -> Any:
-        return _at_first(learner.objective, learner.merge, task.model.init(jax.random.key(0)), task.ues)
+        params = task.model.init(jax.random.key(0))
+        return _at_first(learner.objective, learner.merge, params, task.ues, learner.top_k is None)
 
     return jax.eval_shape(make)
 
@@ -284,14 +296,17 @@ def local_update(program: Program, known: Known, params: Params, ue: Int[Array, 
 
     Its data noise belongs to (UE, model version), so it is the same in whichever round the job is merged.
     """
-    return local_job(program, known, (params, None), None, ue, version)[0]
+    return local_job(program, known, (params, None), (None, None), ue, version)[0]
 
 
 def local_job(
     program: Program, known: Known, handed: Any, kept: Any, ue: Int[Array, ""], version: Int[Array, ""]
 ) -> tuple[Params, Any]:
-    """The same of a UE that keeps something: its upload, and what it keeps then. ``handed`` is a model and what was told."""
-    (params, told), objective = handed, program.structure.unflatten(known.numbers)
+    """The same of a UE that keeps something: its upload, and what it keeps then. ``handed`` is a model and what was told.
+
+    ``kept`` is what its objective keeps, and what it has not sent so far.
+    """
+    (params, told), (kept, unsent), objective = handed, kept, program.structure.unflatten(known.numbers)
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
@@ -304,7 +319,14 @@ def local_job(
     else:
         total = _summed_gradients(program, known, objective, loss, params, batches)
     total = total if known.clip is None else clip(total, known.clip)
-    return total if program.bits is None else quantised(jax.random.fold_in(key, QUANTISING), total, program.bits), kept
+    sent = owed = total if program.top_k is None else jax.tree.map(jnp.add, total, unsent)
+    if program.top_k is not None:
+        stays = objective.withheld(params) if isinstance(objective, Withholding) else {}
+        numbers = sum(w.size for w in jax.tree.leaves(params)) - sum(w.size for w in jax.tree.leaves(stays))
+        sent = largest(owed, numbers_sent(program.top_k, numbers))
+    if program.bits is not None:
+        sent = quantised(jax.random.fold_in(key, QUANTISING), sent, program.bits)
+    return sent, (kept, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
 
 
 QUANTISING = 7  # the use of a job's key for its coins
@@ -345,7 +367,7 @@ def play_round(
 ) -> State:
     """Round k: the new model from its participants' uploads, and onto the shelf. Where not ``alive``, nothing happens."""
     merge: Any = program.merge.unflatten(known.merging)
-    rows, kept, memory = None, None, state.memory
+    rows, kept, memory = None, None, (state.memory, state.unsent)
     if program.each is None:
         mean = jax.tree.map(lambda g: g / script.quorum, _total_upload(program, known, script, state, k))
         params, merging = merge.step(state.params, mean, known.beta, state.merge)
@@ -360,10 +382,10 @@ def play_round(
         )
         place = jnp.where(alive, place, script.slots - 1)
         rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
-    if memory is not None:
+    if rows is not None:
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
     shelf = jax.tree.map(lambda old, new: old.at[place].set(new), state.shelf, (params, _told(merge, merging)))
-    return State(params, shelf, merging, memory)
+    return State(params, shelf, merging, *memory)
 
 
 def merge_now(merge: Any, params: Any, arrived: Arrived, state: Any) -> tuple[Params, Any]:
@@ -389,7 +411,7 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
 
     def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
         known, shelf = given
-        return local_job(program, known, jax.tree.map(lambda w: w[place], shelf), None, ue, version)[0]
+        return local_job(program, known, jax.tree.map(lambda w: w[place], shelf), (None, None), ue, version)[0]
 
     given, first_merge = (known, state.shelf), k * script.quorum
     columns = (script.ues, script.versions, script.read)
@@ -418,7 +440,8 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
         jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
     )
     # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
-    handed, kept = jax.tree.map(lambda w: w[places], state.shelf), jax.tree.map(lambda w: w[ues], state.memory)
+    handed = jax.tree.map(lambda w: w[places], state.shelf)
+    kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))
     jobs = [ues, versions, handed, kept]
     if program.mesh is not None:
         uploads, kept = _over_devices(program.mesh, partial(_all_of, job, program.each), known, jobs)

@@ -46,6 +46,7 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
             total = jax.tree.map(lambda g: jnp.where(length <= learner.clip, g, g / length * learner.clip), total)
         return total if learner.bits is None else sent_in_few_bits(total, jax.random.fold_in(key, 7), learner.bits)
 
+    assert learner.top_k is None  # tests/learning/test_payload.py has a twin of that
     models = [task.model.init(start_key)]
     optimiser = learner.merge.transformation if isinstance(learner.merge, Optax) else optax.sgd(learner.beta)
     state = optimiser.init(models[0])

@@ -346,13 +346,46 @@ class Cell:
         return self.model_s(at_once) + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
 
     def model_s(self, at_once: int) -> Float[np.ndarray, " n"] | float:
-        """Seconds until UEs have a model, so many of them being handed it at a time."""
+        """Seconds until UEs have a model, if so many of them are handed one (multicast: everybody), the base station being free."""
         if self.downlink is None:
             return self.downlink_s
-        noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
-        heard_hz = self.mean_signal_hz * self.signal_of_amplitude(1.0) / self.sent_power_w
-        heard_hz = heard_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
-        return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, self.cap_bits_per_s_hz)
+        heard_hz, cap = self.heard_hz(0.0), self.cap_bits_per_s_hz
+        return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, cap)
+
+    def send_models(
+        self, ues: Int[np.ndarray, " h"], now_s: float, free_s: float
+    ) -> tuple[Float[np.ndarray, " h"], float]:
+        """How long these UEs wait for the model they are handed now, and when the base station has sent it.
+
+        It sends one hand-out after the other: it is free for this one at ``free_s``.
+        """
+        if self.downlink is None or not ues.size:
+            return np.zeros(ues.size), free_s
+        begin_s = max(now_s, free_s)
+        heard_hz, cap = self.heard_hz(begin_s)[ues], self.cap_bits_per_s_hz
+        seconds = self.downlink.seconds(heard_hz, self.bandwidth_hz, ues.size, cap)
+        return begin_s - now_s + seconds, begin_s + float(seconds.max())
+
+    def heard_hz(self, time_s: float) -> Float[np.ndarray, " n"]:
+        """What UEs hear of the base station over the noise density, without fading, where they are then."""
+        block = 0
+        if self.moves is not None:
+            block = self._block_of_time(time_s)
+            block -= block % self._look_blocks
+        known = self._known_heard
+        if block not in known:
+            if len(known) * self.ues >= KNOWN_MOVES:
+                known.clear()
+            assert self.downlink is not None
+            here = self if self.moves is None else self.at(block * (self.coherence_s or 0.0))
+            noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
+            gain_hz = here.mean_signal_hz * self.signal_of_amplitude(1.0) / here.sent_power_w
+            known[block] = gain_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
+        return known[block]
+
+    @cached_property
+    def _known_heard(self) -> dict[int, Float[np.ndarray, " n"]]:
+        return {}
 
     def with_distances(self, distance_m: Sequence[float] | Float[np.ndarray, " n"]) -> "Cell":
         """The same cell with its UEs elsewhere."""

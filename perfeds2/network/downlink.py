@@ -1,7 +1,7 @@
 """How long until a UE has the model it is handed?
 
-The base station sends on a band of its own as wide as the uplink's. A model is long and well coded, so fading averages out:
-rates are those of the mean signals, where UEs are at second 0.
+The base station sends on a band of its own as wide as the uplink's, one hand-out after the other: what is handed out while it still
+sends waits. A model is long and well coded, so fading averages out: rates are those of the mean signals, where UEs are when it begins.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Downlink:
     def seconds(
         self, signal_hz: Float[np.ndarray, " n"], bandwidth_hz: float, at_once: int, cap: float | None
     ) -> Float[np.ndarray, " n"]:
-        """Multicast: once for all, at the rate of the weakest UE of the cell. Unicast: to the UEs of a round, each on its part of band and power.
+        """Multicast: once for all, at the rate of the weakest of these UEs. Unicast: each on its part of band and power, of so many.
 
         ``signal_hz`` is what UEs would hear of the base station's power, over the noise density.
         """

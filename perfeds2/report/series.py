@@ -182,7 +182,7 @@ def groups(run: Run) -> list[Group]:
     for algorithm in run.algorithms:
         mine = tuple(run.timelines[of] for seed in run.seeds if (of := (algorithm.name, seed)) in run.timelines)
         if mine:
-            key = tuple(array.tobytes() for timeline in mine for array in timeline.arrays().values())
+            key = tuple(column.tobytes() for timeline in mine for column in timeline.columns.values())
             others = found[key].algorithms if key in found else ()
             found[key] = Group((*others, algorithm), mine)
     return list(found.values())

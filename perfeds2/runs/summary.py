@@ -12,6 +12,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.quality import beyond_modulation, link_quality
 from perfeds2.runs.statistics import censored_median, statistic, time_to_target
 from perfeds2.spec.fields import Spec
+from perfeds2.timeline.budget import too_few
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.timeline import Timeline
 
@@ -112,6 +113,21 @@ def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, 
     return {"joules": statistic(totals), "joules_per_merge": statistic(shares)}
 
 
+def _ended_by_budget(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, int], Timeline]) -> str | None:
+    """Where a run ended because too few UEs had energy left: a sentence."""
+    ends = [timelines[algorithm.name, seed] for seed in spec.run.seeds]
+    ends = [each for each in ends if too_few(each.open_version, each.rounds, algorithm.protocol)]
+    if spec.energy.budget is None or not ends:
+        return None
+    first, quorum = min(ends, key=lambda each: each.end_s), algorithm.protocol.quorum
+    left = "no UE was" if quorum == 1 else f"fewer than {quorum} UEs were"
+    return (
+        f"{algorithm.name}: after {first.end_s:.3g} s and {first.rounds:,} rounds {left} left to close "
+        f"one, the others having spent --energy-budget {spec.energy.budget:g}, so it ended there"
+        f"{'.' if len(spec.run.seeds) == 1 else f' (in {len(ends)} of {len(spec.run.seeds)} seeds, the first of them).'}"
+    )
+
+
 def costs_at(
     spec: Spec, cell: Cell, algorithm: "Algorithm", timeline: Timeline, points: "Sequence[EvaluationPoint]"
 ) -> list[Row]:
@@ -183,6 +199,8 @@ def _notes(
         if any(timelines[name, seed].rounds == 0 for seed in spec.run.seeds):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
             continue
+        if (ended := _ended_by_budget(spec, algorithm, timelines)) is not None:
+            notes.append(ended)
         starved = {int(ue) for seed in spec.run.seeds for ue in timelines[name, seed].starved}
         if starved:
             bounded = algorithm.protocol.max_staleness is not None

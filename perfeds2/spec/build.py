@@ -39,7 +39,7 @@ from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
 from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.payload import SCALE_BITS
+from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
 from perfeds2.network.cell import Cell
@@ -50,7 +50,8 @@ from perfeds2.spec.fleets import cell_of_fleet, refuse_without_a_fleet, seconds_
 from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
 from perfeds2.spec.names import Named, blaming, call, expect
 from perfeds2.spec.networks import network_of
-from perfeds2.spec.radio import make_radio
+from perfeds2.spec.payload import shortened
+from perfeds2.spec.radio import make_budget, make_radio
 from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, when_opened
 from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
@@ -163,15 +164,16 @@ def model_bits(spec: Spec) -> float:
 def upload_bits(spec: Spec, objective: Any = None) -> float:
     """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves.
 
-    Of fewer bits a number, every array that is uploaded has its scale besides.
+    Of fewer bits a number, every array that is uploaded has its scale besides; of some of the numbers, where they stand.
     """
     if spec.cell.payload_bits is not None:
         return spec.cell.payload_bits
     model, bits = model_of(spec), spec.radio.bits or 32
     arrays = jax.tree.leaves(jax.eval_shape(lambda: model.init(jax.random.key(0))))
     stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
-    numbers = payload_bits(model) / 32 - sum(math.prod(each.shape) for each in stays)
-    return bits * numbers + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
+    numbers = round(payload_bits(model) / 32) - sum(math.prod(each.shape) for each in stays)
+    sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
+    return bits * sent + place_bits(sent, numbers) + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
 
 
 def _withheld(objective: Withholding, model: Model) -> list[Any]:
@@ -223,7 +225,8 @@ class Stage:
 def what_the_clock_sees(spec: Spec) -> Hashable:
     """Equal in specs whose cells, schedules and timelines are the same."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
-    return spec.cell, spec.radio, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
+    energy = None if spec.energy.budget is None else spec.energy
+    return spec.cell, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
@@ -240,6 +243,12 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"--algorithms has {twice} twice; give each its own name.")
+    planned = next((each.name for each in algorithms if each.schedule is not None), None)
+    if planned is not None and spec.energy.budget is not None:
+        raise InputError(
+            f"--energy-budget does not go with the schedule of {planned}, which would wait for UEs that have left; use --schedule "
+            f"first, or --algorithms without it."
+        )
     return algorithms
 
 
@@ -313,23 +322,17 @@ def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
             f"--clip {learning.clip:g} would shorten what SCAFFOLD's control variates are computed from at the server, and not "
             f"at the UE; leave it out, or give it to the others (--clip PerFedS2={learning.clip:g})."
         )
-    bits = None if spec.radio.bits == 32 else spec.radio.bits
-    if bits is not None and what.objective is Scaffold:
-        raise InputError(
-            f"--bits {bits} would round what SCAFFOLD's control variates are computed from at the server, and not at the UE; "
-            f"leave it out, or take --algorithms without {algorithm}."
-        )
     made = call(what.objective, f"the objective {what.objective}", known)
     merge: Any = what.merge if chosen is None else chosen.value
     merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
-    steps = (learning.beta, learning.batch, learning.local_steps)
+    merge, steps = _expect_merge(merge, chosen), (learning.beta, learning.batch, learning.local_steps)
     return Learner(
         made,
         *steps,
-        _expect_merge(merge, chosen),
+        merge,
         alpha=alpha,
         clip=learning.clip,
-        bits=bits,
+        **shortened(spec, algorithm, what, merge),
         personal_steps=learning.personal_steps or 1,
     )
 
@@ -472,6 +475,7 @@ def make_timelines(
                     bandwidth=algorithm.bandwidth,
                     schedule=algorithm.schedule,
                     shares=algorithm.shares,
+                    budget=make_budget(spec, cell, algorithm.learner.samples),
                     tell=None if tell is None else partial(tell, algorithm),
                 )
         yield known[same]

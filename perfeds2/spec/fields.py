@@ -133,6 +133,7 @@ class RadioSpec(Section, title="Radio"):
     speed_mps: Annotated[Positive, within(1e-3, 1e3)] | None = setting(None, "M/S", "How fast UEs, or what is around them, move: fading is redrawn every 0.423·c/(v·f_c).")  # fmt: skip
     mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(None, "LAW", "How UEs move, at --speed-mps: random waypoint or Gauss-Markov.", shown="none: they stay where they are")  # fmt: skip
     bits: Bits | None = setting(None, "N", "Bits for each number of an upload, 16, 8 or 4: rounded at random, as in QSGD; the upload is that much shorter.", shown="32: all of them")  # fmt: skip
+    top_k: Annotated[float, Field(gt=0, le=1)] | None = setting(None, "SHARE", "Upload only this share of the numbers, the largest; the UE keeps the rest and adds it to its next upload.", shown="1: all of them")  # fmt: skip
     downlink: Literal["free", "multicast", "unicast"] | None = setting(None, "WAY", "How models reach UEs: at once, all at the rate of the weakest, or each on its part of the band.", shown="free: at once, as in the paper")  # fmt: skip
     bs_power_dbm: Decibels | None = setting(None, "DBM", "What the base station sends with.", shown="44; uma, rma: 49")
 
@@ -142,6 +143,7 @@ class EnergySpec(Section, title="Energy"):
 
     model: Literal["yang", "chen", "lte", "5g-low", "5g-mmwave"] | None = setting(None, "NAME", "What a job takes: κ·cycles·f² + p·t with the κ of a paper (yang, chen), or a whole phone's measured uplink (lte, 5g-low, 5g-mmwave).", flag="energy", shown="yang")  # fmt: skip
     kappa: Annotated[NotNegative, within(0, 1e-20)] | None = setting(None, "KAPPA", "κ: a cycle at f Hz takes κ·f² joules.", shown="1e-28; chen: 1e-27")  # fmt: skip
+    budget: Annotated[Positive, within(0, 1e12)] | None = setting(None, "JOULES", "What each UE may spend: who has spent it is handed nothing any more, and a run ends when fewer than A are left.", flag="energy-budget", shown="no limit")  # fmt: skip
 
 
 class ProtocolSpec(Section, title="Rounds"):

@@ -1,4 +1,4 @@
-"""What radio, mobility, downlink and energy does a spec stand for?"""
+"""What radio, mobility, downlink, energy and budget does a spec stand for?"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.errors import InputError
+from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, call
+from perfeds2.timeline.budget import Budget
 
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
 
@@ -22,6 +24,12 @@ OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "sh
 def make_energy(spec: Spec) -> EnergyModel:
     """What computing and sending take."""
     return ENERGY[spec.energy.model or "yang"].with_kappa(spec.energy.kappa)
+
+
+def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
+    """What each UE may spend, if that is limited."""
+    joules = spec.energy.budget
+    return None if joules is None else Budget.of(joules, make_energy(spec), cell, samples)
 
 
 def make_radio(spec: Spec, model_bits: Callable[[], float]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ for a model or for a round to close is free. What a job that was cut short had s
 at the mean rate of that UE's merged uploads (of everybody's, if it has none). Only models with joules a bit ask for it.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -36,11 +36,11 @@ class Energy:
 
 @dataclass(frozen=True)
 class Powers:
-    """What each UE takes in a second, and when its computing begins."""
+    """What each UE takes in a second, and when its computing begins once its model is there."""
 
     computing_w: PerUe
     sending_w: PerUe
-    downlink_s: PerUe | float
+    downlink_s: float
 
 
 def energy_of(
@@ -48,13 +48,10 @@ def energy_of(
 ) -> Energy:
     """The joules of all jobs, by UE and by time."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
-    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, cell.model_s(timeline.quorum))
+    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, cell.downlink_s)
     whole = _long_rows(timeline)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, whole, times_s)
-    rest = replace(
-        timeline,
-        **{f.name: getattr(timeline, f.name)[~whole] for f in fields(timeline) if f.name.startswith("lost_")},
-    )
+    rest = timeline.without_lost(whole)
     step = -(-rest.population // -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME))
     for first in range(0, rest.population, step):
         jobs = rest.jobs(range(first, first + step))
@@ -74,9 +71,7 @@ def job_joules(jobs: Jobs, powers: Powers) -> tuple[Float[np.ndarray, " j"], Flo
 
 def _began_s(jobs: Jobs, powers: Powers) -> Float[np.ndarray, " j"]:
     """When a job's computing begins: with the model there."""
-    downlink_s = powers.downlink_s
-    downlink_s = downlink_s[jobs.ue] if isinstance(downlink_s, np.ndarray) else downlink_s
-    return np.minimum(jobs.start_s + downlink_s, jobs.sending_s)
+    return np.minimum(jobs.start_s + jobs.model_s + powers.downlink_s, jobs.sending_s)
 
 
 def _until(jobs: Jobs, powers: Powers, times_s: Float[np.ndarray, " t"]) -> Float[np.ndarray, " t"]:
@@ -95,6 +90,7 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
     """The mean time that each UE sent for a merged upload."""
     ue, start_s = timeline.ues.ravel(), timeline.start_s[timeline.versions.ravel()]
     seconds = timeline.arrival_s.ravel() - start_s - timeline.compute_s[ue]
+    seconds = seconds if timeline.model_s is None else seconds - timeline.model_s.ravel()
     merges = timeline.merges
     if timeline.log is not None:  # without the time that a UE was away
         jobs = timeline.jobs()
@@ -114,7 +110,7 @@ def _long_rows(timeline: Timeline) -> Bool[np.ndarray, " l"]:
     assert timeline.lost_count is not None
     lasted_s = timeline.start_s[timeline.lost_round + 1] - timeline.start_s[timeline.lost_version]
     long = (timeline.lost_count > LONG_ROW) & np.isinf(timeline.lost_arrival_s)
-    return long & (lasted_s >= timeline.compute_s.max()) & (timeline.log is None)
+    return long & (lasted_s >= timeline.compute_s.max()) & (timeline.log is None) & (timeline.lost_model_s is None)
 
 
 def _of_long_rows(

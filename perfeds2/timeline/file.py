@@ -11,15 +11,17 @@ from perfeds2.files import write_atomically
 from perfeds2.timeline.timeline import Jobs, Timeline
 
 LOG = "log"
+# files of before had a row for every lost job; without a downlink there are no waits for models
+MAY_LACK = {"lost_count", "model_s", "lost_model_s", "open_model_s"}
 MOST_BYTES = 1 << 34  # unpacked; a million UEs for a million merged updates have 0.1 GB
 
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
     """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
     arrays = {
-        f"{name}/{own}".lstrip("/"): values
+        f"{name}/{field}".lstrip("/"): column
         for name, timeline in timelines.items()
-        for own, values in timeline.arrays().items()
+        for field, column in timeline.columns.items()
     }
     with (
         write_atomically(Path(path)) as file,
@@ -56,7 +58,7 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         raise ValueError(
             f"{path} is not a readable timeline ({_first_line(error)}); expected an .npz written by perfeds2."
         ) from error
-    columns = {f"{LOG}_{field.name}" for field in fields(Jobs)}
+    columns = {f"{LOG}_{field.name}" for field in fields(Jobs) if field.name != "model_s"}
     names = {field.name for field in fields(Timeline) if field.name != LOG}
     grouped: dict[str, dict[str, np.ndarray]] = {}
     for key, values in arrays.items():
@@ -65,9 +67,9 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
             grouped.setdefault(name, {})[field] = values
     logs = {name: {key: group.pop(key) for key in sorted(columns & group.keys())} for name, group in grouped.items()}
     for group in grouped.values() or [{}]:
-        if not names - {"lost_count"} <= group.keys() <= names:  # files of before had a row for every lost job
+        if not names - MAY_LACK <= group.keys() <= names:
             raise ValueError(
-                f"{path} is not a timeline: it lacks {sorted(names - group.keys())} and has extra {sorted(group.keys() - names)}."
+                f"{path} is not a timeline: it lacks {sorted(names - MAY_LACK - group.keys())} and has extra {sorted(group.keys() - names)}."
             )
     for log in logs.values():
         if log and log.keys() != columns:

@@ -118,9 +118,8 @@ def close_round(
     server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None = None
 ) -> Closing:
     """Given when each UE's update arrived (infinite: not yet), when does the open round close, and on whom?"""
-    versions, bound = server.versions, protocol.max_staleness
-    oldest = 0 if bound is None else max(server.round - bound, 0)  # still within the bound; IDLE is older
-    fresh = versions >= oldest
+    versions = server.versions
+    fresh = versions >= oldest_version(server.round, protocol)
     all_fresh = fresh.all()
     eligible_s = arrival_s if all_fresh else np.where(fresh, arrival_s, np.inf)
     if planned is not None:
@@ -143,10 +142,16 @@ def close_round(
     return Closing(float(close_s), merged, refused)
 
 
+def oldest_version(round_: int, protocol: Protocol) -> int:
+    """The oldest model whose update the round may still merge; IDLE is older."""
+    return 0 if protocol.max_staleness is None else max(round_ - protocol.max_staleness, 0)
+
+
 def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | None = None) -> tuple[Server, HandOut]:
     """Close the round: w_{k+1} exists. Returns the server of the next round, and who was handed the new model.
 
-    Who is not there is handed nothing, and the newest model when it comes (``welcome``).
+    Who is not there is handed nothing, and the newest model when it comes (``welcome``); a job it has goes on until it
+    is merged or lost.
     """
     new = server.round + 1
     versions, merged_in = server.versions.copy(), server.merged_in.copy()
@@ -204,12 +209,32 @@ def _next_in_turn(
     return idle[np.argsort(merged_in[idle], kind="stable")][:free]
 
 
+def obstacle(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None) -> str:
+    """Why a round cannot close, and what to do."""
+    planned = None if planned is None else planned.ravel()
+    for ue in [] if planned is None else planned:
+        version = server.versions[ue]
+        if version == IDLE:
+            return (
+                f"the schedule plans UE {ue}, which has no job and waits for its turn; plan it later, or use restart."
+            )
+        if protocol.max_staleness is not None and server.round - version > protocol.max_staleness:
+            return (
+                f"the schedule plans UE {ue}, whose model w_{version} is staler than {protocol.max_staleness}; "
+                f"plan every UE at least once in {protocol.max_staleness + 1} rounds, or use restart."
+            )
+    awaited = np.flatnonzero(server.versions != IDLE) if planned is None else np.sort(planned)
+    stuck = awaited[np.isinf(arrival_s[awaited])][0]
+    return f"UE {stuck} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
+
+
 def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:
     """Close on the first who were not merged in the round before, if there are A of them, else when all have arrived."""
     again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
-    merged = np.lexsort((arrival_s, again))[: protocol.quorum]
-    others = again.size - np.count_nonzero(again)
-    close_s = max(arrival_s[merged if others >= protocol.quorum else slice(None)].max(), server.opened_s)
+    at_work = server.versions != IDLE
+    merged = np.lexsort((arrival_s, again, ~at_work))[: protocol.quorum]
+    others = np.count_nonzero(at_work & ~again)
+    close_s = max(arrival_s[merged if others >= protocol.quorum else at_work].max(initial=0.0), server.opened_s)
     if close_s == np.inf:
         return Closing(np.inf, NOBODY, NOBODY)
     undrafted = again & (arrival_s <= close_s)

@@ -19,7 +19,9 @@ from perfeds2.allocation.schedulers import Moment
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
+from perfeds2.timeline.budget import Budget, Work, too_few
 from perfeds2.timeline.crowd import HOPE, LEAST_CROWD, MARGIN, Crowd, most_bits, split_crowd
+from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.rounds import (
     IDLE,
     Closing,
@@ -30,12 +32,12 @@ from perfeds2.timeline.rounds import (
     close_round,
     hand_out,
     invite,
+    obstacle,
     open_server,
 )
-from perfeds2.timeline.stretches import Ended, Log
+from perfeds2.timeline.stretches import Ended
 from perfeds2.timeline.timeline import Timeline
 
-A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 # round -> the UEs it must close on, or groups of them of which the first complete one closes it. A parameter named
 # ``moment`` is given all that is known when the round opens, instead of its number.
@@ -50,10 +52,17 @@ class Conditions:
     cell: Cell
     protocol: Protocol
     payload_bits: float  # Z: what one upload takes
-    compute_s: Float[np.ndarray, " n"]  # what one job's computing takes
+    compute_s: Float[np.ndarray, " n"]  # what one job's computing takes, with its model there
     shares: Float[np.ndarray, " n"]  # η
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None  # None: a round closes on the first A arrivals
+    budget: Budget | None = None  # None: nobody runs out of energy
+
+    @cached_property
+    def usual_s(self) -> Float[np.ndarray, " n"]:
+        """Until a UE that is handed a model now has computed, as far as one can say beforehand."""
+        cell = self.cell
+        return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
 
     @cached_property
     def looks(self) -> bool:
@@ -67,12 +76,19 @@ class Clock:
 
     time_s: float
     server: Server
-    compute_s: Float[np.ndarray, " n"]  # computing left
+    compute_s: Float[np.ndarray, " n"]  # waiting for the model and computing left
     bits: Float[np.ndarray, " n"]  # bits left to send
     arrived_s: Float[np.ndarray, " n"]  # when the update was complete at the server; infinite if it is not
     planned: Planned | None = None  # whom the round closes on, where only they are handed its model
+    spent_j: Float[np.ndarray, " n"] | None = None  # by each UE; None where nobody asks
+    model_s: Float[np.ndarray, " n"] | None = None  # how long each waited for its model; None: see the cell's downlink
+    sent_s: float = 0.0  # when the base station has sent all models
     begun_s: Float[np.ndarray, " n"] | None = None  # where UEs come and go: since when each is at work without a break,
     sends_s: Float[np.ndarray, " n"] | None = None  # and when it begins to send, if it stays
+
+    @property
+    def work(self) -> Work:
+        return Work(self.time_s, self.compute_s, self.bits)
 
 
 @dataclass(frozen=True)
@@ -102,10 +118,13 @@ def simulate(
     bandwidth: Policy = equal_share,
     schedule: Schedule | None = None,
     shares: Float[np.ndarray, " n"] | None = None,
+    budget: Budget | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> Timeline:
     """Play the protocol on a cell for a number of rounds, or for all rounds that close by ``horizon_s``, or both limits.
+
+    With a ``budget`` it ends earlier where fewer than A UEs are left.
 
     ``watch`` sees everything about every round, ``tell`` hears how many rounds have closed and when. A crowd is played
     without following those who cannot arrive; the timeline is the same to the last bit.
@@ -127,8 +146,15 @@ def simulate(
         raise ValueError("a protocol that drafts the first who were not merged last time takes no schedule.")
     if protocol.rests and schedule is None:
         raise ValueError("without a schedule nobody is planned, so nobody can rest; give simulate a schedule.")
-    job_s = cell.job_s(samples, protocol.quorum)
-    conditions = Conditions(cell, protocol, float(payload_bits), job_s, shares, bandwidth, schedule)
+    if budget is not None and schedule is not None:
+        raise ValueError(
+            "a schedule would wait for UEs that have spent their energy; give simulate no budget with one."
+        )
+    if not cell.is_plain and (budget is not None or cell.downlink is not None):
+        what = "an energy budget" if budget is not None else "a downlink"
+        raise ValueError(f"UEs that come and go or have uplinks of their own cannot have {what} yet; leave it out.")
+    compute_s = cell.compute_s(samples)
+    conditions = Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
@@ -149,10 +175,14 @@ def start_clock(conditions: Conditions) -> Clock:
         np.where(at_work, conditions.compute_s, 0.0),
         np.where(at_work, conditions.payload_bits, 0.0),
         np.full(conditions.cell.ues, np.inf),
+        spent_j=None if conditions.budget is None else np.zeros(conditions.cell.ues),
+        model_s=None if conditions.cell.downlink is None else np.zeros(conditions.cell.ues),
     )
     if not conditions.cell.is_plain:
         clock = replace(clock, begun_s=np.zeros(clock.bits.size), sends_s=clock.compute_s)
-    return _invite(conditions, clock)[0] if conditions.protocol.rests else clock
+    if conditions.protocol.rests:
+        return _invite(conditions, clock)[0]
+    return _send_models(conditions, clock, np.flatnonzero(at_work))
 
 
 def play(
@@ -166,84 +196,30 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
-    past = _nothing_yet(conditions) if past is None else past
+    past = (
+        nothing_yet(conditions.compute_s, conditions.protocol.quorum, conditions.cell.downlink)
+        if past is None
+        else past
+    )
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record = Recorder(conditions, past)
+    record = Recorder(past)
     while rounds is None or clock.server.round < past.rounds + rounds:
+        if conditions.budget is not None and too_few(clock.server.versions, clock.server.round, conditions.protocol):
+            break
         ticked = tick(conditions, clock, math.inf if horizon_s is None else horizon_s)
         if ticked is None or (horizon_s is not None and ticked[0].time_s > horizon_s):
             break
         later, info = ticked
         server = replace(clock.server, versions=info.versions)
-        record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, info.ended)
+        record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, clock.model_s, info.ended)
         if watch is not None:
             watch(info)
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
-    return clock, record.timeline(clock.server, clock.arrived_s, clock)
-
-
-class Recorder:
-    """Collects the rounds of a timeline, one after the other."""
-
-    def __init__(self, conditions: Conditions, past: Timeline) -> None:
-        self._conditions = conditions
-        self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
-        self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
-        self._log = None if conditions.cell.is_plain else Log(past.log)
-
-    def add(
-        self,
-        server: Server,
-        closing: Closing,
-        staleness: Int[np.ndarray, " A"],
-        lost: Int[np.ndarray, " l"],
-        arrival_s: Float[np.ndarray, " n"],
-        ended: Ended | None = None,
-    ) -> None:
-        """One more round: the server that it had, how it closed and how stale, whose job was lost, who arrives when."""
-        if ended is not None and self._log is not None:
-            self._log.parts.append(ended.log)
-            self._lost.append(ended.lost_rows(server.round))
-        merged, now_s = closing.merged, closing.time_s
-        self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
-        if lost.size:
-            version, arrived_s = server.versions[lost], arrival_s[lost]
-            arrived_s[arrived_s > now_s] = np.inf
-            first = np.arange(lost.size)
-            if lost.size > A_CROWD:  # one row for UEs with successive numbers and the same fate: that is few rows
-                same = (np.diff(version) == 0) & (arrived_s[1:] == arrived_s[:-1])
-                first = np.concatenate([[0], 1 + np.flatnonzero((np.diff(lost) != 1) | ~same)])
-            round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
-            self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
-
-    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"], clock: Clock | None = None) -> Timeline:
-        """What was recorded, and what everybody had in hand when the clock stopped."""
-        log = (
-            None
-            if clock is None or self._log is None
-            else self._log.until(clock, self._conditions.cell.here(clock.time_s))
-        )
-        ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
-        lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
-            np.concatenate, zip(*self._lost, strict=True)
-        )
-        return Timeline(
-            ues, staleness, arrival_s, time_s, self._conditions.compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count, log,
-        )  # fmt: skip
-
-
-def _nothing_yet(conditions: Conditions) -> Timeline:
-    quorum, n = conditions.protocol.quorum, conditions.cell.ues
-    none, never = np.empty(0, np.int64), np.empty(0)
-    table = (0, quorum)
-    return Timeline(
-        none.reshape(table), none.reshape(table), never.reshape(table), never, conditions.compute_s,
-        none, none, none, never, np.zeros(n, np.int64), np.full(n, np.inf),
-    )  # fmt: skip
+    log = None if conditions.cell.is_plain else record.log.until(clock, conditions.cell.here(clock.time_s))
+    return clock, record.timeline(clock.server, clock.arrived_s, clock.model_s, log)
 
 
 def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
@@ -269,16 +245,27 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
     rate, arrival_s = _arrivals(cell, clock, bandwidth, uplink.signal_hz)
     closing = close_round(server, arrival_s, protocol, planned)
     if not math.isfinite(closing.time_s):
-        obstacle = _obstacle(server, arrival_s, protocol, planned)
-        raise ValueError(f"round {server.round} never closes: {obstacle}")
+        raise ValueError(f"round {server.round} never closes: {obstacle(server, arrival_s, protocol, planned)}")
     opened_s = clock.time_s
     while closing.time_s > (change_s := cell.changes_s(clock.time_s)):  # then from there, with other signals
-        clock = Clock(change_s, server, *_work_left(conditions, clock, server, change_s, rate, arrival_s))
+        left = _work_left(conditions, clock, server, change_s, rate, arrival_s)
+        spent_j = clock.spent_j
+        if conditions.budget is not None and spent_j is not None:
+            spent_j = spent_j + conditions.budget.spent(clock.work, Work(change_s, left[0], left[1]), arrival_s)
+        clock = Clock(change_s, server, *left, spent_j=spent_j, model_s=clock.model_s, sent_s=clock.sent_s)
         rate, arrival_s = _arrivals(cell, clock, bandwidth, cell.signal_at(server.round, change_s))
         closing = close_round(server, arrival_s, protocol, planned)
     staleness = server.round - server.versions[closing.merged]
-    later_server, handed = hand_out(server, closing, protocol)
+    spent_j, gone = None, None
+    if conditions.budget is not None:
+        assert clock.spent_j is not None
+        left = _work_left(conditions, clock, server, closing.time_s, rate, arrival_s)
+        after = Work(closing.time_s, left[0], left[1])
+        spent_j = clock.spent_j + conditions.budget.spent(clock.work, after, arrival_s)
+        gone = conditions.budget.gone(spent_j)
+    later_server, handed = hand_out(server, closing, protocol, None if gone is None else ~gone)
     later = _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s)
+    later = later if spent_j is None else replace(later, spent_j=spent_j)
     if protocol.rests:
         later, invited = _invite(conditions, later)
         handed = HandOut(invited, handed.lost)
@@ -313,7 +300,7 @@ def _moment(conditions: Conditions, clock: Clock, signal_hz: Float[np.ndarray, "
         conditions.protocol.quorum,
         conditions.cell.bandwidth_hz,
         signal_hz,
-        np.where(rests, conditions.compute_s, clock.compute_s),
+        np.where(rests, conditions.usual_s, clock.compute_s),
         np.where(rests, conditions.payload_bits, clock.bits),
         server.versions,
         server.merged_in,
@@ -334,7 +321,18 @@ def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray
         begun_s, sends_s = clock.begun_s.copy(), clock.sends_s.copy()
         begun_s[handed], sends_s[handed] = clock.time_s, clock.time_s + compute_s[handed]
         clock = replace(clock, begun_s=begun_s, sends_s=sends_s)
-    return replace(clock, server=server, compute_s=compute_s, bits=bits, planned=planned), handed
+    later = replace(clock, server=server, compute_s=compute_s, bits=bits, planned=planned)
+    return _send_models(conditions, later, handed), handed
+
+
+def _send_models(conditions: Conditions, clock: Clock, handed: Int[np.ndarray, " h"]) -> Clock:
+    """Where models take their time: whoever has just been handed one computes only when it is there."""
+    if clock.model_s is None:
+        return clock
+    model_s, compute_s = clock.model_s.copy(), clock.compute_s.copy()
+    model_s[handed], sent_s = conditions.cell.send_models(handed, clock.time_s, clock.sent_s)
+    compute_s[handed] += model_s[handed]
+    return replace(clock, compute_s=compute_s, model_s=model_s, sent_s=sent_s)
 
 
 def _mask(ues: Planned, n: int) -> Bool[np.ndarray, " n"]:
@@ -372,25 +370,6 @@ def _send(
     np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
 
 
-def _obstacle(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None) -> str:
-    """Why a round cannot close, and what to do."""
-    planned = None if planned is None else planned.ravel()
-    for ue in [] if planned is None else planned:
-        version = server.versions[ue]
-        if version == IDLE:
-            return (
-                f"the schedule plans UE {ue}, which has no job and waits for its turn; plan it later, or use restart."
-            )
-        if protocol.max_staleness is not None and server.round - version > protocol.max_staleness:
-            return (
-                f"the schedule plans UE {ue}, whose model w_{version} is staler than {protocol.max_staleness}; "
-                f"plan every UE at least once in {protocol.max_staleness + 1} rounds, or use restart."
-            )
-    awaited = np.flatnonzero(server.versions != IDLE) if planned is None else np.sort(planned)
-    stuck = awaited[np.isinf(arrival_s[awaited])][0]
-    return f"UE {stuck} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
-
-
 def _carry_over(
     conditions: Conditions,
     clock: Clock,
@@ -402,7 +381,8 @@ def _carry_over(
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
     compute_s, bits, arrived_s = _work_left(conditions, clock, server, server.opened_s, rate, arrival_s)
     compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
-    return Clock(server.opened_s, server, compute_s, bits, arrived_s)
+    later = Clock(server.opened_s, server, compute_s, bits, arrived_s, None, None, clock.model_s, clock.sent_s)
+    return _send_models(conditions, later, handed)
 
 
 def _work_left(
@@ -427,7 +407,7 @@ def _work_left(
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
-    if conditions.protocol.waits or conditions.protocol.rests:
+    if conditions.protocol.waits or conditions.protocol.rests or conditions.budget is not None:
         idle = np.flatnonzero(server.versions == IDLE)
         compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
     return compute_s, bits, arrived_s
@@ -448,6 +428,7 @@ def _hopeful(conditions: Conditions) -> int | None:
         return None
     known = conditions.bandwidth is equal_share and type(conditions.cell).signal_hz is Cell.signal_hz
     known = known and not conditions.cell.changes_in_rounds and conditions.cell.is_plain
+    known = known and conditions.budget is None and conditions.cell.downlink is None
     hopeful = HOPE * protocol.quorum * (protocol.max_staleness + 1)
     return hopeful if known and n >= LEAST_CROWD and hopeful <= n // 4 else None
 
@@ -468,7 +449,10 @@ def play_crowd(
     clock = Clock(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
-    record, sent_bits = Recorder(conditions, _nothing_yet(conditions)), 0.0  # by a hopeless UE in its job, at most
+    record, sent_bits = (
+        Recorder(nothing_yet(conditions.compute_s, protocol.quorum)),
+        0.0,
+    )  # by a hopeless UE in its job, at most
     since_s = crowd.least_s  # no hopeless UE sends before
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
     while rounds is None or clock.server.round < rounds:

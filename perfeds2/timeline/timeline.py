@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.timeline.rounds import IDLE
 
@@ -28,11 +28,17 @@ class Jobs:
     round: Int[
         np.ndarray, " j"
     ]  # in which it ended; of the open ones, which was not played; -1 of a stretch after which it went on
+    model_s: Float[np.ndarray, " j"] | float = 0.0  # until its model was there; computing began then
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """What a log has of each row."""
+        return {name: column for name, column in vars(self).items() if name != "model_s"}
 
     @classmethod
     def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
         none, never = np.empty(0, np.int64), np.empty(0)
-        rows = [(none, none, never, never, never, never, none, none), *(tuple(vars(part).values()) for part in parts)]
+        rows = [(none, none, never, never, never, never, none, none), *(tuple(each.columns.values()) for each in parts)]
         return cls(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
@@ -70,6 +76,10 @@ class Timeline:
     open_arrival_s: Float[np.ndarray, " n"]  # when that job's update arrived, if it has (else infinite)
     # A crowd is restarted together: a row of the lost stands for so many UEs with successive numbers. None: one each.
     lost_count: Int[np.ndarray, " l"] | None = None
+    # Where models take their time on the downlink: seconds from a hand-out until the UE had the model, before it computed.
+    model_s: Float[np.ndarray, "K A"] | None = None  # of the merged, the lost and the open jobs; None: none
+    lost_model_s: Float[np.ndarray, " l"] | None = None
+    open_model_s: Float[np.ndarray, " n"] | None = None
     # Where UEs come and go: their stretches of work, in order (``stretches.py``). None: a job begins when its model exists.
     log: Jobs | None = None
 
@@ -164,9 +174,13 @@ class Timeline:
         )
         outcome = np.repeat([MERGED, LOST, OPEN], [merged.size, row.size, still.size])
         started_s = start_s[version]
-        sending_s = np.minimum(started_s + self.compute_s[ue], end_s)
+        model_s = 0.0
+        if self.model_s is not None and self.lost_model_s is not None and self.open_model_s is not None:
+            model_s = np.concatenate([self.model_s.ravel()[merged], self.lost_model_s[row], self.open_model_s[still]])
+        sending_s = np.minimum(started_s + (model_s + self.compute_s[ue]), end_s)
         round_ = np.concatenate([merged // self.quorum, self.lost_round[row], np.full(still.size, self.rounds)])
-        return Jobs(ue, version, started_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s, outcome, round_)
+        arrival_s = np.clip(arrival_s, sending_s, end_s)
+        return Jobs(ue, version, started_s, sending_s, arrival_s, end_s, outcome, round_, model_s)
 
     def _logged(self, ues: range | None) -> Jobs:
         """The same where UEs come and go: a row for each stretch of work, with what became of its job."""
@@ -227,12 +241,12 @@ class Timeline:
         start_s, count = self.start_s, self._lost_count
         lasted_s = start_s[self.lost_round + 1] - start_s[self.lost_version]
         whole = (count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
-        whole &= self.log is None
+        whole &= self.log is None and self.lost_model_s is None
         before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing of all UEs with smaller numbers
         computing_s = (before_s[self.lost_ue + count] - before_s[self.lost_ue])[whole].sum()
         busy_s = (lasted_s * count)[whole].sum()
         sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
-        rest = replace(self, **{f.name: getattr(self, f.name)[~whole] for f in fields(self) if f.name[:5] == "lost_"})
+        rest = self.without_lost(whole)
         parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
         step = -(-rest.population // parts)
         for first in range(0, rest.population, step):
@@ -246,6 +260,18 @@ class Timeline:
                 busy_s[jobs.outcome == LOST].sum(),
             ]
         return Spent(*sums.tolist())
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Its arrays by their names; those that it has."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "log"}
+        log = {} if self.log is None else {f"log_{name}": column for name, column in self.log.columns.items()}
+        return {name: column for name, column in named.items() if column is not None} | log
+
+    def without_lost(self, rows: Bool[np.ndarray, " l"]) -> "Timeline":
+        """The same but for these rows of the lost."""
+        lost = {name: column[~rows] for name, column in self.columns.items() if name.startswith("lost_")}
+        return replace(self, **lost)
 
     def prefix(self, rounds: int) -> "Timeline":
         """The first rounds of this timeline, exactly as a shorter simulation would have left them."""
@@ -270,6 +296,12 @@ class Timeline:
         open_version[ue[crossing]] = version[crossing]
         open_arrival_s[ue[crossing]] = np.where(arrival_s[crossing] <= end_s, arrival_s[crossing], np.inf)
         gone, log = self.lost_round < rounds, None
+        models = (None, None, None)
+        if self.model_s is not None and self.lost_model_s is not None and self.open_model_s is not None:
+            model_s = np.concatenate([self.model_s.ravel(), self.lost_model_s[row], self.open_model_s[still]])
+            open_model_s = np.zeros(self.population)
+            open_model_s[ue[crossing]] = model_s[crossing]
+            models = (self.model_s[:rounds], self.lost_model_s[gone], open_model_s)
         if self.log is not None:
             from perfeds2.timeline.stretches import cut
 
@@ -292,17 +324,13 @@ class Timeline:
             open_version,
             open_arrival_s,
             self._lost_count[gone],
+            *models,
             log,
         )
 
     def until(self, time_s: float) -> int:
         """How many rounds had closed by a time."""
         return int(np.searchsorted(self.time_s, time_s, side="right"))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All it consists of, by name."""
-        log = {} if self.log is None else {f"log_{name}": column for name, column in vars(self.log).items()}
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "log"} | log
 
     def save(self, path: Path | str) -> None:
         """Write one .npz; the same timeline always gives the same bytes."""
@@ -335,6 +363,15 @@ class Timeline:
             raise ValueError(
                 f"timeline has {self.ues.shape} merges for {self.time_s.shape} round times; expected (K, A) and (K,)."
             )
+        models = {"model_s": self.ues.shape, "lost_model_s": self.lost_ue.shape, "open_model_s": (n,)}
+        given = [name for name in models if getattr(self, name) is not None]
+        if given and len(given) < len(models):
+            raise ValueError(f"timeline has {given[0]} but not all of {', '.join(models)}.")
+        shapes |= {name: models[name] for name in given}
+        for name in given:
+            values = getattr(self, name)
+            if not np.issubdtype(values.dtype, np.floating) or not (np.isfinite(values).all() and (values >= 0).all()):
+                raise ValueError(f"timeline field {name} must hold seconds, finite and at least 0.")
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(f"timeline field {name} has shape {getattr(self, name).shape}; expected {shape}.")
@@ -373,7 +410,7 @@ class Timeline:
             self._check_log(self.log)
 
     def _check_log(self, log: Jobs) -> None:
-        sizes = {values.shape for values in vars(log).values()}
+        sizes = {values.shape for values in log.columns.values()}
         if len(sizes) != 1 or log.ue.ndim != 1:
             raise ValueError("timeline log must have columns of one length.")
         for values, low, high in (

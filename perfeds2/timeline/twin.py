@@ -43,6 +43,53 @@ class Radio:
         return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class Battery:
+    """What every phone begins with, and what it takes of it."""
+
+    joules: float
+    computing_w: np.ndarray  # of each
+    sending_w: np.ndarray
+    joules_per_bit: float = 0.0
+    model_s: float = 0.0  # of what is said to be computing, a phone waits so long for the model
+
+
+@dataclass(frozen=True)
+class Mast:
+    """What the base station sends models with."""
+
+    way: str  # multicast or unicast
+    model_bits: float
+    heard_hz: Callable[[float], np.ndarray]  # what phones hear of it at a second
+    usual_s: np.ndarray  # what a schedule is told about how long it takes
+
+
+class Air:
+    """The base station's own band: one hand-out after the other goes over it."""
+
+    def __init__(self, mast: Mast | None, radio: Radio):
+        self.mast, self.radio, self.free_s = mast, radio, 0.0
+
+    def hand(self, phones: list["Phone"], version: int) -> None:
+        """Give all of these the model, as soon as the air is free."""
+        phones = [phone for phone in phones if phone.takes_one()]
+        if self.mast is None or not phones:
+            for phone in phones:
+                phone.begin(version, 0.0)
+            return
+        now_s = phones[0].env.now
+        begin_s = now_s if self.free_s < now_s else self.free_s
+        gains = [float(self.mast.heard_hz(begin_s)[phone.number]) for phone in phones]
+        if self.mast.way == "multicast":
+            rates = [self.radio.rate(self.radio.bandwidth_hz, min(gains)) for _ in phones]
+        else:  # part of the band, and of the power
+            many = len(phones)
+            rates = [self.radio.rate(self.radio.bandwidth_hz / many, gain / many) for gain in gains]
+        for phone, rate in zip(phones, rates, strict=True):
+            phone.begin(version, begin_s - now_s + self.mast.model_bits / rate)
+            self.free_s = max(self.free_s, begin_s + self.mast.model_bits / rate)
+
+
 @dataclass
 class Weather:
     """Which block of time it is, and whether somebody has come or gone since the bands were shared out."""
@@ -73,7 +120,16 @@ class Round:
 class Phone:
     """A UE: waits for a model, computes, sends at whatever rate it has, and rings the server."""
 
-    def __init__(self, env: simpy.Environment, number: int, compute_s: float, payload_bits: float, bell: simpy.Store):
+    def __init__(
+        self,
+        env: simpy.Environment,
+        number: int,
+        compute_s: float,
+        payload_bits: float,
+        bell: simpy.Store,
+        battery: Battery | None = None,
+    ):
+        self.battery, self.spent_j = battery, 0.0  # for jobs that are over
         self.env, self.number, self.bell = env, number, bell
         self.compute_s, self.payload_bits = compute_s, payload_bits
         self.inbox = simpy.Store(env)
@@ -92,14 +148,20 @@ class Phone:
     def busy(self) -> bool:
         return self.version != OUT and self.arrived_s == math.inf
 
-    def hand(self, version: int) -> None:
-        """Give it a model; a job it still has is dropped."""
+    def takes_one(self) -> bool:
+        """Before it is given a model: a job it still has is dropped. With an empty battery it takes none."""
         if self.busy:
             self.process.interrupt("drop")
+        if self.version != OUT:
+            self.rest()
+        return not self.is_empty
+
+    def begin(self, version: int, model_s: float) -> None:
+        """A new job; its model is there after so many seconds."""
         self.version, self.arrived_s = version, math.inf
-        self.ready_s, self.bits_then = self.env.now + self.compute_s, self.payload_bits
+        self.ready_s, self.bits_then = self.env.now + model_s + self.compute_s, self.payload_bits
         self.sending = False
-        self.inbox.put(version)
+        self.inbox.put(model_s)
 
     def drop(self) -> None:
         """Its job is over, and it is not there to be handed another."""
@@ -108,7 +170,24 @@ class Phone:
         self.rest()
 
     def rest(self) -> None:
+        self.spent_j += self.job_joules()
         self.version, self.arrived_s = OUT, math.inf
+        self.sending = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.battery is not None and self.spent_j >= self.battery.joules * (1 - 1e-9)
+
+    def job_joules(self) -> float:
+        """What its job has taken until now."""
+        if self.battery is None:
+            return 0.0
+        began_s = self.ready_s - self.compute_s + self.battery.model_s
+        computed_s = max(min(self.env.now, self.ready_s) - began_s, 0.0)
+        sent_s = max(min(self.env.now, self.arrived_s) - self.ready_s, 0.0)
+        bits = self.payload_bits - self.bits_left()
+        watts = [float(each[self.number]) for each in (self.battery.computing_w, self.battery.sending_w)]
+        return watts[0] * computed_s + watts[1] * sent_s + self.battery.joules_per_bit * bits
 
     def leave(self, keeps: bool) -> None:
         """It goes; its job goes on when it is back, or is dropped."""
@@ -176,11 +255,19 @@ class Phone:
                     raise
 
 
-def play_with_processes(radio: Radio, rules: RoundRules, compute_s, payload_bits: float, rounds: int) -> list[Round]:
-    """The first rounds of the protocol on these devices."""
+def play_with_processes(
+    radio: Radio,
+    rules: RoundRules,
+    compute_s,
+    payload_bits: float,
+    rounds: int,
+    battery: Battery | None = None,
+    mast: Mast | None = None,
+) -> list[Round]:
+    """The first rounds of the protocol on these devices; with batteries, until too few of them are left."""
     env = simpy.Environment()
     bell = simpy.Store(env)
-    phones = [Phone(env, i, float(seconds), payload_bits, bell) for i, seconds in enumerate(compute_s)]
+    phones = [Phone(env, i, float(seconds), payload_bits, bell, battery) for i, seconds in enumerate(compute_s)]
     history: list[Round] = []
     weather = Weather()
     if radio.coherence_s < math.inf:
@@ -191,7 +278,8 @@ def play_with_processes(radio: Radio, rules: RoundRules, compute_s, payload_bits
     for number, (intervals, period_s) in radio.hours.items():
         phones[number].here = intervals[0][0] == 0
         env.process(come_and_go(env, phones[number], intervals, period_s, radio.keeps, weather, bell))
-    env.run(until=env.process(close_rounds(env, phones, bell, radio, rules, rounds, history, weather)))
+    air = Air(mast, radio)
+    env.run(until=env.process(close_rounds(env, phones, bell, air, rules, rounds, history, weather)))
     return history
 
 
@@ -245,7 +333,7 @@ def close_rounds(
     env,
     phones: list[Phone],
     bell: simpy.Store,
-    radio: Radio,
+    air: Air,
     rules: RoundRules,
     rounds: int,
     history: list[Round],
@@ -255,24 +343,26 @@ def close_rounds(
     places = len(phones)
     if rules.stale == "wait" and rules.max_staleness is not None:
         places = rules.quorum * (rules.max_staleness + 1)
-    for phone in [phone for phone in phones if phone.here][:places] if not rules.rests else []:
-        phone.hand(0)
+    if not rules.rests:
+        air.hand([phone for phone in phones if phone.here][:places], 0)
     for k in range(rounds):
-        plan = None if rules.schedule is None else ask(phones, radio, k, rules, weather)
-        for phone in phones if rules.rests else []:
-            if plan is not None and phone.version == OUT and phone.here and any(phone.number in g for g in plan):
-                phone.hand(k)
-        open_the_air(phones, radio, k, plan, weather)
+        able = [phone for phone in phones if phone.version != OUT and not overdue(phone, k, rules)]
+        if len(able) < rules.quorum and phones[0].battery is not None:
+            return  # too few batteries are left
+        plan = None if rules.schedule is None else ask(phones, air, k, rules, weather)
+        if rules.rests and plan is not None:
+            idle = [phone for phone in phones if phone.version == OUT and phone.here]
+            air.hand([phone for phone in idle if any(phone.number in group for group in plan)], k)
+        open_the_air(phones, air.radio, k, plan, weather)
         while (merged := who_closes(phones, k, rules, plan)) is None:
             yield bell.get()
             yield env.timeout(0)  # whoever arrives at this very instant counts too
             if weather.moved:
                 weather.moved = False
-                for phone in in_turn(phones, places):
-                    if not rules.rests or any(phone.number in group for group in plan or []):
-                        phone.hand(k)
+                may = [p for p in in_turn(phones, places) if not rules.rests or any(p.number in g for g in plan or [])]
+                air.hand(may, k)
                 yield env.timeout(0)
-                open_the_air(phones, radio, k, plan, weather)
+                open_the_air(phones, air.radio, k, plan, weather)
         merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
         history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
         refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
@@ -284,28 +374,28 @@ def close_rounds(
         if rules.rests:
             continue
         if rules.stale == "wait" and rules.max_staleness is not None:
-            for phone in in_turn(phones, places):
-                phone.hand(k + 1)
+            next_ = in_turn(phones, places)
         else:
             too_old = [phone for phone in phones if rules.stale == "restart" and overdue(phone, k + 1, rules)]
-            for phone in dict.fromkeys([*merged, *refused, *too_old]):
-                if phone.here:
-                    phone.hand(k + 1)
-                else:
+            next_ = list(dict.fromkeys([*merged, *refused, *too_old]))
+            for phone in next_:
+                if not phone.here:
                     phone.drop()
+        air.hand([phone for phone in next_ if phone.here], k + 1)
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
 
 
 def in_turn(phones: list[Phone], places: int) -> list[Phone]:
     """Who is there without a job and may have one: longest out first."""
     free = places - sum(phone.version != OUT for phone in phones)
-    idle = [phone for phone in phones if phone.version == OUT and phone.here]
+    idle = [phone for phone in phones if phone.version == OUT and phone.here and not phone.is_empty]
     return sorted(idle, key=lambda phone: (phone.merged_in, phone.number))[:free]
 
 
-def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: Weather) -> list[list[int]]:
+def ask(phones: list[Phone], air: Air, k: int, rules: RoundRules, weather: Weather) -> list[list[int]]:
     """Whom the round is to close on: groups of phones, the first complete one of which does it; mostly there is one."""
     assert rules.schedule is not None
+    radio, usual_s = air.radio, [0.0 if air.mast is None else float(air.mast.usual_s[p.number]) for p in phones]
     if "moment" not in inspect.signature(rules.schedule).parameters:
         planned = rules.schedule(k)
     else:
@@ -317,7 +407,9 @@ def ask(phones: list[Phone], radio: Radio, k: int, rules: RoundRules, weather: W
                 rules.quorum,
                 radio.bandwidth_hz,
                 gains_now(radio, k, weather),
-                np.array([p.compute_s if o else p.compute_left() for p, o in zip(phones, out, strict=True)]),
+                np.array(
+                    [s + p.compute_s if o else p.compute_left() for p, o, s in zip(phones, out, usual_s, strict=True)]
+                ),
                 np.array([p.payload_bits if o else p.bits_left() for p, o in zip(phones, out, strict=True)]),
                 np.array([phone.version for phone in phones]),
                 np.array([phone.merged_in for phone in phones]),
@@ -370,7 +462,7 @@ def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[list[i
         if len(prior) >= rules.quorum:
             return prior[: rules.quorum]
         rest = [phone for phone in here if phone not in prior]
-        return [*prior, *rest][: rules.quorum] if len(here) == len(phones) else None
+        return [*prior, *rest][: rules.quorum] if all(p in here for p in phones if p.version != OUT) else None
     if len(here) < rules.quorum:
         return None
     if rules.stale != "wait" or rules.max_staleness is None:

@@ -82,6 +82,22 @@ def fedavg(world: World):
     return models[-1], None
 
 
+def sparse_fedavg(world: World, share: float):
+    """FedAvg whose clients upload the share of the largest numbers of (what they have not sent + Δ/η), Stich et al. 2018, algorithm 1."""
+    models, m = [world.first], np.zeros((world.ues, world.first.size))
+    for _, jobs in world.rounds():
+        sent = []
+        for ue, version in jobs:
+            p = m[ue] + world.sgd(models[version], ue, version) / world.step
+            order = sorted(range(p.size), key=lambda i, p=p: (-abs(p[i]), i))[: max(1, int(share * p.size + 0.5))]
+            q = np.zeros_like(p)
+            q[order] = p[order]
+            m[ue] = p - q
+            sent.append(q)
+        models.append(models[-1] - world.step * sum(sent) / len(sent))
+    return models[-1], m
+
+
 def fedprox(world: World, mu=0.1):
     """Li et al. 2020, algorithm 2, its local problem by K gradient steps, with stale clients."""
     models = [world.first]

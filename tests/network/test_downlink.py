@@ -15,6 +15,7 @@ from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.timeline import MERGED, Timeline
 
 
 def test_multicast_is_at_the_rate_of_the_weakest():
@@ -69,3 +70,61 @@ def test_a_spec_says_how_models_are_sent():
     assert own.power_w == pytest.approx(1.0)
     with pytest.raises(InputError, match="--downlink must be 'free', 'multicast' or 'unicast'"):
         spec_from(downlink="pigeon")
+
+
+def hand_made(way, model_bits=60.0):
+    """Signals of 70, 30 and 10 Hz on 10 Hz: 30, 20 and 10 bit/s of the base station."""
+    cell = Cell(np.full(3, 50.0), np.full(3, 1e9), bandwidth_hz=10.0, downlink=Downlink(way, 1.0, model_bits))
+    cell.__dict__["_known_heard"] = {0: np.array([70.0, 30.0, 10.0])}
+    return cell
+
+
+def test_one_hand_out_after_the_other_by_hand():
+    cell, who = hand_made("multicast"), np.array
+    # To UEs 0 and 1: at 20 bit/s, so 3 s. Meanwhile, at second 1, UE 0 is handed another: 2 s of its own from second 3 on.
+    waits_s, free_s = cell.send_models(who([0, 1]), 0.0, 0.0)
+    np.testing.assert_allclose(waits_s, [3, 3])
+    assert free_s == pytest.approx(3.0)
+    waits_s, free_s = cell.send_models(who([0]), 1.0, free_s)
+    np.testing.assert_allclose(waits_s, [4])
+    assert free_s == pytest.approx(5.0)
+    np.testing.assert_allclose(cell.send_models(who([2]), 9.0, free_s)[0], [6])  # nobody before it
+    assert cell.send_models(who([], int), 9.0, free_s)[1] == free_s
+    # Each on half of the band, at the same SNR: 4 and 6 s; the band is free when both have their model.
+    waits_s, free_s = hand_made("unicast").send_models(who([0, 1]), 1.0, 2.0)
+    np.testing.assert_allclose(waits_s, [5, 7])
+    assert free_s == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("stale", ["restart", "wait"])
+def test_a_timeline_knows_how_long_models_took(tmp_path, stale):
+    cell = Cell.draw(8, 2, radio=RADIOS["umi"], cpu_hz=(2e7, 2e9), downlink=Downlink("unicast", 25.0, 1e6))
+    line = simulate(cell, Protocol(2, 1, stale), payload_bits=1e5, samples=40.0, rounds=30)
+    assert line.lost or stale == "wait"
+    line.save(tmp_path / "line.npz")
+    back = Timeline.load(tmp_path / "line.npz")
+    short = simulate(cell, Protocol(2, 1, stale), payload_bits=1e5, samples=40.0, rounds=11)
+    for name in ("model_s", "lost_model_s", "open_model_s"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(line, name))
+        np.testing.assert_array_equal(getattr(line.prefix(11), name), getattr(short, name))
+    jobs = line.jobs()
+    merged = jobs.outcome == MERGED
+    began_s = jobs.start_s + jobs.model_s + cell.compute_s(40.0)[jobs.ue]
+    np.testing.assert_allclose(jobs.sending_s[merged], began_s[merged])
+    # The base station sends one hand-out after the other: none of a later version comes before one of an earlier.
+    there_s = jobs.start_s + jobs.model_s
+    last = [there_s[jobs.version == version].max() for version in np.unique(jobs.version)]
+    assert (np.diff(last) > 0).all()
+
+
+def test_waiting_for_models_costs_no_energy_whatever_is_lost():
+    cell = Cell.draw(8, 2, radio=RADIOS["umi"], cpu_hz=(2e7, 2e9), downlink=Downlink("multicast", 25.0, 1e6))
+    line, model = simulate(cell, Protocol(2, 2), payload_bits=1e5, samples=40.0, rounds=30), ENERGY["chen"]
+    energy, by_hand = energy_of(line, cell, model, 1e5, np.array([line.end_s])), 0.0
+    jobs = line.jobs()
+    for i, ue in enumerate(jobs.ue):
+        wait_s = float(np.atleast_1d(jobs.model_s)[i])
+        by_hand += 1e-27 * cell.cpu_hz[ue] ** 3 * max(jobs.sending_s[i] - jobs.start_s[i] - wait_s, 0.0)
+        by_hand += cell.power_w * (jobs.arrival_s[i] - jobs.sending_s[i])
+    assert energy.total_j == pytest.approx(by_hand)
+    assert energy.by_time_j[0] == pytest.approx(by_hand)

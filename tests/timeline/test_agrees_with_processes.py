@@ -1,5 +1,6 @@
 """The virtual clock and a process-per-UE model of the same protocol tell the same story."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from perfeds2.network.downlink import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.rounds import Protocol
-from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
+from perfeds2.timeline.twin import Mast, Radio, RoundRules, play_with_processes
 
 
 def radio_of(run: Run) -> Radio:
@@ -34,6 +35,27 @@ def radio_of(run: Run) -> Radio:
     return Radio(signal_hz, cell.bandwidth_hz, run.bandwidth, *limits, own, hours, keeps, own_bps)
 
 
+def mast_of(run: Run) -> Mast | None:
+    """What a base station sends models with, by the definition: its power at the gain of each UE, which hears 7 dB of noise."""
+    cell, downlink = run.cell, run.cell.downlink
+    if downlink is None:
+        return None
+
+    def heard_hz(time_s: float) -> np.ndarray:
+        here = cell
+        if cell.moves is not None:
+            assert cell.coherence_s is not None
+            block = next(b for b in itertools.count() if (b + 1) * cell.coherence_s > time_s)
+            metre = max(1, int(1.0 / (cell.moves.speed_mps * cell.coherence_s)))
+            here = cell.at(block // metre * metre * cell.coherence_s)
+        assert here.radio is not None
+        gain = here.radio.gain(here.where)
+        return downlink.power_w * gain / (1e-3 * 10 ** ((cell.noise_dbm_per_hz + 7.0) / 10))
+
+    usual_s = run.cell.job_s(run.samples, run.protocol.quorum) - run.cell.compute_s(run.samples)
+    return Mast(downlink.way, downlink.model_bits, heard_hz, usual_s)
+
+
 def assert_agrees(run: Run, rounds: int) -> None:
     timeline = run.simulate(rounds)
     protocol = run.protocol
@@ -42,9 +64,10 @@ def assert_agrees(run: Run, rounds: int) -> None:
         RoundRules(
             protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule, protocol.rests, protocol.drafts
         ),
-        run.cell.job_s(run.samples, protocol.quorum),
+        run.cell.compute_s(run.samples),
         run.payload_bits,
         rounds,
+        mast=mast_of(run),
     )
     np.testing.assert_array_equal(timeline.ues, [one.ues for one in history])
     np.testing.assert_array_equal(timeline.staleness, [one.staleness for one in history])
@@ -108,6 +131,28 @@ def test_simulate_agrees_with_processes_where_ues_move(walk):
 
 
 @pytest.mark.parametrize("way", ["multicast", "unicast"])
-def test_simulate_agrees_with_processes_where_models_take_time(way):
+@pytest.mark.parametrize("stale", STALE)
+@pytest.mark.parametrize("quorum", [1, 4])
+def test_simulate_agrees_with_processes_where_models_take_time(way, stale, quorum):
+    """Models of 1 Mbit over 5 MHz: with A = 1 the base station has a queue."""
+    cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, downlink=Downlink(way, 25.0, 1e6))
+    run = Run(cell, Protocol(quorum, 3, stale), 1e5, 100.0, equal_share, None)
+    assert_agrees(run, rounds=40)
+    timeline = run.simulate(40)
+    assert timeline.model_s is not None
+    assert len(np.unique(timeline.model_s[:, 0].round(9))) > 3  # it differs from round to round
+
+
+@pytest.mark.parametrize("way", ["multicast", "unicast"])
+def test_simulate_agrees_with_processes_where_models_take_time_and_ues_move(way):
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], power_w=0.2, coherence_s=0.1, downlink=Downlink(way, 25.0, 1e6))
+    cell = replace(cell, moves=Moves(Waypoints, 30.0, 200.0))
     assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=30)
+
+
+@pytest.mark.slow
+@given(runs(max_ues=12), st.integers(1, 12), st.sampled_from(["multicast", "unicast"]), st.floats(1e3, 1e7))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_simulate_agrees_with_processes_on_any_downlink(run: Run, rounds: int, way, model_bits: float):
+    cell = replace(run.cell, radio=RADIOS["umi"], power_w=0.2, downlink=Downlink(way, 25.0, model_bits))
+    assert_agrees(replace(run, cell=cell), rounds)
