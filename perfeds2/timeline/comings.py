@@ -235,7 +235,7 @@ def _close(
     begun_s[handed], sends_s[handed] = now_s, now_s + conditions.compute_s[handed]
     merged = stretches(clock, closing.merged, air.arrival_s[closing.merged], now_s, MERGED)
     lost = stretches(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), now_s, LOST, here)
-    later = Clock(now_s, later_server, compute_s, bits, arrived_s, None, begun_s, sends_s)
+    later = Clock(now_s, later_server, compute_s, bits, arrived_s, begun_s=begun_s, sends_s=sends_s)
     if protocol.rests:
         later, invited = _invite(conditions, later)
         hand = HandOut(invited, hand.lost)
