@@ -288,3 +288,26 @@ def test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so():
     cell = replace(cell, fleet=Fleet(np.full(2, np.nan), np.full(2, 1000.0), None, hours))
     with pytest.raises(ValueError, match="round 0 never closes: UE 1 has left for good"):
         Run(cell, Protocol(2), 1000.0, 2.0, equal_share, None).simulate(1)
+
+
+def test_a_round_closes_no_earlier_than_the_leaving_that_lets_it():
+    cell = Cell(np.ones(3), np.array([1.0, 1.0, 0.1]), cycles_per_sample=1.0)
+    hours = Presence([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
+    cell = replace(cell, fleet=Fleet(np.full(3, np.nan), np.full(3, 1000.0), None, hours))
+    run = Run(cell, Protocol(1, 2, "wait"), 1000.0, 2.0, equal_share, None)
+    line = run.simulate(4)
+    # UEs 0 and 1 are there after 3 s, and again after 6 s; UE 2 would take 21 s and is due in round 2, which waits for it
+    # until it leaves at 9 s.
+    assert line.time_s.tolist() == [3.0, 3.0, 9.0, 9.0]
+    assert_agrees(run, 4)
+
+
+def test_a_prefix_where_two_rounds_close_at_once():
+    cell = Cell(np.ones(3), np.array([1.0, 1.0, 0.1]), cycles_per_sample=1.0)
+    hours = Presence([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
+    cell = replace(cell, fleet=Fleet(np.full(3, np.nan), np.full(3, 1000.0), None, hours))
+    run = Run(cell, Protocol(1, 2, "wait"), 1000.0, 2.0, equal_share, None)
+    whole = run.simulate(5)
+    assert (np.diff(whole.time_s) == 0).any()
+    for rounds in range(6):
+        assert_same(whole.prefix(rounds), run.simulate(rounds))
