@@ -12,9 +12,11 @@ from test_agrees_with_processes import assert_agrees
 
 from perfeds2.allocation.bandwidth import POLICIES, equal_share
 from perfeds2.network.cell import Cell
+from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.traces import Trace, Traces
+from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, play, start_clock
 from perfeds2.timeline.timeline import LOST, MERGED, OPEN
@@ -311,3 +313,18 @@ def test_a_prefix_where_two_rounds_close_at_once():
     assert (np.diff(whole.time_s) == 0).any()
     for rounds in range(6):
         assert_same(whole.prefix(rounds), run.simulate(rounds))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_joules_of_a_fleet_are_those_of_the_seconds_it_worked(keeps):
+    cell = replace(Cell.draw(8, seed=2), fleet=drawn_fleet(8, 3, own=True, traced=True, hours=True, keeps=keeps))
+    line = Run(cell, Protocol(2, 3), 1e4, 100.0, equal_share, None).simulate(20)
+    spent = energy_of(line, cell, EnergyModel(1e-28), 1e4, np.array([0.0, line.end_s]))
+    for ue in range(8):
+        seconds = {"computing": 0.0, "sending": 0.0}
+        for state, since_s, until_s in line.activity(ue):
+            if state in seconds:
+                seconds[state] += until_s - since_s
+        assert spent.computing_j[ue] == pytest.approx(1e-28 * cell.cpu_hz[ue] ** 3 * seconds["computing"])
+        assert spent.sending_j[ue] == pytest.approx(0.01 * seconds["sending"])
+    np.testing.assert_allclose(spent.by_time_j, [0.0, spent.total_j], atol=1e-12)
