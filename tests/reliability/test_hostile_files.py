@@ -6,7 +6,6 @@ import json
 import tarfile
 import warnings
 import zipfile
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from perfeds2.timeline.timeline import Timeline
 
 RANDOM = np.random.default_rng(1)
 TIMELINE = simulate(Cell.draw(6, 1), Protocol(2, 1, "ignore"), payload_bits=1e5, samples=50.0, rounds=12)
-ARRAYS = {field.name: getattr(TIMELINE, field.name) for field in fields(Timeline)}
+ARRAYS = TIMELINE.arrays()
 PIXELS = {"data": RANDOM.integers(0, 256, (3, 3072), dtype=np.uint8), "fine_labels": np.array([5, 99, 0], np.uint8)}
 
 

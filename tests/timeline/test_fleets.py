@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jaxtyping import config
 from random_runs import STALE, Run, assert_same, round_robin, runs
 from test_agrees_with_processes import assert_agrees
 
@@ -19,7 +20,7 @@ from perfeds2.network.traces import Trace, Traces
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, play, start_clock
-from perfeds2.timeline.timeline import LOST, MERGED, OPEN
+from perfeds2.timeline.timeline import LOST, MERGED, OPEN, Timeline
 
 PROPERTY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -328,3 +329,29 @@ def test_the_joules_of_a_fleet_are_those_of_the_seconds_it_worked(keeps):
         assert spent.computing_j[ue] == pytest.approx(1e-28 * cell.cpu_hz[ue] ** 3 * seconds["computing"])
         assert spent.sending_j[ue] == pytest.approx(0.01 * seconds["sending"])
     np.testing.assert_allclose(spent.by_time_j, [0.0, spent.total_j], atol=1e-12)
+
+
+def test_a_fleets_timeline_is_read_back_and_a_broken_one_refused(tmp_path):
+    cell = replace(Cell.draw(8, seed=2), fleet=drawn_fleet(8, 3, own=True, traced=True, hours=True, keeps=True))
+    line = Run(cell, Protocol(2, 3), 1e4, 100.0, equal_share, None).simulate(20)
+    line.save(tmp_path / "line.npz")
+    assert_same(Timeline.load(tmp_path / "line.npz"), line)
+    good = line.arrays()
+    for name, wrong, told in [
+        ("log_ue", good["log_ue"] + 8, "whole numbers from 0 to 7"),
+        ("log_outcome", good["log_outcome"] + 4, "whole numbers from 0 to 3"),
+        ("log_end_s", good["log_end_s"] - 1e3, "do not run backwards"),
+        ("log_start_s", good["log_start_s"] * np.nan, "finite seconds"),
+        ("log_round", good["log_round"][1:], "columns of one length"),
+    ]:
+        np.savez(tmp_path / "bad.npz", **(good | {name: wrong}))
+        config.update("jaxtyping_disable", True)
+        try:
+            with pytest.raises(ValueError, match=told):
+                Timeline.load(tmp_path / "bad.npz")
+        finally:
+            config.update("jaxtyping_disable", False)
+    del good["log_round"]
+    np.savez(tmp_path / "bad.npz", **good)
+    with pytest.raises(ValueError, match="it lacks"):
+        Timeline.load(tmp_path / "bad.npz")

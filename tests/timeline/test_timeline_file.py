@@ -56,7 +56,7 @@ def write_arrays(path: Path, **arrays: Any) -> Path:
 
 
 def arrays_of(timeline: Timeline) -> dict[str, np.ndarray]:
-    return {field.name: getattr(timeline, field.name) for field in fields(Timeline)}
+    return timeline.arrays()
 
 
 @pytest.mark.parametrize("stale", STALE)
