@@ -38,10 +38,10 @@ def link_quality(cells: Iterable[Cell]) -> Quality | None:
     """The quality of the cells' links on the band in their first rounds, before anything is played; None if nobody is on it."""
     snr, efficiency, capped = [], [], []
     for cell in cells:
-        on_band = slice(None) if cell.fleet is None else cell.fleet.shares_band
-        if not np.any(on_band):
+        on_band = np.ones(cell.ues, bool) if cell.fleet is None else cell.fleet.shares_band
+        if not on_band.any():
             continue
-        part_hz = cell.bandwidth_hz / (cell.ues if cell.fleet is None else np.count_nonzero(on_band))
+        part_hz = cell.bandwidth_hz / np.count_nonzero(on_band)
         for round_ in range(max(1, min(16, LOOKS // cell.ues))):
             signal_hz = cell.signal_hz(round_)[on_band]
             snr.append(signal_hz / part_hz)

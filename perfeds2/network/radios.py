@@ -64,7 +64,7 @@ class Radio:
         """What arrives of what is sent, before fading."""
         return 10 ** (-self.loss_db(self, where) / 10)
 
-    def power_w(self, gain: PerUe, most_w: float, part_hz: float) -> PerUe | float:
+    def power_w(self, gain: PerUe, most_w: PerUe | float, part_hz: float) -> PerUe | float:
         """What a UE sends with: all it has, or min(that, P0 + α·PL + 10·lg(resource blocks)) on an equal part of the band."""
         if self.power_control is None:
             return most_w

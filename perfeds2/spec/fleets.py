@@ -64,12 +64,8 @@ def with_kept_fleet(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A run's nested values; a fleet file that is not where it was is taken from the folder."""
     cell = values.get("cell")
     place = cell.get("kind") if isinstance(cell, Mapping) else None
-    if (
-        not isinstance(place, str)
-        or not place.endswith(".csv")
-        or os.path.exists(place)
-        or not (folder / KEPT).exists()
-    ):
+    is_file = isinstance(place, str) and place.endswith(".csv") and not os.path.exists(place)
+    if not isinstance(cell, Mapping) or not isinstance(place, str) or not is_file or not (folder / KEPT).exists():
         return dict(values)
     try:
         kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))

@@ -70,7 +70,7 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
         )  # who left may have been all that was waited for
         goes_s = math.inf if fleet.presence is None else fleet.presence.changes_s(clock.time_s)
         border_s = min(cell.changes_s(clock.time_s), goes_s)
-        if closing.time_s <= border_s:
+        if closing.time_s <= border_s and closing.time_s < math.inf:
             break
         if border_s == math.inf:
             raise ValueError(f"round {clock.server.round} never closes: {_obstacle(clock, air, here, planned)}")

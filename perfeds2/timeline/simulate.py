@@ -208,9 +208,11 @@ def play(
         if conditions.budget is not None and too_few(clock.server.versions, clock.server.round, conditions.protocol):
             break
         ticked = tick(conditions, clock, math.inf if horizon_s is None else horizon_s)
-        if ticked is None or (horizon_s is not None and ticked[0].time_s > horizon_s):
+        if ticked is None:
             break
         later, info = ticked
+        if horizon_s is not None and later.time_s > horizon_s:
+            break
         server = replace(clock.server, versions=info.versions)
         record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, clock.model_s, info.ended)
         if watch is not None:

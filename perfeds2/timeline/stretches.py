@@ -95,7 +95,8 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
         log.ue[away], log.version[away], now, now, now, now, np.full(away.size, OPEN), np.full(away.size, rounds)
     )
     sending_s, arrival_s, end_s = (np.minimum(each, time_s) for each in (log.sending_s, log.arrival_s, log.end_s))
-    kept = Jobs(log.ue, log.version, log.start_s, sending_s, arrival_s, end_s, outcome, np.minimum(log.round, rounds))
+    round_ = np.minimum(log.round, rounds)
+    kept = Jobs(log.ue, log.version, log.start_s, sending_s, arrival_s, end_s, outcome, round_)
     whole_log = in_order(Jobs.joined([kept, paused]))
     at_hand = Jobs.joined([take(log, np.flatnonzero(running)), paused])
     return whole_log, at_hand

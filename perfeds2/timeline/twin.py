@@ -7,6 +7,7 @@ shares with ``simulate`` only what it is given: the gains of a round, the policy
 SimPy, which only development installs: nothing else in the package imports this file, but the benchmark when asked.
 """
 
+import contextlib
 import inspect
 import math
 import sys
@@ -224,7 +225,10 @@ class Phone:
 
     def live(self):
         while True:
-            yield self.inbox.get()
+            model = self.inbox.get()
+            while not model.processed:
+                with contextlib.suppress(simpy.Interrupt):  # news for a job that is over
+                    yield model
             try:
                 yield from self.compute()
                 self.sending, self.rate_since_s = True, self.env.now

@@ -60,6 +60,13 @@ def test_the_fitted_devices_are_those_that_there_were(run, tmp_path):
     assert float(rows[2]["samples_per_s"]) == pytest.approx(samples / made.devices[2].compute_s, rel=1e-5)
 
 
+def test_only_the_first_rounds_are_looked_at(run, tmp_path):
+    few, all_ = (calibrate(run, tmp_path / "fleet.csv", rounds=rounds) for rounds in (20, None))
+    laps = read_laps(run)
+    assert sum(each.jobs for each in all_.devices) == len(laps)
+    assert sum(each.jobs for each in few.devices) == sum(lap.version < 20 for lap in laps) < len(laps)
+
+
 def test_the_next_rounds_take_as_long_as_predicted(run, tmp_path):
     made = calibrate(run, tmp_path / "fleet.csv", rounds=20)
     assert made.checked == (20, 60)

@@ -1,0 +1,44 @@
+"""What ``make mutate`` breaks in fleets: files, traces, hours, and the clock on them."""
+
+FLEETS: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, its tests, and mutants: (old, new, test)
+    (
+        "timeline/comings.py",
+        "timeline/test_fleets.py",
+        ("compute_s[away], bits[away] = clock.compute_s[away], clock.bits[away]", "pass", "test_leaving_by_hand"),
+        ("served = here & fleet.shares_band", "served = here", "test_simulate_agrees_with_processes_on_a_mixed_fleet"),
+        ("time_s=max(closing.time_s, clock.time_s)", "time_s=closing.time_s", "test_a_round_closes_no_earlier_than_the_leaving_that_lets_it"),
+        ("closing.time_s <= border_s and closing.time_s < math.inf", "closing.time_s <= border_s", "test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so"),
+    ),
+    (
+        "timeline/rounds.py",
+        "timeline/test_fleets.py",
+        ("too_old &= versions != IDLE", "pass", "test_simulate_agrees_with_processes_on_a_mixed_fleet"),
+        ("idle = idle if here is None else idle[here[idle]]", "pass", "test_simulate_agrees_with_processes_on_a_mixed_fleet"),
+    ),
+    (
+        "timeline/stretches.py",
+        "timeline/test_fleets.py",
+        ("(log.version <= rounds) & (log.start_s <= time_s)", "log.start_s <= time_s", "test_a_prefix_where_two_rounds_close_at_once"),
+    ),
+    (
+        "network/presence.py",
+        "network/test_fleet_file.py",
+        ("+ self._borders_s <= time_s)", "+ self._borders_s < time_s)", "test_hours_repeat_and_borders_belong_to_what_follows"),
+    ),
+    (
+        "network/traces.py",
+        "network/test_fleet_file.py",
+        ("(periods - before) * self._period_bits + ", "", "test_sending_is_the_integral_of_the_rate_turned_round"),
+    ),
+    (
+        "network/fleet_file.py",
+        "network/test_fleet_file.py",
+        ('batch / columns["compute_s"]', '1 / columns["compute_s"]', "test_every_column_means_what_it_says"),
+    ),
+    (
+        "deployment/calibrate.py",
+        "deployment/test_calibrate.py",
+        ("bits / float(np.median(beyond_s))", "bits / float(np.median(beyond_s + compute_s))", "test_the_fitted_devices_are_those_that_there_were"),
+        ("if lap.version < rounds]", "]", "test_only_the_first_rounds_are_looked_at"),
+    ),
+]  # fmt: skip
