@@ -11,7 +11,7 @@ from perfeds2.errors import InputError
 
 def report(
     folder: Path = typer.Argument(
-        help="A run's folder, an arena's, or one of figures that perfeds2 reproduce made.", metavar="DIR"
+        help="A run's folder, an arena's, a sweep's, or one of figures that perfeds2 reproduce made.", metavar="DIR"
     ),
     paper: bool = flag(
         "--paper", "Also PDF and PNG figures in a two-column paper's style, and a LaTeX table.", default=False
@@ -20,7 +20,10 @@ def report(
         "--out", "Where the paper figures go. (default: DIR/figures; DIR for reproduced ones)", "DIR"
     ),
     x: str = flag(
-        "--x", "What curves are drawn over: seconds, rounds, joules or bits (of merged uploads).", "WHAT", "seconds"
+        "--x",
+        "What curves are drawn over, and a sweep's targets against: seconds, rounds, joules or bits (of merged uploads).",
+        "WHAT",
+        "seconds",
     ),
     quiet: bool = flag("--quiet", "Print nothing.", default=False),
 ) -> None:
@@ -55,22 +58,34 @@ def _draw_run(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     return written
 
 
-def _draw_set(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:  # noqa: ARG001 (a figure has its own)
+def _draw_set(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
     from perfeds2.paper.reproduce import command_of, load_figures
     from perfeds2.report.reproduction import write_figure, write_page
 
     figures = load_figures(["all"])
-    written = [write_page(figures, folder, command_of(folder))]
+    written = [write_page(figures, folder, command_of(folder), axis=axis)]
     for figure in figures:
         if paper and (csv := folder / f"{figure.name}.csv").exists():
-            written += write_figure(figure, csv, out or folder)
+            written += write_figure(figure, csv, out or folder, axis)
     return written
 
 
 def _draw_arena(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:  # noqa: ARG001 (its table is always written)
     from perfeds2.report.arena import write_arena
 
-    return write_arena(folder)
+    return write_arena(folder, axis)
 
 
-DRAWN = {"reproduce.toml": _draw_set, "arena.json": _draw_arena, "summary.json": _draw_run}  # by what a folder has
+def _draw_sweep(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:  # noqa: ARG001 (its charts are for paper)
+    from perfeds2.report.sweep import write_chart
+    from perfeds2.runs.sweep import Sweep, read_sweep
+
+    return write_chart(Sweep(folder, read_sweep(folder), ()), axis)
+
+
+DRAWN = {  # by what a folder has
+    "reproduce.toml": _draw_set,
+    "arena.json": _draw_arena,
+    "sweep_summary.csv": _draw_sweep,
+    "summary.json": _draw_run,
+}

@@ -27,7 +27,7 @@ def sweep(
     """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
 
     Runs on all cores (or GPUs) of this machine, or on a Ray cluster. The output folder gets sweep.csv (a row per point,
-    algorithm, seed and evaluation), sweep_summary.csv and a chart. What is finished is never lost: the same command with
+    algorithm, seed and evaluation), sweep_summary.csv, sweep_front.csv (seconds and joules to the target) and charts. What is finished is never lost: the same command with
     --out, or --resume DIR, goes on.
     """
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
@@ -60,7 +60,7 @@ def sweep(
             print_failures(swept.failures)
         else:
             print_sweep(swept)
-            written = (path / "sweep.csv", path / "sweep_summary.csv", *drawn)
+            written = (path / "sweep.csv", path / "sweep_summary.csv", path / "sweep_front.csv", *drawn)
             typer.echo("\n".join(f"Wrote: {each}" for each in written))
         if failures:
             typer.echo(f"Try what failed again with: perfeds2 sweep --resume {shlex.quote(str(path))}", err=True)

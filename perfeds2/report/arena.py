@@ -1,6 +1,7 @@
 """How is an arena shown: in the terminal, on a page, in LaTeX?"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from perfeds2.report.answer import listed
 from perfeds2.report.arena_read import ArenaFound, BoutFound, Contestant, best_by, headline, load_arena, soonest, words
 from perfeds2.report.document import Part, document, legend, line_sample, scrolling, section, verbatim
 from perfeds2.report.page import over_seeds
-from perfeds2.report.series import CurvePanel, in_view, mean_curve
+from perfeds2.report.run import AXES, Axis, along
+from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shortest
 from perfeds2.report.style import named_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, for_terminal, in_latex, seconds
 from perfeds2.report.terminal import console as open_console
@@ -27,11 +29,11 @@ MATRICES = {  # what methods are tested by, and what a sign means there
 }
 
 
-def write_arena(folder: Path) -> list[Path]:
-    """Draw an arena's folder: report.html and arena.tex. Returns what was written."""
+def write_arena(folder: Path, axis: str = "seconds") -> list[Path]:
+    """Draw an arena's folder, its curves over seconds or something else: report.html and arena.tex. Returns what was written."""
     arena = load_arena(folder)
     page, latex = folder / "report.html", folder / "arena.tex"
-    write_text(page, _page(arena, folder))
+    write_text(page, _page(arena, folder, AXES[axis]))
     write_text(latex, _latex(arena))
     return [page, latex]
 
@@ -176,7 +178,7 @@ def matrix(bout: BoutFound, measure: str) -> Table | None:
 # ---- the page
 
 
-def _page(arena: ArenaFound, folder: Path) -> str:
+def _page(arena: ArenaFound, folder: Path, axis: Axis | None) -> str:
     facts = [
         "arena",
         f"{len(arena.bouts)} bout{'s' if len(arena.bouts) > 1 else ''}",
@@ -192,24 +194,26 @@ def _page(arena: ArenaFound, folder: Path) -> str:
     if only is None:
         sections.append(section("Who is first where?", scrolling(as_html(overview(arena)), "Bouts")))
     for number, bout in enumerate(arena.bouts):
-        sections += _bout_sections(arena, bout, number, lines, said=only is None)
+        sections += _bout_sections(arena, bout, number, lines, axis, said=only is None)
         lines += len(bout.methods)
     sections.append(_how(arena, folder))
     return document(facts, first, [f"<p>{escape(text)}</p>" for text in about if text], sections)
 
 
-def _bout_sections(arena: ArenaFound, bout: BoutFound, number: int, first: int, *, said: bool) -> Iterator[list[Part]]:
+def _bout_sections(
+    arena: ArenaFound, bout: BoutFound, number: int, first: int, axis: Axis | None, *, said: bool
+) -> Iterator[list[Part]]:
     texts = [f"<p>{escape(text)}</p>" for text in words(arena, bout)] if said else []
     table, styles = results_table(bout, with_settings=True), named_styles([each.name for each in bout.methods])
     samples = [line_sample(styles[each.name]) for each in bout.ranked]
     edge = " * the smallest or largest value that was searched." if any(each.edges for each in bout.methods) else ""
     shown = scrolling(as_html(table, samples), "Results")
     yield section(bout.title, *texts, shown, caption=_facts(arena, bout), hint=escape(_meaning(arena, bout)) + edge)
-    chart = _chart(bout, number, first)
+    chart = _chart(bout, number, first, axis)
     if chart is not None:
         hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
         yield section(
-            f"{bout.title}: {bout.score.word} over simulated time",
+            f"{bout.title}: {bout.score.word} over {'simulated time' if axis is None else axis.words}",
             legend(styles, "Methods shown", first),
             [chart],
             hint=hint,
@@ -228,15 +232,19 @@ def _bout_sections(arena: ArenaFound, bout: BoutFound, number: int, first: int, 
             )
 
 
-def _chart(bout: BoutFound, number: int, first: int) -> Chart | None:
+def _chart(bout: BoutFound, number: int, first: int, axis: Axis | None) -> Chart | None:
     if bout.curves is None or bout.curves.empty:
         return None
-    time_s = np.linspace(0.0, bout.horizon_s, POINTS)
+    curves = along(bout.curves, axis, "arena_metrics.csv")
+    grid = np.linspace(0.0, bout.horizon_s if axis is None else curves["time_s"].to_numpy(float).max(), POINTS)
     names = [each.name for each in bout.methods]
     metric = "test_accuracy_personal"
-    rows = {name: pd.DataFrame(bout.curves[bout.curves["method"] == name]) for name in names}
-    found = {name: mean_curve(own, metric, time_s) for name, own in rows.items() if len(own)}
+    rows = {name: own for name in names if len(own := pd.DataFrame(curves[curves["method"] == name]))}
+    found = {
+        name: mean_curve(own, metric, grid if axis is None else until_shortest(own, grid)) for name, own in rows.items()
+    }
     panel = CurvePanel(metric, in_view(found, metric), named_styles(names), bout.target_accuracy, score=bout.score)
+    panel = panel if axis is None else replace(panel, time_label=axis.label, unit=axis.unit)
     numbers = {name: place for place, name in enumerate(names, first)}
     return curve_chart(panel, numbers, height_px=420, name=f"bout-{number}") if panel.curves else None
 

@@ -4,7 +4,7 @@ On paper as the paper lays them out: one row over both columns, training loss be
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -32,7 +32,8 @@ from perfeds2.report.ledger import (
     summary,
 )
 from perfeds2.report.page import over_seeds
-from perfeds2.report.series import CurvePanel, in_view, mean_curve
+from perfeds2.report.run import AXES, Axis, along
+from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shortest
 from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styles
 from perfeds2.report.tables import as_html
 from perfeds2.report.traces import curve_chart
@@ -54,14 +55,17 @@ class DrawnPanel:
     seeds: int
 
 
-def load_panels(figure: Figure, csv: Path) -> list[DrawnPanel]:
-    """The panels that a figure's CSV has numbers for: loss and accuracy, or accuracy alone where a row has no room."""
+def load_panels(figure: Figure, csv: Path, axis: Axis | None = None) -> list[DrawnPanel]:
+    """The panels that a figure's CSV has numbers for: loss and accuracy, or accuracy alone where a row has no room.
+
+    Over simulated time, or over what the axis says.
+    """
     both = ("train_loss_personal", "test_accuracy_personal")
     metrics = both if 2 * len(figure.panels) <= MOST_AXES else both[1:]
     try:
         table = pd.read_csv(csv, converters={"panel": str, "line": str})
         tables = [(panel, pd.DataFrame(table[table["panel"] == panel.title])) for panel in figure.panels]
-        drawn = [_drawn(panel, numbers, metrics) for panel, numbers in tables if len(numbers)]
+        drawn = [_drawn(panel, along(rows, axis, csv.name), metrics, axis) for panel, rows in tables if len(rows)]
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{csv} holds no curves ({error}); run perfeds2 reproduce {figure.name} again.") from None
     if not drawn:
@@ -69,14 +73,19 @@ def load_panels(figure: Figure, csv: Path) -> list[DrawnPanel]:
     return drawn
 
 
-def _drawn(panel: Panel, table: pd.DataFrame, metrics: Sequence[str]) -> DrawnPanel:
-    time_s = np.linspace(0.0, table["time_s"].to_numpy(float).max(), POINTS)
+def _drawn(panel: Panel, table: pd.DataFrame, metrics: Sequence[str], axis: Axis | None) -> DrawnPanel:
+    grid = np.linspace(0.0, table["time_s"].to_numpy(float).max(), POINTS)
     lines = {line.label: pd.DataFrame(table[table["line"] == line.label]) for line in panel.lines}
     styles, parts = line_styles(panel), []
     for metric in metrics:
-        found = {label: mean_curve(rows, metric, time_s) for label, rows in lines.items() if len(rows)}
+        found = {
+            label: mean_curve(rows, metric, grid if axis is None else until_shortest(rows, grid))
+            for label, rows in lines.items()
+            if len(rows)
+        }
         target = TARGET.get(panel.task) if "accuracy" in metric else None
-        parts.append(CurvePanel(metric, in_view(found, metric), styles, target))
+        part = CurvePanel(metric, in_view(found, metric), styles, target)
+        parts.append(part if axis is None else replace(part, time_label=axis.label, unit=axis.unit))
     return DrawnPanel(panel, tuple(parts), styles, len(set(table["seed"])))
 
 
@@ -88,9 +97,9 @@ def line_styles(panel: Panel) -> dict[str, LineStyle]:
     return dict(zip(labels, named_styles(algorithms).values(), strict=True))
 
 
-def write_figure(figure: Figure, csv: Path, out: Path) -> list[Path]:
+def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") -> list[Path]:
     """Draw a figure's numbers as PDF and PNG into a folder. Returns what was written."""
-    panels = load_panels(figure, csv)
+    panels = load_panels(figure, csv, AXES[axis])
     return write_figures(out, lambda: {figure.name: _drawing(panels)})
 
 
@@ -119,20 +128,23 @@ def write_page(
     out: Path,
     command: str = "perfeds2 reproduce all",
     ledgers: Sequence[Ledger] | None = None,
+    axis: str = "seconds",
 ) -> Path:
     """Write ``reproduction.html`` of the figures whose numbers are in a folder. ``command`` is what made them.
 
     ``ledgers`` is the folder's own unless it is to stand beside another.
     """
     path = out / "reproduction.html"
-    write_text(path, _page(figures, out, command, ledgers or open_ledgers(out)))
+    write_text(path, _page(figures, out, command, ledgers or open_ledgers(out), AXES[axis]))
     return path
 
 
-def _page(figures: Sequence[Figure], out: Path, command: str, ledgers: Sequence[Ledger]) -> str:
+def _page(
+    figures: Sequence[Figure], out: Path, command: str, ledgers: Sequence[Ledger], axis: Axis | None = None
+) -> str:
     """The whole page: the rule, the ledger, the figures, the commands."""
     found = [(figure, out / f"{figure.name}.csv") for figure in figures]
-    drawn = [(figure, load_panels(figure, csv)) for figure, csv in found if csv.exists()]
+    drawn = [(figure, load_panels(figure, csv, axis)) for figure, csv in found if csv.exists()]
     seeds = sorted({panel.seeds for _, panels in drawn for panel in panels})
     changes = changes_of(out)
     facts = [

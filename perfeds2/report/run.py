@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from perfeds2.learning.metrics import ACCURACY, Score, score_of
@@ -149,15 +150,22 @@ AXES = {
 
 
 def over(run: Run, name: str) -> Run:
-    """The same run with its curves over something else: what had been spent of it at an evaluation stands for its time."""
+    """The same run with its curves over something else."""
     axis = AXES[name]
     if axis is None or run.metrics is None:
         return run
-    if axis.column not in run.metrics:
+    return replace(run, metrics=along(run.metrics, axis, "metrics.csv"), horizon_s=None, axis=axis)
+
+
+def along(metrics: pd.DataFrame, axis: Axis | None, file: str) -> pd.DataFrame:
+    """A table of evaluations over something else: what had been spent of it stands in the place of the time."""
+    if axis is None:
+        return metrics
+    if axis.column not in metrics or np.isnan(metrics[axis.column].to_numpy(float)).any():
         raise ValueError(
-            f"metrics.csv has no {axis.column}; this run was made without. Run it again, or draw over seconds."
+            f"{file} does not have all {axis.column}; it was made without. Run it again, or use --x seconds."
         )
-    return replace(run, metrics=run.metrics.assign(time_s=run.metrics[axis.column]), horizon_s=None, axis=axis)
+    return metrics.assign(time_s=metrics[axis.column])
 
 
 def load_run(folder: Path | str) -> Run:

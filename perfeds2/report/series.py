@@ -122,13 +122,16 @@ def curves(run: Run, metric: str, points: int = 240) -> dict[str, MeanCurve]:
     found = {}
     for algorithm in run.algorithms:
         rows = pd.DataFrame(run.metrics[run.metrics["algorithm"] == algorithm.name])
-        ends_s = [float(times.iloc[-1]) for _, times in rows.groupby("seed")["time_s"]]
-        if ends_s:
-            end_s = grid[-1] if to_horizon else min(ends_s)
-            time_s = grid[grid <= end_s]
-            time_s = time_s if time_s[-1] == end_s else np.append(time_s, end_s)
-            found[algorithm.name] = mean_curve(rows, metric, time_s)
+        if len(rows):
+            found[algorithm.name] = mean_curve(rows, metric, grid if to_horizon else until_shortest(rows, grid))
     return in_view(found, metric)
+
+
+def until_shortest(rows: pd.DataFrame, grid: Float[np.ndarray, " g"]) -> Float[np.ndarray, " t"]:
+    """The grid as far as all seeds go: beyond that there is no mean over them."""
+    end = min(float(times.iloc[-1]) for _, times in rows.groupby("seed")["time_s"])
+    inside = grid[grid <= end]
+    return inside if inside[-1] == end else np.append(inside, end)
 
 
 def mean_curve(rows: pd.DataFrame, metric: str, time_s: Float[np.ndarray, " t"]) -> MeanCurve | None:

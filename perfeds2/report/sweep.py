@@ -26,7 +26,15 @@ if TYPE_CHECKING:  # it trains, so it needs JAX
 
 SHOWN_WORKERS = 16
 SHOWN_ROWS = 60
+SHOWN_FRONT = 8
+FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
 MOST_LINES = 12  # that a reader can tell apart
+COSTS = {  # what a target is drawn against: the name it has in the summary, and in words
+    "seconds": ("time_to_target_s", "Seconds"),
+    "rounds": ("rounds_to_target", "Rounds"),
+    "joules": ("joules_to_target", "Joules"),
+    "bits": ("bits_to_target", "Uploaded bits"),
+}
 
 
 def progress(quiet: bool) -> "AbstractContextManager[Callable[[Standing], None] | None]":
@@ -77,6 +85,8 @@ def print_sweep(sweep: "Sweep") -> None:
         console.print(for_terminal(_results(summary, axes, score_in(summary))))
         if min(summary["seeds"]) < INTERVAL_SEEDS:
             console.print(f"[dim]{NO_INTERVAL}[/dim]")
+    if (ahead := sweep.front) is not None and len(ahead) > 1:
+        console.print(front_line(ahead, axes), markup=False, soft_wrap=True)
     if len(summary) > SHOWN_ROWS:
         console.print(f"… and {len(summary) - SHOWN_ROWS:,} more rows, in {sweep.path / 'sweep_summary.csv'}")
     print_failures(sweep.failures)
@@ -129,15 +139,60 @@ def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
     return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
 
 
-def write_chart(sweep: "Sweep") -> list[Path]:
-    """Final accuracy and time to target against the first axis, as sweep.png and sweep.pdf. Returns what was written.
+def write_chart(sweep: "Sweep", cost: str = "seconds") -> list[Path]:
+    """Final accuracy and what it cost to the target against the first axis, and the time-energy front. Returns what was written.
 
-    A line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing for a grid without axes.
+    sweep.png and sweep.pdf have a line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing
+    for a grid without axes. front.png and front.pdf are there where two points met the target.
     """
-    summary, axes = sweep.summary, [axis.name for axis in sweep.grid.axes]
-    if not axes or summary.empty or len(_lines_of(summary, axes)) > MOST_LINES:
-        return []
-    return drawing.write_figures(sweep.path, lambda: {"sweep": draw_chart(drawing.new_figure(3.8), summary, axes)})
+    summary, ahead, path = sweep.summary, sweep.front, sweep.path
+    axes, figures = [axis.name for axis in sweep.grid.axes], dict[str, Callable[[], Figure]]()
+    if axes and len(summary) and len(_lines_of(summary, axes)) <= MOST_LINES:
+        if f"{COSTS[cost][0]}_median" not in summary:
+            raise ValueError(
+                f"sweep_summary.csv has no {COSTS[cost][0]}; perfeds2 sweep --resume {path} writes it again."
+            )
+        figures["sweep"] = lambda: draw_chart(drawing.new_figure(3.8), summary, axes, cost)
+    if ahead is not None and len(ahead) > 1:
+        figures["front"] = lambda: draw_front(drawing.new_figure(2.6), ahead, axes)
+    return drawing.write_figures(path, lambda: {name: draw() for name, draw in figures.items()}) if figures else []
+
+
+def draw_front(figure: Figure, ahead: pd.DataFrame, axes: Sequence[str]) -> Figure:
+    """Seconds against joules to the target, a point each; those that nothing beats are ringed, named and joined."""
+    panel, styles = figure.subplots(), named_styles(list(dict.fromkeys(ahead["algorithm"])))
+    for algorithm, rows in ahead.groupby("algorithm", sort=False):
+        look = {"color": styles[str(algorithm)].colour, "marker": styles[str(algorithm)].marker or "o", "markersize": 3}
+        panel.plot(*(rows[cost] for cost in FRONT_COSTS), linestyle="none", label=str(algorithm), **look)
+    best = pd.DataFrame(ahead[ahead["on_front"] == 1])
+    seconds, joules = (best[cost] for cost in FRONT_COSTS)
+    panel.step(
+        seconds, joules, where="post", color=drawing.INK, linewidth=0.7, label="nothing is sooner with less energy"
+    )
+    panel.plot(seconds, joules, "o", color=drawing.INK, fillstyle="none", markersize=6, markeredgewidth=0.7)
+    for row in best.to_dict("records"):
+        name = ", ".join(f"{axis}={_value(row[axis])}" for axis in axes)
+        place = (row[FRONT_COSTS[0]], row[FRONT_COSTS[1]])
+        panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=6)
+    for cost, scale in zip(FRONT_COSTS, (panel.set_xscale, panel.set_yscale), strict=True):
+        low, *_, high = sorted(ahead[cost].tolist())
+        if low > 0 and high >= 10 * low:
+            scale("log")
+    panel.set(xlabel="Seconds to the target, median", ylabel="Joules to the target, median")
+    drawing.legend_above(figure, 2, drawing.labelled([panel]))
+    return figure
+
+
+def front_line(ahead: pd.DataFrame, axes: Sequence[str]) -> str:
+    """The time-energy front in a sentence."""
+    best = pd.DataFrame(ahead[ahead["on_front"] == 1]).to_dict("records")
+    points = [
+        f"{', '.join([str(row['algorithm']), *(f'{axis}={_value(row[axis])}' for axis in axes)])} "
+        f"({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)"
+        for row in best[:SHOWN_FRONT]
+    ]
+    more = f"; … {len(best) - SHOWN_FRONT} more" if len(best) > SHOWN_FRONT else ""
+    return f"Time-energy front, {len(best)} of {len(ahead)} that met the target: {'; '.join(points)}{more}."
 
 
 def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
@@ -150,10 +205,10 @@ def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFr
     return lines
 
 
-def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Figure:
-    """Draw a sweep's lines into a figure, and return it."""
-    score = score_in(summary)
-    reached = bool(summary["time_to_target_s_median"].notna().any())  # else there is no second panel to draw
+def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str], cost: str = "seconds") -> Figure:
+    """Draw a sweep's lines into a figure, and return it. ``cost`` is what is counted to the target."""
+    score, (spent, spent_name) = score_in(summary), COSTS[cost]
+    reached = bool(summary[f"{spent}_median"].notna().any())  # else there is no second panel to draw
     panels = drawing.stacked_axes(figure, 1 + reached)
     values = list(dict.fromkeys(summary[axes[0]]))
     numbers = all(isinstance(value, int | float) for value in values)
@@ -164,10 +219,8 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Fi
         style = styles[label]
         at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
         look = drawing.in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
-        for panel, name, scale in zip(
-            panels, ("test_accuracy_personal", "time_to_target_s"), (score.scale, 1), strict=False
-        ):
-            middle = rows["time_to_target_s_median"] if name == "time_to_target_s" else scale * rows[f"{name}_mean"]
+        for panel, name, scale in zip(panels, ("test_accuracy_personal", spent), (score.scale, 1), strict=False):
+            middle = rows[f"{spent}_median"] if name == spent else scale * rows[f"{name}_mean"]
             panel.plot(at, middle, label=label, **look)
             low, high = (scale * rows[f"{name}_{end}"].where(enough) for end in ("low", "high"))
             panel.vlines(at, low, high, color=style.colour, linewidth=0.7, alpha=0.6)
@@ -176,7 +229,7 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str]) -> Fi
     panels[0].set_ylabel(score.named("test_accuracy_personal"))
     if reached:
         targets = sorted({f"{score.scale * value:g}" for value in summary["target_accuracy"]})
-        panels[1].set_ylabel(f"Seconds to {' or '.join(targets)}{score.unit}, median")
+        panels[1].set_ylabel(f"{spent_name} to {' or '.join(targets)}{score.unit}, median")
         panels[1].set_ylim(bottom=0)
     bottom = panels[-1]
     if numbers and min(values) > 0 and max(values) >= 10 * min(values):

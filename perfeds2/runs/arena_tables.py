@@ -19,6 +19,7 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.arena_plan import Bout, Plan
 from perfeds2.runs.search import Settings
 from perfeds2.runs.statistics import censored_median, jain, mean_over_time, pairwise_p, statistic, worst_decile
+from perfeds2.runs.summary import COSTS
 from perfeds2.runs.sweep import write_csv
 from perfeds2.spec.build import metric_of
 
@@ -156,7 +157,7 @@ def write_tables(path: Path, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         for result in one.results
         for row in result["metrics"]
     )
-    write_csv(path / "arena_metrics.csv", [*where, "round", "time_s", *METRICS], every)
+    write_csv(path / "arena_metrics.csv", [*where, "round", "time_s", *METRICS, *COSTS], every)
     said = {
         "perfeds2": __version__,
         "tasks": list(dict.fromkeys(bout.task for bout in plan.bouts)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import stdtr, stdtrit
 
 Means = Any  # an array with one a time, or one number
@@ -31,6 +31,11 @@ def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means |
         return mean, None, None
     half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half
+
+
+def pareto(costs: Float[np.ndarray, "n c"]) -> Bool[np.ndarray, " n"]:
+    """Which rows nothing beats: no other row is at most as much in all columns and less in one."""
+    return np.array([not ((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any() for row in costs], bool)
 
 
 def paired_p(differences: Sequence[float]) -> float:

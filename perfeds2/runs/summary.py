@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from perfeds2.spec.build import Algorithm
 
 Row = dict[str, Any]  # one line of metrics.csv
+COSTS = ("joules", "merged_bits")  # what had been spent when a model was evaluated
 SEEDS_OF_RADIO = 5  # whose cells are looked at
 
 

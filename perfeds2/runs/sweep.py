@@ -15,6 +15,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.learning.metrics import METRICS
@@ -30,7 +32,8 @@ from perfeds2.runs.crew import (
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
-from perfeds2.runs.statistics import censored_median, statistic
+from perfeds2.runs.statistics import censored_median, pareto, statistic, time_to_target
+from perfeds2.runs.summary import COSTS
 from perfeds2.runs.worker import FACTS, Result
 from perfeds2.spec.build import check_model, metric_of, recipe_of
 from perfeds2.spec.fields import LearningSpec, Spec
@@ -40,6 +43,12 @@ from perfeds2.spec.resolve import as_it_was, nested, read_toml
 if TYPE_CHECKING:
     import pandas as pd
 
+TO_TARGET = {
+    "rounds_to_target": "round",
+    "joules_to_target": "joules",
+    "bits_to_target": "merged_bits",
+}  # and the column
+FRONT = ("algorithm", "seeds", "censored", "time_to_target_s_median", "joules_to_target_median", "on_front")
 MOST_TOGETHER = 64  # runs of one assignment where they are trained at once: what a kill can cost
 
 
@@ -60,6 +69,12 @@ class Sweep:
     def summary(self) -> "pd.DataFrame":
         """A row per point and algorithm."""
         return load_summary(self.path)
+
+    @cached_property
+    def front(self) -> "pd.DataFrame | None":
+        """Those that met the target by the seconds and joules it took; None in a folder from before there were joules."""
+        path = self.path
+        return _read_table(path, "sweep_front.csv") if (path / "sweep_front.csv").exists() else None
 
 
 def sweep(
@@ -225,8 +240,21 @@ def write_tables(grid: Grid, path: Path) -> None:
                     yield from (row | each for each in found["metrics"])
                 summary.append({**values, "algorithm": name, **summarise_point(point.spec, of_seeds)})
 
-    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS], tidy())
+    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *COSTS], tidy())
     write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
+    write_csv(path / "sweep_front.csv", [*axes, *FRONT], front(summary))
+
+
+def front(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The points that met the target in at least half of the seeds, by the seconds it took; and which are on the front.
+
+    On the time-energy front is what nothing else beats: no other is as soon with fewer joules, or sooner with as few.
+    """
+    costs = ("time_to_target_s_median", "joules_to_target_median")
+    met = [row for row in summary if all(row[cost] is not None for cost in costs)]
+    kept = pareto(np.array([[row[cost] for cost in costs] for row in met], float).reshape(-1, 2)).tolist()
+    rows = [{**row, "on_front": int(on)} for row, on in zip(met, kept, strict=True)]
+    return sorted(rows, key=lambda row: tuple(row[cost] for cost in costs))
 
 
 def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -263,6 +291,9 @@ def summarise_point(spec: Spec, of_seeds: Sequence[Mapping[str, Any]]) -> dict[s
         "time_to_target_s_median": censored_median(times),
         **_interval("time_to_target_s", statistic(times)),
     }
+    for name, column in TO_TARGET.items():
+        spent = [time_to_target(found["metrics"], spec.run.target_accuracy, column) for found in of_seeds]
+        row |= {f"{name}_median": censored_median(spent), **_interval(name, statistic(spent))}
     for name in METRICS:
         row |= _interval(name, statistic([each[name] for each in last]))
     means = {fact: statistic([found[fact] for found in of_seeds])["mean"] for fact in FACTS}
@@ -284,7 +315,7 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
 
 
 def load_sweep(folder: Path | str) -> "pd.DataFrame":
-    """A sweep's metrics, tidy: the grid's columns, algorithm, seed, round, time_s and the metrics."""
+    """A sweep's metrics, tidy: the grid's columns, algorithm, seed, round, time_s, the metrics, and joules and bits spent."""
     return _read_table(Path(folder), "sweep.csv")
 
 

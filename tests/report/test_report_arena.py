@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
 
-from perfeds2.report.arena import MATRICES, matrix, overview, print_arena, results_table, write_arena
+from perfeds2.report.arena import MATRICES, _chart, matrix, overview, print_arena, results_table, write_arena
 from perfeds2.report.arena_read import BoutFound, headline, load_arena, words
+from perfeds2.report.run import AXES
 from perfeds2.report.tables import Cell, Span
 from perfeds2.runs.arena_tables import BETTER
 
@@ -100,6 +102,28 @@ def test_report_draws_an_arena_again(shown):
     status, said, _ = told("report", shown)
     assert (status, said.splitlines()[0]) == (0, f"Report: {shown / 'report.html'}")
     assert (shown / "report.html").read_bytes() == page
+
+
+def test_an_arena_is_drawn_over_rounds_joules_or_bits(shown):
+    assert "joules,merged_bits" in (shown / "arena_metrics.csv").read_text().splitlines()[0]
+    status, _, error = told("report", shown, "--x", "joules")
+    assert status == 2
+    assert "arena_metrics.csv does not have all joules" in error  # the formula's workers count none
+    assert told("report", shown, "--x", "rounds")[0] == 0
+    page = (shown / "report.html").read_text()
+    assert "digits: accuracy over rounds" in page
+    assert '"text":"Rounds"' in page.replace('": "', '":"')
+    table = pd.read_csv(shown / "arena_metrics.csv")
+    spent = table.assign(joules=table["round"] * (1.0 + table["seed"]), merged_bits=50.0 * table["round"])
+    spent.to_csv(shown / "arena_metrics.csv", index=False)
+    for axis, what in (("joules", "energy"), ("bits", "uploaded bits")):
+        assert told("report", shown, "--x", axis)[0] == 0
+        assert f"digits: accuracy over {what}" in (shown / "report.html").read_text()
+    panel = _chart(only_bout(shown), 0, 0, AXES["joules"])
+    assert panel is not None
+    assert (
+        max(panel.plots[0]["data"][0]["x"]) == 20.0
+    )  # seed 0 has spent 20 J at the end, the others more: no mean beyond
 
 
 def test_several_bouts_have_an_overview(tmp_path, capsys):

@@ -47,6 +47,7 @@ from perfeds2.report.ledger import (
 )
 from perfeds2.report.ledger_files import ledger_json, write_ledger
 from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
+from perfeds2.report.run import AXES
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
 
@@ -145,6 +146,21 @@ def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
     assert (curve.time_s[0], curve.time_s[-1], drawn.seeds) == (0, 60, 3)
     np.testing.assert_allclose(curve.mean, 0.3)
     np.testing.assert_allclose(curve.high - 0.3, 4.302652729911275 * np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5)
+
+
+def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):
+    (figure,) = load_figures(["exp_1"])
+    table = pd.read_csv(reproduced / "exp_1.csv")
+    with pytest.raises(InputError, match="does not have all joules"):
+        load_panels(figure, reproduced / "exp_1.csv", AXES["joules"])
+    table.assign(joules=table["time_s"] * (1 + table["seed"])).to_csv(tmp_path / "exp_1.csv", index=False)
+    over_time, over_joules = (
+        load_panels(figure, tmp_path / "exp_1.csv", AXES[axis])[0].parts[-1] for axis in ("seconds", "joules")
+    )
+    assert over_joules.time_label == "Energy of all UEs (J)"
+    for name, curve in over_joules.curves.items():
+        assert curve.time_s[-1] == pytest.approx(over_time.curves[name].time_s[-1] * (1 + table["seed"].min()))
+    assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path, "joules")) == 2
 
 
 def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_path: Path):

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from command_line import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -21,11 +23,22 @@ from rich.console import Console
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.sweep import StandingLines, board, draw_chart, print_failures, print_sweep, write_chart
+from perfeds2.report.sweep import (
+    StandingLines,
+    board,
+    draw_chart,
+    draw_front,
+    front_line,
+    print_failures,
+    print_sweep,
+    write_chart,
+)
 from perfeds2.runs import sweep as module
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, Started, WaitingLine, open_crew
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
-from perfeds2.runs.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
+from perfeds2.runs.statistics import pareto
+from perfeds2.runs.summary import COSTS
+from perfeds2.runs.sweep import FACTS, load_summary, load_sweep, make_assignments, read_sweep, run_sweep, sweep
 from perfeds2.runs.worker import work
 from perfeds2.spec.resolve import nested
 
@@ -107,7 +120,8 @@ def results_of(job: Assignment):
 
     def metrics(point, seed):
         loss = point + seed / 7
-        return [{"round": k, "time_s": k / 3, **dict.fromkeys(METRICS, loss / (k + 1))} for k in range(3)]
+        spent = {"joules": 1.0, "merged_bits": 8.0}
+        return [{"round": k, "time_s": k / 3, **dict.fromkeys(METRICS, loss / (k + 1)), **spent} for k in range(3)]
 
     def algorithms(point, seed, names):
         late = {"time_to_target_s": None if seed == 1 else 0.25, "metrics": metrics(point, seed)}
@@ -152,7 +166,7 @@ def whole(tmp_path_factory):
 
 def test_the_tidy_table_has_every_run_in_grid_order(whole):
     table = load_sweep(whole)
-    assert list(table.columns) == ["quorum", "alpha", "algorithm", "seed", "round", "time_s", *METRICS]
+    assert list(table.columns) == ["quorum", "alpha", "algorithm", "seed", "round", "time_s", *METRICS, *COSTS]
     assert len(table) == 3 * 2 * 2 * 3 * 3  # points, algorithms, seeds, evaluations
     runs = list(table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"]).itertuples(index=False, name=None))
     assert [run[:4] for run in runs[:4]] == [(1, 0.0, "PerFedS2", 0), (1, 0.0, "PerFedS2", 1), (1, 0.0, "PerFedS2", 5), (1, 0.0, "FedAvgS2", 0)]  # fmt: skip
@@ -320,7 +334,7 @@ def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
     swept = run_sweep(HAND, whole)
     first = [path.read_bytes() for path in write_chart(swept)]
     assert [path.read_bytes() for path in write_chart(swept)] == first
-    assert len(first) == 2
+    assert len(first) == 4
     named = make_grid(nested({"algorithms": ["PerFedS2"]}), {"bandwidth": ["equal_share", "equal_finish"], "seed": [0]})
     assert write_chart(run_sweep(named, tmp_path / "named", on=played()))
 
@@ -333,6 +347,81 @@ def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
     drawing = Figure()
     draw_chart(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
     assert len(drawing.axes) == 2
+
+
+@pytest.fixture
+def costly(tmp_path):
+    """A sweep whose points met the target of 90 % after so many seconds, with so many joules: A = 1 slow and frugal, 4 the reverse."""
+    spent = {1: (9.0, 1.0), 2: (6.0, 2.0), 3: (7.0, 2.5), 4: (3.0, 8.0), 5: (3.0, 9.0), 6: None}
+
+    def result(quorum, seed):
+        rows = [(0, 0.0, 0.0, 0.0, 0.1)]
+        if spent[quorum] is not None:
+            seconds, joules = spent[quorum]
+            rows.append((quorum, seconds + 0.1 * seed, joules, 1e3 * quorum, 0.95))
+        keys = ("round", "time_s", "joules", "merged_bits", "test_accuracy_personal")
+        metrics = [dict.fromkeys(METRICS, 0.5) | dict(zip(keys, row, strict=True)) for row in rows]
+        time_s = None if spent[quorum] is None else rows[1][1]
+        own = {"algorithm": "PerFedS2", **dict.fromkeys(FACTS, 1.0), "time_to_target_s": time_s, "metrics": metrics}
+        return {"seed": seed, "algorithms": [own]}
+
+    def events(line):
+        while line:
+            job = line.take()
+            yield Done(job, 0, [[result(s.protocol.quorum, seed) for seed in s.run.seeds] for s in job.specs])
+
+    base = nested({"algorithms": ["PerFedS2"], "target_accuracy": 0.9})
+    grid = make_grid(base, {"quorum": list(spent), "seed": [0, 1, 2]})
+    return run_sweep(grid, tmp_path / "costly", on=lambda _: Crew(1, False, events))
+
+
+def test_the_front_is_what_nothing_beats(costly):
+    """A = 3 is later than 2 with more joules, 5 is as soon as 4 with more; 6 never met the target."""
+    front = costly.front
+    assert front is not None
+    assert front[front.on_front == 1].quorum.tolist() == [4, 2, 1]
+    assert front.quorum.tolist() == [4, 5, 2, 3, 1]
+    assert front.time_to_target_s_median.tolist() == pytest.approx([3.1, 3.1, 6.1, 7.1, 9.1])
+    assert front.joules_to_target_median.tolist() == [8.0, 9.0, 2.0, 2.5, 1.0]
+    said = front_line(front, ["quorum"])
+    assert said.startswith(
+        "Time-energy front, 3 of 5 that met the target: PerFedS2, quorum=4 (3.1 s, 8 J); PerFedS2, quorum=2 ("
+    )
+    assert costly.summary.bits_to_target_median.tolist()[:2] == [1000.0, 2000.0]
+    assert costly.summary.rounds_to_target_median.tolist()[:2] == [1.0, 2.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_pareto_is_its_definition(costs):
+    kept = pareto(np.array(costs, float).reshape(-1, 2)).tolist()
+    for one, on in zip(costs, kept, strict=True):
+        beaten = any(a <= one[0] and b <= one[1] and (a, b) != one for a, b in costs)
+        assert on == (not beaten)
+
+
+def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
+    drawn = write_chart(costly)
+    assert [path.name for path in drawn] == ["sweep.pdf", "sweep.png", "front.pdf", "front.png"]
+    for cost, label in (("joules", "Joules to 90 %"), ("bits", "Uploaded bits to 90 %"), ("rounds", "Rounds to 90 %")):
+        figure = draw_chart(Figure(), costly.summary, ["quorum"], cost)
+        assert figure.axes[1].get_ylabel().startswith(label)
+    figure = draw_front(Figure(), costly.front, ["quorum"])
+    assert {text.get_text() for text in figure.axes[0].texts} == {"quorum=1", "quorum=2", "quorum=4"}
+    front = next(path for path in drawn if path.name == "front.png").read_bytes()
+    status, said, _ = told("report", costly.path, "--x", "joules")
+    assert (status, len(said.splitlines())) == (0, 4)
+    assert (costly.path / "front.png").read_bytes() == front
+
+
+def test_a_sweep_from_before_there_were_joules_is_still_drawn(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "old")
+    (tmp_path / "old" / "sweep_front.csv").unlink()
+    summary = load_summary(whole)
+    summary[[name for name in summary if "joules" not in name]].to_csv(tmp_path / "old/sweep_summary.csv", index=False)
+    assert told("report", tmp_path / "old")[0] == 0
+    status, _, error = told("report", tmp_path / "old", "--x", "joules")
+    assert status == 2
+    assert "sweep_summary.csv has no joules_to_target" in error
 
 
 # Real workers
