@@ -68,6 +68,8 @@ class Federation:
     shelf: Shelf = field(init=False, default_factory=Shelf)  # what updates began with, where the merge asks
     length: float = field(init=False)  # ‖w_k‖
     recent: deque[ClosedRound] = field(init=False, default_factory=lambda: deque(maxlen=RECENT))
+    _keeps: bool = field(init=False)  # whether devices keep something between jobs
+    _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
     _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
     _tried: bool = False  # that it cannot close yet is known, and nothing has come or been given up since
     _handed: dict[int, list[int]] = field(
@@ -87,6 +89,7 @@ class Federation:
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
+        self._keeps, self._looks_back = isinstance(self.learner.objective, Keeping), needs_past(self.learner)
 
     @property
     def devices(self) -> list[Device]:
@@ -323,7 +326,7 @@ class Federation:
             device.held, device.held_arrived_s = IDLE, np.inf
             device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
-        handed = [self.shelf[m.version] for m in merges] if needs_past(self.learner) else []
+        handed = [self.shelf[m.version] for m in merges] if self._looks_back else []
         new, merging = merged(self.params, updates, self.learner, self.merging, senders, handed)
         self._become(new, merging)
         self.record.merges += merges
@@ -365,7 +368,7 @@ class Federation:
         for ue in idle:
             device = self.crew[ue]
             if self._dispatch(ue, "train"):
-                if needs_past(self.learner):
+                if self._looks_back:
                     self.shelf.lend(self.round, self.outgoing, ue)
                 if device.held not in (IDLE, self.round):
                     self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
@@ -376,7 +379,7 @@ class Federation:
             self.crew.file(ue)
 
     def _dispatch(self, ue: int, kind: Kind) -> bool:
-        known = self.crew[ue].merged_ticket if isinstance(self.learner.objective, Keeping) else None
+        known = self.crew[ue].merged_ticket if self._keeps else None
         request, time_s = Request(self.next_ticket, ue, self.round, kind, known), self.time_s
         self.next_ticket += 1
         if not self.transport.dispatch(request, self.outgoing.packed()):

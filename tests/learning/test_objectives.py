@@ -83,6 +83,7 @@ def test_alpha_zero_is_the_plain_gradient_of_the_outer_batch(small):
     np.testing.assert_allclose(flat(PerFed(0.0)(loss, params, params, (x, y))), flat(plain), rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_the_meta_gradient_is_the_gradient_of_the_personal_loss(small):
     """On one and the same batch, (I − αH)∇f(w − α∇f) is ∇F for F(w) = f(w − α∇f(w)), eq. (4): by finite differences."""
     params, (x, y) = small

@@ -341,6 +341,7 @@ def test_each_is_evaluated_in_the_settings_that_tuning_found_for_it(tmp_path):
     assert found == {"PerFedS2": 0.07, "FedBuff": 0.21, "Ditto": 0.07}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 def test_an_arena_that_is_interrupted_anywhere_goes_on_to_the_same_bytes(tmp_path, together):
     plan = plan_of(tries=4, tuning_seeds=1, rungs=2, cells=["paper", "quorum=3"])

@@ -46,6 +46,7 @@ def test_a_collapse_is_noted_with_who_and_how_often(tmp_path, capsys):
     assert "Note: PerFedS2: in 2 of 2 seeds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_short_personal_step_leaves_nothing_to_note():
     comparison = compare(**{**SETTINGS, "seeds": (0,)}, alpha=0.01, algorithms=["PerFedS2"])
     assert comparison.summary["notes"] == []
@@ -53,6 +54,7 @@ def test_a_short_personal_step_leaves_nothing_to_note():
     assert row["test_accuracy"]["mean"] > 0.8
 
 
+@pytest.mark.slow
 def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monkeypatch):
     """Nor that FedAsync, whose UEs compute what FedProx's do, equals FedAvg."""
     monkeypatch.setattr("perfeds2.runs.summary.has_collapsed", lambda _: True)

@@ -37,6 +37,7 @@ def test_a_diverged_run_is_marked_everywhere_and_breaks_nothing(tmp_path, capsys
         assert write_paper_figures(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_step_a_million_times_too_large_breaks_nothing(tmp_path):
     """The units die, so the loss is huge and stays a number."""
     compare(**SETTINGS, seeds=(0, 1), beta=1e6, out=tmp_path / "run")
