@@ -393,6 +393,7 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
     found = run_search(search_of(TWO, search), tmp_path, on=played(near(0.2)))
