@@ -199,8 +199,8 @@ def _kinds(column: Any, name: str) -> tuple[list[str], Int[np.ndarray, " N"]]:
         raise DataBroken(f"line {int(missing.argmax()) + 2}: column {name} is empty.")
     nothing = column.astype(str).str.strip().str.lower().eq("nan").to_numpy()
     if nothing.any():
-        row = int(nothing.argmax())
-        raise DataBroken(f"line {row + 2}: column {name} holds {column.iloc[row]!r}, which stands for no text; name it, or leave the line out.")  # fmt: skip
+        number = int(nothing.argmax())
+        raise DataBroken(f"line {number + 2}: column {name} holds {column.iloc[number]!r}, which stands for no text; name it, or leave the line out.")  # fmt: skip
     codes, kinds = pd.factorize(column, sort=True)
     return [_called(kind) for kind in kinds], np.asarray(codes, int)
 
