@@ -53,7 +53,7 @@ class Memory:
 
     def keep(self, merged: int | None, before: Any, ticket: int, left: Any) -> None:
         """Write down what a job left, beside what was kept before it."""
-        arrays = _named("left", left) | ({} if merged is NOTHING else _named("before", before))
+        arrays = {**_named("left", left), **({} if merged is NOTHING else _named("before", before))}
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         clear_unfinished(self.folder)
         save_arrays(self.file, arrays, {"left": ticket, "before": merged})
