@@ -21,7 +21,7 @@ TellShare = Callable[[float, str, str], None]  # how much is done (0 to 1), what
 TellBytes = Callable[[str, int, int], None]  # which file, bytes that are there, bytes in all (0: not known)
 
 PIPED_WIDTH = 150
-PROSE_WIDTH = 110  # sentences are read, so they are narrower than tables
+PROSE_WIDTH = 120  # sentences are read, so they are narrower than tables
 FIRST_LINE_S = 2.0  # what is over sooner leaves no line in a log
 LINE_EVERY_S = 10.0
 LINE_EVERY_SHARE = 0.05  # of the time so far: a long run's lines become rarer, and a day has some hundred

@@ -47,7 +47,7 @@ def test_a_step_a_million_times_too_large_breaks_nothing(tmp_path):
 def test_stopped_when_diverged_is_not_trained_on():
     told = []
     compare(**SETTINGS, seeds=(0,), beta=1e30, stop_when_diverged=True, watch=told.append)
-    assert len(told) < 7
+    assert len([each for each in told if each.rounds]) < 7  # on a slow machine the clock tells more often
     assert told[-1].share == 1
 
 
