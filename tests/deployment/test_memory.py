@@ -100,13 +100,8 @@ def check_memory(made):
             np.testing.assert_allclose(a, b[ue], rtol=0, atol=2e-6 * max(np.abs(a).max(), 1e-3))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SCAFFOLD",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pFedMe", "Ditto", "APFL", "FedRep", "FedPer")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SCAFFOLD", "pFedMe", "Ditto", "APFL", "FedRep", "FedPer"])
 def test_devices_keep_what_the_simulators_ues_keep(tmp_path, name):
     made = world(tmp_path, algorithm=name, **SMALL)
     made.run()

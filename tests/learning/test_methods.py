@@ -87,6 +87,7 @@ def test_a_method_is_its_papers_pseudocode(name):
             assert_close(flat(jax.tree.map(lambda rows, ue=ue: rows[ue], state.memory)), kept[ue])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("merge", "twin"),
     [
@@ -107,6 +108,7 @@ def test_the_discounts_by_hand():
     assert_close(discounted("constant", tau), np.ones(4))
 
 
+@pytest.mark.slow
 def test_fedasync_with_the_hinge():
     learner = Learner(FedProx(0.1), batch=8, local_steps=3, merge=FedAsync("hinge", discount_b=1.0))
     assert_close(flat(final(learner).params), fedasync(WORLD, s=lambda tau: hinge(tau, b=1.0))[0])
@@ -182,6 +184,7 @@ def test_persa_fl_is_perfed_and_moreau_with_nobody_waited_for():
         assert METHODS[name].mode == "ASY"
 
 
+@pytest.mark.slow
 def test_a_server_without_momentum_is_fedavg():
     assert_close(flat(final(replace(FEDAVG, merge=Momentum(momentum=0.0))).params), flat(final(FEDAVG).params), 1e-6)
 
@@ -198,6 +201,7 @@ def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_
         assert_close(AsyncFedED()(w, arrived, None)[0]["w"], expected)
 
 
+@pytest.mark.slow
 def test_scaffold_with_one_step_and_nobody_late_is_ca2fl():
     """Then c_i is the UE's last gradient, which is what CA²FL has in its cache."""
     control = Learner(Scaffold(), batch=8, merge=WithControl())
@@ -282,6 +286,7 @@ def test_together_is_the_same_as_alone_also_where_one_waits_for_another(name):
             assert mine == pytest.approx(expected, abs=2e-3, nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_A_MEMORY)
 def test_a_checkpoint_carries_all_a_method_keeps(name, tmp_path):
     learner, points = learner_of(name), [EvaluationPoint(k, float(k)) for k in (0, 7, ROUNDS)]

@@ -67,6 +67,7 @@ def test_hessian_free_is_close_to_exact_but_not_equal(small):
     assert 0 < error < 1e-2 * np.linalg.norm(first_order - expected)
 
 
+@pytest.mark.slow
 def test_the_three_batches_have_different_roles(small):
     """Swapping any two changes the result: none is used twice, none is forgotten."""
     params, (x, y) = small

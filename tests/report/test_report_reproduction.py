@@ -147,6 +147,7 @@ def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
     np.testing.assert_allclose(curve.high - 0.3, 4.302652729911275 * np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5)
 
 
+@pytest.mark.slow
 def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_path: Path):
     (figure,) = load_figures(["exp_1"])
     numbers_of(figure, diverged=("PerFed-ASY", 1)).to_csv(tmp_path / "exp_1.csv", index=False)
