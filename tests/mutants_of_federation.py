@@ -104,4 +104,25 @@ FEDERATION: list[
             "test_a_device_that_is_here_and_never_answers_is_given_up_and_set_aside",
         ),
     ),
+    (
+        "deployment/federation.py",
+        "deployment/test_memory.py",
+        ("if self._keeps else None", "if False else None", "test_devices_keep_what_the_simulators_ues_keep"),
+    ),
+    (
+        "deployment/memory.py",
+        "deployment/test_memory.py",
+        ("if ticket not in known:", "if not known:", "test_what_a_job_left_counts_when_the_next_job_names_it"),
+        ('_named("left", left)', '_named("left", before)', "test_what_a_job_left_counts_when_the_next_job_names_it"),
+        ("if size > 2 *", "if size > 2**40 *", "test_a_file_that_is_not_what_was_written_is_not_believed"),
+    ),
+    (
+        "deployment/merging.py",
+        "deployment/test_memory.py",
+        (
+            "version_of(holders[-1]) != version",
+            "version_of(holders[-1]) < 0",
+            "test_a_server_has_the_models_that_updates_began_with_and_no_others",
+        ),
+    ),
 ]

@@ -348,6 +348,15 @@ MUTATIONS = [
         ("-(-len(values) // 10)", "max(1, len(values) // 10)", "test_the_worst_tenth_is_rounded_up"),
     ),
     *of(
+        "runs/summary.py",
+        "runs/test_collapse.py",
+        (
+            "return all(_came_apart",
+            "return any(_came_apart",
+            "test_diverged_is_who_ends_where_it_began_although_it_had_learned",
+        ),
+    ),
+    *of(
         "report/arena_read.py",
         "report/test_report_arena.py",
         ("v.better == name and v.is_significant", "v.better == name", "test_the_words_follow_from_the_numbers"),

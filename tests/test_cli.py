@@ -99,6 +99,15 @@ def test_run_and_simulate_write_single_timelines(tmp_path, monkeypatch):
         (["--resume", "nowhere"], "holds no run"),
         (["--out", "/proc/nowhere"], "cannot be written"),
         (["--schedule", "deficit", "--stale", "wait", "--max-staleness", "1"], "--schedule deficit"),
+        (
+            ["--beta", "FedBuff=0.1"],
+            "--beta FedBuff=0.1 is for FedBuff, which does not take part; leave it out, or add",
+        ),
+        (
+            ["--algorithms", "PerFedS2", "--merge", "FedAvgS2=mean"],
+            "--merge FedAvgS2=mean is for FedAvgS2, which does not",
+        ),
+        (["--tiers", "3"], "--tiers 3 is for methods that have tiers (TiFL, FedAT), and none takes part"),
     ],
 )
 def test_bad_input_is_exit_2_and_one_sentence_and_leaves_nothing_behind(tmp_path, monkeypatch, arguments, sentence):

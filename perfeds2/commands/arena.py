@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, take_settings
+from perfeds2.commands.common import flag, nested_values, new_folder, refuse_unheard_flags, take_settings
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -68,6 +68,7 @@ def arena(
                 tuning_seeds=tuning_seeds,
                 rungs=rungs,
             )
+            refuse_unheard_flags(flags, plan.methods, "--methods")
         path = resume or new_folder(out, f"arena-{plan.bouts[0].task}")
         place.append(path)
         with progress(quiet) as watch:
@@ -79,7 +80,7 @@ def arena(
         else:
             print_arena(path)
             print_failures(met.failures)
-            files = (path / "arena.csv", path / "arena.json", *written)
+            files = (path / "arena.csv", path / "arena_metrics.csv", path / "arena.json", *written)
             typer.echo("\n".join(f"Wrote: {each}" for each in files))
         if failures:
             typer.echo(f"Try what failed again with: perfeds2 arena --resume {shlex.quote(str(path))}", err=True)

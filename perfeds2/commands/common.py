@@ -105,7 +105,9 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
     """From a spec file, then flags, then --set; or from the folder to be resumed. Takes them out of what was given."""
     spec_file, assignments, flags = take_settings(given)
     if resume is None:
-        return resolve(nested_values(spec_file, flags, assignments, defaults))
+        spec = resolve(nested_values(spec_file, flags, assignments, defaults))
+        refuse_unheard_flags(flags, spec.algorithms)
+        return spec
     if flags or spec_file or assignments:
         raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
     if not (resume / "spec.toml").exists():
@@ -113,6 +115,13 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
     from perfeds2.runs.folder import read_run
 
     return read_run(resume)
+
+
+def refuse_unheard_flags(flags: Mapping[str, Any], algorithms: Iterable[Any], where: str = "--algorithms") -> None:
+    """Refuse flags that are for an algorithm which does not take part."""
+    from perfeds2.spec.heard import refuse_unheard
+
+    refuse_unheard(flags, algorithms, where)
 
 
 def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:

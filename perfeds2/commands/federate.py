@@ -42,6 +42,10 @@ STATE: tuple[Any, Any] = (
     Path | None,
     flag("--state", "Where the server keeps its own files. (default: a folder named as the engine)", "DIR"),
 )
+KEEPS: tuple[Any, Any] = (
+    Path | None,
+    flag("--state", "Where this device keeps what it keeps between jobs, in a folder of its own. (default: mqtt/devices; Flower's files: flower)", "DIR"),
+)  # fmt: skip
 SERVER: tuple[Any, Any] = (str, flag("--server", "Where the server is.", "HOST:PORT", ...))
 HERE = {"engine": ENGINE, "credentials": CREDENTIALS, "state": STATE}
 FLOWER = {"server": SERVER, "credentials": CREDENTIALS, "state": STATE}
@@ -344,10 +348,12 @@ def device(
         site.home.mkdir(parents=True, exist_ok=True)
         _become(site, site.device(number, data, app_module))
     joins = open_mqtt(where["server"], "--server", where["credentials"])
+    from perfeds2.deployment.credentials import device_name
     from perfeds2.deployment.mqtt.device import Owner
     from perfeds2.deployment.mqtt.many import run_together
 
-    owner = Owner(None if app_module is None else app_module.resolve(), data)
+    state = (where["state"] or Path("mqtt/devices")).resolve() / device_name(number)
+    owner = Owner(None if app_module is None else app_module.resolve(), data, state)
     run_together(joins, [number], lambda _: owner)
 
 
@@ -466,7 +472,7 @@ TAKES: dict[Callable[..., None], dict[str, Any]] = {  # in the order help shows 
     revoke: {"credentials": CREDENTIALS},
     unregister: OPERATE,
     server: HERE,
-    device: {"engine": ENGINE, **FLOWER},
+    device: {"engine": ENGINE, **FLOWER, "state": KEEPS},
     submit: OPERATE | SUBMITTED,
     resume: OPERATE,
     watch: {},

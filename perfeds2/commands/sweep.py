@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, take_settings
+from perfeds2.commands.common import flag, nested_values, new_folder, refuse_unheard_flags, take_settings
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -50,6 +50,7 @@ def sweep(
                 raise InputError(f"the spec is given twice: {file} and --spec {also}; give one of them.")
             values = nested_values(file or also, flags, assignments, DEFAULTS)
             points = grid_from_flags(values, grid or [], flags)
+            refuse_unheard_flags(flags, {each: None for point in points.points for each in point.spec.algorithms})
         path = resume or new_folder(out, "sweep")
         place.append(path)
         with progress(quiet) as watch:

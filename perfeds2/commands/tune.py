@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, take_settings
+from perfeds2.commands.common import flag, nested_values, new_folder, refuse_unheard_flags, take_settings
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -49,6 +49,7 @@ def tune(
             if figure is not None:
                 values = _of_figure(figure, values)
             made = make_search(values, parse_grid(search or [], "--search"), seeds=tuning_seeds, rungs=rungs)
+            refuse_unheard_flags(flags, made.spec.algorithms)
         path = resume or new_folder(out, f"tune-{made.spec.task.name.label}")
         place.append(path)
         with progress(quiet) as watch:

@@ -85,7 +85,11 @@ class Checkpoints:
         params = _under("params/", arrays)
         leaves, structure = jax.tree.flatten(federation.merging)
         saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-        fits = form_of(params) == federation.form and len(saved) == len(leaves) and facts.get("ues") == federation.ues
+        fits = (
+            form_of(params) == form_of(federation.params)
+            and len(saved) == len(leaves)
+            and facts.get("ues") == federation.ues
+        )
         if not fits or "journal" not in facts:
             raise InputError(
                 f"checkpoint {self.folder.parts / NAME}.safetensors does not fit this federation, or is of an earlier version; "

@@ -18,6 +18,7 @@ class Device:
     version: int = IDLE  # the model it works from, as the protocol sees it
     merged_in: int = -1  # the last round it was merged in
     merges: int = 0
+    merged_ticket: int | None = None  # of the last of its jobs that was merged
     job: Request | None = None  # sent, and not yet answered
     sent_s: float = 0.0
     overdue: int = -1  # the ticket of the last job that was given up because no answer came

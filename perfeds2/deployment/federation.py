@@ -21,13 +21,14 @@ import numpy as np
 
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
-from perfeds2.deployment.merging import merged
+from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, uploaded
 from perfeds2.deployment.norms import Norms, norm_of
 from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
 from perfeds2.errors import InputError
+from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner
 from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
@@ -62,9 +63,13 @@ class Federation:
     refused: int = 0  # replies that were not believed
     crew: Crew = field(init=False)
     norms: Norms = field(init=False)
-    form: Form = field(init=False)
+    form: Form = field(init=False)  # of an update
+    outgoing: Handed = field(init=False)  # w_k, and what the merge sends along
+    shelf: Shelf = field(init=False, default_factory=Shelf)  # what updates began with, where the merge asks
     length: float = field(init=False)  # ‖w_k‖
     recent: deque[ClosedRound] = field(init=False, default_factory=lambda: deque(maxlen=RECENT))
+    _keeps: bool = field(init=False)  # whether devices keep something between jobs
+    _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
     _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
     _tried: bool = False  # that it cannot close yet is known, and nothing has come or been given up since
     _handed: dict[int, list[int]] = field(
@@ -79,10 +84,12 @@ class Federation:
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
-        self.form, self.length = form_of(self.params), norm_of(self.params)
+        self.form, self.length = form_of(uploaded(self.params, self.learner)), norm_of(self.params)
         self.crew, self.norms = Crew(self.ues), Norms(self.ues)
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
+        self.outgoing = handed_out(self.params, self.learner, self.merging)
+        self._keeps, self._looks_back = isinstance(self.learner.objective, Keeping), needs_past(self.learner)
 
     @property
     def devices(self) -> list[Device]:
@@ -286,6 +293,7 @@ class Federation:
             device.version, device.reply = IDLE, None  # until a model is really on its way
             device.wanted = device.job is None  # a running job cannot be called back
             self.crew.file(ues[place])
+        self.shelf.clear(lambda ue: self.crew[ue].version)
         self._handed.pop(self._given_up_next, None)
         self.round, self.opened_s, self._tried = theirs.round, theirs.opened_s, False
         self._ready = {ue for ue in self._ready.difference(merged) if self._is_fresh(ue)}
@@ -316,10 +324,11 @@ class Federation:
             updates.append(device.reply.update)
             merges.append(Merge(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
-            device.merged_in, device.merges = self.round, device.merges + 1
+            device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
-        self.params, self.merging = merged(self.params, updates, self.learner, self.merging, senders)
-        self.length = norm_of(self.params)
+        handed = [self.shelf[m.version] for m in merges] if self._looks_back else []
+        new, merging = merged(self.params, updates, self.learner, self.merging, senders, handed)
+        self._become(new, merging)
         self.record.merges += merges
         self.record.closed_s.append(time_s)
         self._remember(self.round, self.accuracy)
@@ -359,6 +368,8 @@ class Federation:
         for ue in idle:
             device = self.crew[ue]
             if self._dispatch(ue, "train"):
+                if self._looks_back:
+                    self.shelf.lend(self.round, self.outgoing, ue)
                 if device.held not in (IDLE, self.round):
                     self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
                 device.version = device.held = self.round
@@ -368,9 +379,10 @@ class Federation:
             self.crew.file(ue)
 
     def _dispatch(self, ue: int, kind: Kind) -> bool:
-        request, time_s = Request(self.next_ticket, ue, self.round, kind), self.time_s
+        known = self.crew[ue].merged_ticket if self._keeps else None
+        request, time_s = Request(self.next_ticket, ue, self.round, kind, known), self.time_s
         self.next_ticket += 1
-        if not self.transport.dispatch(request, self.params):
+        if not self.transport.dispatch(request, self.outgoing.packed()):
             self.log(f"not sent: UE {ue} ticket {request.ticket}")
             return False
         self.crew[ue].job, self.crew[ue].sent_s = request, time_s
@@ -423,14 +435,20 @@ class Federation:
 
     def take_up(self, params: dict[str, np.ndarray], merging: Any, round_: int, opened_s: float) -> None:
         """Stand where another stood."""
-        self.params, self.merging, self.round, self.opened_s = params, merging, round_, opened_s
-        self.length = norm_of(params)
+        self.round, self.opened_s = round_, opened_s
+        self._become(params, merging)
+
+    def _become(self, params: dict[str, np.ndarray], merging: Any) -> None:
+        """Have another model."""
+        self.params, self.merging, self.length = params, merging, norm_of(params)
+        self.outgoing = handed_out(params, self.learner, merging)
 
     def recall(self) -> None:
         """What follows from the record, and from what is known of the devices."""
         self.refused = sum(device.refused for device in self.devices)
         for merge in self.record.merges:
             self.crew[merge.ue].merges += 1
+            self.crew[merge.ue].merged_ticket = merge.ticket
         for seen in self.record.evaluations:
             self._hear(seen)
         aside = [(device.set_aside_s, ue) for ue, device in enumerate(self.devices) if device.set_aside_s is not None]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.deployment.device import compute_update
-from perfeds2.deployment.merging import merged
+from perfeds2.deployment.device import compute_job, kept_at_first
+from perfeds2.deployment.merging import handed_out, merged
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
@@ -56,15 +56,19 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
 def _job_by_job(setup: Setup, timeline: Timeline, data_folders: str) -> Arrays:
     """Every job as its device computed it; keeps every model there ever was."""
     tasks = [setup.task(ue, Path(data_folders.format(ue))) for ue in range(timeline.population)]
-    learner, models = setup.algorithm.learner, [dict(setup.first_params())]
-    merging: Any = learner.merge.init(models[0], timeline.population)
+    learner, first = setup.algorithm.learner, dict(setup.first_params())
+    merging: Any = learner.merge.init(first, timeline.population)
+    models = [handed_out(first, learner, merging)]
+    kept = dict.fromkeys(range(timeline.population), kept_at_first(learner, first))
     for number, (ues, versions) in enumerate(zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)):
-        jobs = zip(ues, versions, strict=True)
-        updates = [compute_update(setup, tasks[ue], models[version], ue, version) for ue, version in jobs]
+        updates, handed = [], [models[version] for version in versions]
+        for ue, version in zip(ues, versions, strict=True):
+            update, kept[ue] = compute_job(setup, tasks[ue], models[version], ue, version, kept[ue])
+            updates.append(update)
         senders = [(ue, number - version) for ue, version in zip(ues, versions, strict=True)]
-        model, merging = merged(models[-1], updates, learner, merging, senders)
-        models.append(model)
-    return models[-1]
+        model, merging = merged(models[-1].params, updates, learner, merging, senders, handed)
+        models.append(handed_out(model, learner, merging))
+    return models[-1].params
 
 
 def compare_weights(timeline: Timeline, weights: Arrays, again: Arrays) -> Agreement:

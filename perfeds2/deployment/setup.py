@@ -18,7 +18,6 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
 from perfeds2.learning.keeping import Keeping
-from perfeds2.learning.merges import Backward
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
@@ -97,9 +96,7 @@ class Setup:
             )
         if spec.algorithms[0].value.rounds is not None:
             raise InputError(f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare.")  # fmt: skip
-        told = cls(spec, validated(OwnSections, own).deployment)
-        refuse_what_needs_more(told.algorithm)
-        return told
+        return cls(spec, validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
         """Every setting that is not left out, by its name."""
@@ -147,13 +144,10 @@ class Setup:
         return {name: np.asarray(values) for name, values in params.items()}
 
 
-def refuse_what_needs_more(algorithm: Algorithm) -> None:
-    """Devices keep nothing between jobs yet, and the server no models older than the newest."""
-    name, learner = algorithm.name, algorithm.learner
-    if isinstance(learner.objective, Keeping):
-        raise InputError(f"--algorithm {name} keeps something at the devices between jobs, which a federation does not do yet; see perfeds2 compare.")  # fmt: skip
-    if isinstance(learner.merge, Backward):
-        raise InputError(f"--algorithm {name} merges with the models that devices were handed, which a federation does not keep yet; see perfeds2 compare.")  # fmt: skip
+def refuse_memory(algorithm: Algorithm) -> None:
+    """For an engine whose devices keep nothing between jobs."""
+    if isinstance(algorithm.learner.objective, Keeping):
+        raise InputError(f"--algorithm {algorithm.name} keeps something at the devices between jobs, which only --engine mqtt does.")  # fmt: skip
 
 
 def settings_in(toml: str) -> dict[str, Any]:

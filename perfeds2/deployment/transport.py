@@ -25,6 +25,9 @@ class Request:
     ue: int
     version: int  # of the model that goes with it
     kind: Kind = "train"
+    merged: int | None = (
+        None  # the ticket of the last of this UE's jobs that was merged, for a device that keeps something
+    )
 
 
 @dataclass(frozen=True)

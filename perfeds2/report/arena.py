@@ -18,6 +18,7 @@ from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shorte
 from perfeds2.report.style import named_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, for_terminal, in_latex, seconds
 from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import print_prose
 from perfeds2.report.traces import Chart, curve_chart
 from perfeds2.runs.statistics import NO_INTERVAL
 
@@ -44,9 +45,9 @@ def print_arena(folder: Path) -> None:
     for bout in arena.bouts:
         console.print(f"\n{bout.title}: {_facts(arena, bout)}", style="bold", markup=False)
         console.print(for_terminal(results_table(bout, with_settings=False)))
-        console.print(_meaning(arena, bout), style="dim", markup=False)
+        print_prose(console, _meaning(arena, bout), "dim")
         for paragraph in words(arena, bout):
-            console.print(paragraph, markup=False, soft_wrap=True)
+            print_prose(console, paragraph)
     if len(arena.bouts) > 1:
         console.print(for_terminal(overview(arena)))
 
@@ -54,7 +55,11 @@ def print_arena(folder: Path) -> None:
 def _facts(arena: ArenaFound, bout: BoutFound) -> str:
     tuned = f"tuned with {arena.tries} settings each" if bout.tuning else "not tuned"
     seeds = f"{len(arena.seeds)} seed{'s' if len(arena.seeds) > 1 else ''}"
-    return f"{bout.ues} UEs, {seconds(bout.horizon_s)} simulated, {len(bout.methods)} methods, {seeds}, {tuned}"
+    return f"{bout.ues} UEs, {seconds(bout.horizon_s)} simulated, {_methods(len(bout.methods))}, {seeds}, {tuned}"
+
+
+def _methods(count: int) -> str:
+    return "1 method" if count == 1 else f"{count} methods"
 
 
 # ---- tables

@@ -253,7 +253,7 @@ def _than(bout: BoutFound, measure: str, name: str, how: str) -> list[str]:
     if len(beaten) == len(of_it):
         return [f"That is significantly {how} than {'all others' if len(beaten) > 1 else beaten[0]}."]
     if not beaten:
-        return [f"It is significantly {how} than none of the others."]
+        return [f"That is not significantly {how} than any other."]
     open_ = [v.worse if v.better == name else v.better for v in of_it if v.worse not in beaten]
     if len(beaten) <= len(open_):
         rest = listed(open_) if len(open_) <= 3 else f"the other {len(open_)}"

@@ -11,7 +11,7 @@ from perfeds2.report.clocks import clocks_line
 from perfeds2.report.run import Outcome, Run, read_summary
 from perfeds2.report.tables import Cell, Column, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
-from perfeds2.report.terminal import fits
+from perfeds2.report.terminal import fits, print_prose
 from perfeds2.runs.statistics import NO_INTERVAL
 
 Best = Callable[[Iterable[float]], float]  # min or max
@@ -157,17 +157,17 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     for part in parts:
         console.print(for_terminal(part))
     if said := meaning(run):
-        console.print(f"[dim]{said}[/dim]")
+        print_prose(console, said, "dim")
     if run.clocks is not None:
         console.print(clocks_line(run))
     if said := energy_line(run):
-        console.print(said, style="dim", markup=False)
+        print_prose(console, said, "dim")
     if run.links is not None:
-        console.print(run.links.line, style="dim", markup=False)
+        print_prose(console, run.links.line, "dim")
         if run.links.warning is not None:
-            console.print(f"Warning: {run.links.warning}", style="yellow", markup=False)
+            print_prose(console, f"Warning: {run.links.warning}", "yellow")
     for note in run.notes:
-        console.print(f"Note: {note}", style="dim", markup=False)
+        print_prose(console, f"Note: {note}", "dim")
 
 
 def energy_line(run: Run) -> str:

@@ -21,6 +21,7 @@ TellShare = Callable[[float, str, str], None]  # how much is done (0 to 1), what
 TellBytes = Callable[[str, int, int], None]  # which file, bytes that are there, bytes in all (0: not known)
 
 PIPED_WIDTH = 150
+PROSE_WIDTH = 120  # sentences are read, so they are narrower than tables
 FIRST_LINE_S = 2.0  # what is over sooner leaves no line in a log
 LINE_EVERY_S = 10.0
 LINE_EVERY_SHARE = 0.05  # of the time so far: a long run's lines become rarer, and a day has some hundred
@@ -36,6 +37,11 @@ def console(stderr: bool = False) -> Console:
 def fits(console: Console, shown: RenderableType) -> bool:
     """Whether something can be shown without anything of it cut off."""
     return Measurement.get(console, console.options.update(max_width=10_000), shown).minimum <= console.width
+
+
+def print_prose(console: Console, text: str, style: str = "") -> None:
+    """Sentences, in lines of a length one can read, on a terminal as in a pipe."""
+    console.print(text, style=style, markup=False, width=min(console.width, PROSE_WIDTH))
 
 
 def say_line(line: str) -> None:

@@ -13,6 +13,7 @@ from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Table, for_terminal
 from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import print_prose
 
 if TYPE_CHECKING:  # it trains, so it needs JAX
     from perfeds2.runs.tune import Best, Tuning
@@ -40,16 +41,22 @@ def print_tuning(tuning: "Tuning") -> None:
     ]
     tried = sum(len(search.candidates(name)) for name in search.axes)
     console.print(
-        f"{search.spec.task.name.label}: {tried} settings of {len(search.axes)} algorithms, {len(search.seeds)} tuning "
-        f"seeds, up to {search.horizons_s[-1]:.4g} simulated seconds"
+        f"{search.spec.task.name.label}: {tried} settings of {_counted(len(search.axes), 'algorithm')}, "
+        f"{_counted(len(search.seeds), 'tuning seed')}, up to {search.horizons_s[-1]:.4g} simulated seconds"
     )
     console.print(for_terminal(Table(heads, rows)))
-    console.print(
-        f"[dim]Personalised {score.word} on data held out of the UEs' training part, mean over simulated time. "
-        "Before: with the settings of the task or spec. * at the edge of what was searched.[/dim]"
+    print_prose(
+        console,
+        f"Personalised {score.word} on data held out of the UEs' training part, mean over simulated time. "
+        "Before: with the settings of the task or spec. * at the edge of what was searched.",
+        "dim",
     )
     for line in edge_notes(tuning):
-        console.print(f"Note: {line}")
+        print_prose(console, f"Note: {line}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def edge_notes(tuning: "Tuning") -> list[str]:

@@ -241,7 +241,7 @@ def make_plan(
     if task is not None and tasks:
         raise InputError(f"--task {task} and --tasks were both given; give one of them.")
     of_spec = base.get("run", {}).pop("algorithms", None) if isinstance(base.get("run"), dict) else None
-    named = _methods([*(methods or _listed(of_spec) or USUAL), *mine])
+    named = _methods(methods or _listed(of_spec) or USUAL, mine)
     if not named:
         raise InputError("--methods is empty; name at least one, or leave it out.")
     chosen = dict(cells) if isinstance(cells, Mapping) else parse_cells(cells)
@@ -278,21 +278,22 @@ def _listed(given: Any) -> list[Any]:
     return [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given or ())
 
 
-def _methods(given: Sequence[Any]) -> list[Named]:
+def _methods(given: Sequence[Any], mine: Sequence[Any]) -> list[Named]:
     """What the names stand for; ``all`` are those of the table."""
     named: list[Named] = []
-    for each in given:
+    for flag, each in [*(("--methods", one) for one in given), *(("--mine", one) for one in mine)]:
         try:
             named += [ALGORITHM.find(name) for name in ALGORITHM.table()] if each == "all" else [ALGORITHM.find(each)]
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"--methods {each!r} {error}.") from None
+            raise InputError(f"{flag} {each!r} {error}.") from None
     named = list(dict.fromkeys(named))
     names = [name_of_method(one) for one in named]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"--methods has {twice} twice; give each its own name.")
+        flags = "--methods and --mine have" if mine else "--methods has"
+        raise InputError(f"{flags} {twice} twice; give each its own name.")
     return named
 
 

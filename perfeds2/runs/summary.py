@@ -1,5 +1,6 @@
 """What came out, in one row per algorithm?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,25 @@ def has_collapsed(rows: Sequence[Row]) -> bool:
     return rows[-1]["test_accuracy"] < best / 2 and rows[-1]["test_accuracy_personal"] >= best
 
 
+LOST = 0.5  # of what it had learned
+
+
+def has_diverged(rows: Sequence[Row]) -> bool:
+    """Whether training came apart: no loss is a number any more, or both end above where they began, or half way back there.
+
+    The rows are one seed's. Units that die of too long a step leave a loss that is a number, and as large as at first.
+    """
+    return all(_came_apart([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
+
+
+def _came_apart(losses: Sequence[float]) -> bool:
+    first, last, least = float(losses[0]), float(losses[-1]), float(min(losses))
+    if not math.isfinite(last):
+        return True
+    learned = first - least
+    return last > 1.1 * first or (learned > 0.1 * first and last - least > LOST * learned)
+
+
 def how_it_is_learned(spec: Spec) -> str:
     """Of a file: by what, and who has what, as the flags would say it."""
     task = spec.task
@@ -209,6 +229,12 @@ def _notes(
                 f"{name}: UE{'s' if len(starved) > 1 else ''} {', '.join(map(str, sorted(starved)[:5]))}"
                 f"{' …' if len(starved) > 5 else ''} never got an update in (in at least one seed); try "
                 f"{'--stale wait, a larger --max-staleness or ' if bounded else ''}a longer horizon."
+            )
+        diverged = sum(has_diverged(rows[name, seed]) for seed in spec.run.seeds) if rows is not None else 0
+        if diverged:
+            notes.append(
+                f"{name}: training diverged in {diverged} of {len(spec.run.seeds)} seeds: the loss ends above where it began, "
+                f"or most of the way back there. Its steps are too long; try a third, --beta {name}={algorithm.learner.beta / 3:.2g}."
             )
         by_share = rows if str(spec.task.metric or "accuracy") == "accuracy" else None  # else halves say nothing
         if algorithm.objective in ("FedAvg", "FedProx") or isinstance(algorithm.learner.objective, Personal):

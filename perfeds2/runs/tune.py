@@ -284,7 +284,7 @@ def _best(path: Path, search: Search, algorithm: str) -> Best:
     edges = [
         key
         for key, listed in axes.items()
-        if len(listed) > 2 and isinstance(listed[0], int | float) and _is_edge(settings[key], listed)
+        if len(listed) > 1 and isinstance(listed[0], int | float) and _is_edge(settings[key], listed)
     ]
     return Best(
         algorithm,

@@ -9,7 +9,7 @@ import jax
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
-from perfeds2.learning.models.model import Model
+from perfeds2.learning.models.model import DoesNotFit, Model
 from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, blaming, call, expect
@@ -35,7 +35,11 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
     is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
     make = partial(call, given, flag, known) if is_made else None
-    given = given if make is None else make()
+    unfit = f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of {classes} classes"  # fmt: skip
+    try:
+        given = given if make is None else make()
+    except DoesNotFit as error:
+        raise InputError(f"{unfit}: {error}.") from None
     model = expect(_of_torch(make or given, sample, flag) if is_torch(given) else given, Model, "--model", named)
     try:
         hash(model)
@@ -50,10 +54,7 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     except Exception as error:  # whatever a model does with samples it was not made for
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
     if why:
-        raise InputError(
-            f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of "
-            f"{classes} classes: {why}."
-        )
+        raise InputError(f"{unfit}: {why}.")
     return model
 
 

@@ -73,7 +73,7 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
     for name, value in flags.items():
         section, key = place_of(name)
         if section == "learning":
-            for algorithm, own in _by_algorithm(name, value):
+            for algorithm, own in by_algorithm(name, value):
                 put(values, *((EACH, f"{algorithm}.{key}") if algorithm else (section, key)), own)
         else:
             put(values, section, key, [value] if name == "seed" else value)
@@ -85,7 +85,7 @@ def _refuse_both(task: Any) -> None:
         raise InputError(f"--labels-per-ue {given[0]} and --split {given[1]} were both given; give one of them.")
 
 
-def _by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
+def by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
     """What a learning setting is for whom: ``0.07,PerFed-ASY=0.02``, or a dictionary; nobody's name is everybody's."""
     if isinstance(value, Mapping):
         return [("" if name == "*" else str(name), own) for name, own in value.items()]

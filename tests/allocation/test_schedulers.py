@@ -128,7 +128,7 @@ def test_fedcs_knows_what_modulation_carries():
 
 def test_proportional_fair_chooses_everybody_alike_and_best_channel_does_not():
     cell = Cell.draw(20, seed=1)
-    run: dict[str, Any] = {"payload_bits": 1e5, "samples": 40, "rounds": 800}
+    run: dict[str, Any] = {"payload_bits": 1e5, "samples": 40, "rounds": 300}
     fair = simulate(cell, Protocol(5, rests=True), schedule=proportional_fair(cell), **run)
     best = simulate(cell, Protocol(5, rests=True), schedule=best_channel, **run)
     assert fair.shares.max() < 1.4 / 20

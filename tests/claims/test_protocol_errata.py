@@ -63,6 +63,7 @@ def test_erratum_10_by_hand():
     assert our_staleness([1.0, 2.5], Protocol(1, 1, "restart"), 3).ravel().tolist() == [0, 0, 0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.5, 10.0), min_size=2, max_size=12), st.integers(1, 4), st.integers(0, 4))
 @settings(max_examples=15, deadline=None)
 def test_erratum_10_the_printed_rule_is_one_round_late_and_ours_is_not(job_s, quorum, bound):
@@ -72,6 +73,7 @@ def test_erratum_10_the_printed_rule_is_one_round_late_and_ours_is_not(job_s, qu
         assert our_staleness(job_s, Protocol(quorum, bound, stale), 25).max() <= bound
 
 
+@pytest.mark.slow
 def test_erratum_11_restart_starves_slow_ues_and_wait_starves_none():
     cell = Cell.draw(20, seed=1)
     run = {"payload_bits": 1e5, "samples": 200.0, "rounds": 400}

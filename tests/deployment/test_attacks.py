@@ -78,6 +78,7 @@ def test_a_norm_that_overflows_is_infinite_and_refused():
     assert norm_of({"w": np.full(4, 3e38, np.float32)}) == pytest.approx(6e38, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["PerFedS2", "PerFed-SYN", "PerFed-ASY", "FedAvgS2", "FedAvg-SYN", "FedAvg-ASY"])
 def test_honest_devices_are_never_refused(name):
     """The digits, two labels a device: the norms of PerFedS2 spread over more than ten times their median here."""

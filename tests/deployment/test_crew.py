@@ -67,6 +67,7 @@ def play(kind, ues, protocol, events):
     return seen, server.record, net.sent, server.params["w"].tolist(), server
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, phases=[Phase.generate])  # long stories: shrinking one takes minutes
 @given(st.integers(2, 9), PROTOCOLS, EVENTS)
 def test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all(ues, protocol, events):

@@ -69,6 +69,7 @@ def test_what_waits_in_the_queue_is_not_rewritten(here):
     assert (here / "runs" / "first" / "federation.toml").read_text() == before
 
 
+@pytest.mark.slow
 def test_many_teaches():
     done = subprocess.run(
         [sys.executable, "-m", "perfeds2.deployment.mqtt.many", "--help"], capture_output=True, text=True, check=True

@@ -65,7 +65,7 @@ def check(out, rounds, data=None):
 
 
 def test_kill_9_of_devices_server_and_broker_loses_and_doubles_nothing(tmp_path):
-    out, rounds = tmp_path / "run", 400
+    out, rounds = tmp_path / "run", 160
     command = [*PERFEDS2, "local", "--out", str(out), "--devices", "4", "--quorum", "2", "--max-staleness", "3"]
     process = subprocess.Popen(
         [*command, "--rounds", str(rounds), "--slow", "3=0.05", "--quiet"], start_new_session=True

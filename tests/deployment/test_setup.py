@@ -107,6 +107,7 @@ def test_every_setting_travels_and_what_a_federation_cannot_follow_is_refused():
                 Setup.from_texts({name: "1"})
 
 
+@pytest.mark.slow
 def test_a_device_clips_and_anneals_as_it_is_told():
     def update(version, **more):
         told = Setup.from_texts({"devices": 2, "batch": 4} | {name.replace("_", "-"): v for name, v in more.items()})

@@ -56,6 +56,7 @@ def loaded(folder):
     return server
 
 
+@pytest.mark.slow
 def test_a_server_killed_at_any_byte_of_a_save_goes_on_from_the_save_before(tmp_path):
     folder, copies = saved_federation(tmp_path)
     (before, record, state, rest), (after, *_) = copies[-2:]

@@ -51,6 +51,7 @@ def test_at_a_kink_the_slope_is_pytorchs(curve, slopes):
     np.testing.assert_allclose(jax.vmap(jax.grad(curve))(at), slopes)
 
 
+@pytest.mark.slow
 def test_whoever_may_look_at_nothing_gets_zeros_and_no_nan():
     query, mask = normal(2, 3, 4), jnp.array([[True, False, True], [False, False, False], [True, True, True]])
     out, gradient = jax.value_and_grad(lambda q: layers.attention(q, query, query, mask)[:, 1].sum())(query)

@@ -61,6 +61,7 @@ def test_the_norm_of_an_upload_is_that_of_all_its_arrays():
     assert np.array_equal(clip(nothing, 1.0)["a"], [0.0, 0.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local_steps", [1, 3])
 def test_a_whole_job_is_clipped_not_each_of_its_steps(local_steps):
     params = TASK.model.init(jax.random.key(0))
@@ -76,17 +77,20 @@ def test_a_whole_job_is_clipped_not_each_of_its_steps(local_steps):
     np.testing.assert_array_equal(upload(2 * length), free)
 
 
+LEARNERS = {
+    "clip PerFed": Learner(PerFed(0.1), batch=8, clip=0.5),
+    "clip": Learner(FedAvg(), batch=8, local_steps=2, clip=0.8),
+    "inner": Learner(PerFed(0.1, hessian_batch="inner", inner_clip=0.6), batch=8),
+    "hf": Learner(PerFed(0.1, "hf", inner_clip=0.6), batch=8),
+    "anneal": Learner(PerFed(0.1, anneal=12), batch=8, clip=0.9),
+    "Moreau": Learner(Moreau(0.1, 5.0), batch=8),
+}
+AT_ONCE = ("clip PerFed",)  # of the others each compiles a loop
+
+
 @pytest.mark.parametrize(
     "learner",
-    [
-        Learner(FedAvg(), batch=8, local_steps=2, clip=0.8),
-        Learner(PerFed(0.1), batch=8, clip=0.5),
-        Learner(PerFed(0.1, hessian_batch="inner", inner_clip=0.6), batch=8),
-        Learner(PerFed(0.1, "hf", inner_clip=0.6), batch=8),
-        Learner(PerFed(0.1, anneal=12), batch=8, clip=0.9),
-        Learner(Moreau(0.1, 5.0), batch=8),
-    ],
-    ids=["clip", "clip PerFed", "inner", "hf", "anneal", "Moreau"],
+    [pytest.param(own, id=name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name, own in LEARNERS.items()],
 )
 def test_replay_matches_the_twin(learner):
     ours = replay(TASK, LINE, learner, seed=3)
@@ -156,6 +160,7 @@ def test_a_clipped_step_takes_the_hessian_of_its_own_batch_unless_told(small):
 # ---- first order to begin with
 
 
+@pytest.mark.slow
 def test_annealing_is_first_order_below_the_version_and_exact_from_it_on(small):
     params, batches = small
     annealed, exact, first = (PerFed(ALPHA, anneal=7), PerFed(ALPHA), PerFed(ALPHA, "fo"))

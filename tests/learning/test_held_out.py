@@ -40,7 +40,7 @@ def test_by_hand():
 
 
 @given(counts)
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_training_validation_and_test_part_are_disjoint(sizes):
     data = shards_of(sizes)
     held = data.held_out()
@@ -83,7 +83,7 @@ def characters(start, count):
 
 
 @given(st.lists(st.integers(2 * WINDOW + 2, 1500), min_size=1, max_size=5))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_no_character_is_trained_and_validated_where_the_gap_fits(lengths):
     data = windows_of(lengths)
     held = data.held_out()

@@ -72,7 +72,11 @@ def test_every_name_has_a_twin():
     assert METHODS.keys() == TWINS.keys() | TWINS_OF_ROUNDS.keys()
 
 
-@pytest.mark.parametrize("name", TWINS)
+AT_ONCE = ("FedBuff", "SCAFFOLD")  # of the others each compiles a loop, which takes seconds
+NAMES = [pytest.param(name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name in TWINS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_its_papers_pseudocode(name):
     state = final(learner_of(name))
     model, kept = TWINS[name](WORLD)
@@ -83,6 +87,7 @@ def test_a_method_is_its_papers_pseudocode(name):
             assert_close(flat(jax.tree.map(lambda rows, ue=ue: rows[ue], state.memory)), kept[ue])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("merge", "twin"),
     [
@@ -103,6 +108,7 @@ def test_the_discounts_by_hand():
     assert_close(discounted("constant", tau), np.ones(4))
 
 
+@pytest.mark.slow
 def test_fedasync_with_the_hinge():
     learner = Learner(FedProx(0.1), batch=8, local_steps=3, merge=FedAsync("hinge", discount_b=1.0))
     assert_close(flat(final(learner).params), fedasync(WORLD, s=lambda tau: hinge(tau, b=1.0))[0])
@@ -122,6 +128,7 @@ def test_fedbuff_that_trusts_all_alike_is_fedavg():
     assert_close(flat(final(buffered).params), flat(final(plain).params), 1e-6)
 
 
+@pytest.mark.slow
 def test_pfedme_with_a_huge_lambda_is_fedavg():
     stiff = Learner(PFedMe(alpha=1.0, moreau=3000.0, moreau_steps=4), batch=8, local_steps=2)
     plain = Learner(FedAvg(), batch=8, local_steps=2)
@@ -130,6 +137,7 @@ def test_pfedme_with_a_huge_lambda_is_fedavg():
     assert np.abs(flat(state.params) - expected).max() < 0.005 * moved  # it falls as 1/λ
 
 
+@pytest.mark.slow
 def test_ditto_with_lambda_zero_trains_alone():
     """Nobody else's data and no model of the server have a say in a UE's own model."""
     alone = final(Learner(Ditto(0.0), batch=8, local_steps=3)).memory
@@ -139,6 +147,7 @@ def test_ditto_with_lambda_zero_trains_alone():
     assert np.abs(pulled[0] - flat(jax.tree.map(lambda rows: rows[0], alone))).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_fedprox_with_several_steps_is_its_papers_and_with_mu_zero_fedavg():
     held, free = (Learner(FedProx(mu), batch=8, local_steps=3) for mu in (0.5, 0.0))
     assert_close(flat(final(held).params), fedprox(WORLD, mu=0.5)[0])
@@ -147,6 +156,7 @@ def test_fedprox_with_several_steps_is_its_papers_and_with_mu_zero_fedavg():
     assert np.abs(flat(final(held).params) - flat(plain.params)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_apfl_that_takes_nothing_of_its_own_is_fedavg():
     """α = 0 and never moved: a UE's own model is everybody's, which is FedAvg's; and v has no part in it, so it stays."""
     state, plain = final(Learner(APFL(0.0, adapts=False), batch=8, local_steps=3)), final(FEDAVG)
@@ -166,6 +176,7 @@ def test_apfl_moves_its_share_within_0_and_1():
     assert {0.0, 1.0} & set(wild.tolist())
 
 
+@pytest.mark.slow
 def test_persa_fl_is_perfed_and_moreau_with_nobody_waited_for():
     for name, objective in (("PersA-FL", PerFed(0.03)), ("PersA-FL-ME", Moreau(0.03))):
         same = Learner(objective, batch=8, local_steps=3, alpha=0.03)
@@ -173,6 +184,7 @@ def test_persa_fl_is_perfed_and_moreau_with_nobody_waited_for():
         assert METHODS[name].mode == "ASY"
 
 
+@pytest.mark.slow
 def test_a_server_without_momentum_is_fedavg():
     assert_close(flat(final(replace(FEDAVG, merge=Momentum(momentum=0.0))).params), flat(final(FEDAVG).params), 1e-6)
 
@@ -189,6 +201,7 @@ def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_
         assert_close(AsyncFedED()(w, arrived, None)[0]["w"], expected)
 
 
+@pytest.mark.slow
 def test_scaffold_with_one_step_and_nobody_late_is_ca2fl():
     """Then c_i is the UE's last gradient, which is what CA²FL has in its cache."""
     control = Learner(Scaffold(), batch=8, merge=WithControl())
@@ -273,6 +286,7 @@ def test_together_is_the_same_as_alone_also_where_one_waits_for_another(name):
             assert mine == pytest.approx(expected, abs=2e-3, nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_A_MEMORY)
 def test_a_checkpoint_carries_all_a_method_keeps(name, tmp_path):
     learner, points = learner_of(name), [EvaluationPoint(k, float(k)) for k in (0, 7, ROUNDS)]
@@ -300,6 +314,7 @@ def test_an_evaluation_looks_at_the_ues_own_models():
     assert own.values[1]["train_loss_personal"] != pytest.approx(plain.values[1]["train_loss_personal"])
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_for_all_whose_ues_keep_no_model():
     """More personal steps fit a UE's training part better; alone and together they are the same, and no weight hears of them."""
     points = [EvaluationPoint(0, 0.0), EvaluationPoint(4, 1.0)]

@@ -67,6 +67,7 @@ def test_hessian_free_is_close_to_exact_but_not_equal(small):
     assert 0 < error < 1e-2 * np.linalg.norm(first_order - expected)
 
 
+@pytest.mark.slow
 def test_the_three_batches_have_different_roles(small):
     """Swapping any two changes the result: none is used twice, none is forgotten."""
     params, (x, y) = small
@@ -83,6 +84,7 @@ def test_alpha_zero_is_the_plain_gradient_of_the_outer_batch(small):
     np.testing.assert_allclose(flat(PerFed(0.0)(loss, params, params, (x, y))), flat(plain), rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_the_meta_gradient_is_the_gradient_of_the_personal_loss(small):
     """On one and the same batch, (I − αH)∇f(w − α∇f) is ∇F for F(w) = f(w − α∇f(w)), eq. (4): by finite differences."""
     params, (x, y) = small

@@ -52,6 +52,7 @@ def test_the_twin_sends_the_same(bits):
         np.testing.assert_allclose(one[name], two[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_replay_agrees_with_its_twin_but_for_coins_on_the_edge():
     """A gradient that differs in its last digit may fall on the other side of a coin: that moves one number by a step."""
     task = make_task(spec_from(task="synthetic", ues=6), 0)
@@ -90,6 +91,7 @@ def test_fewer_bits_that_control_variates_would_not_hear_of_are_refused():
     check(spec_from(bits=32, algorithms=["SCAFFOLD"]), trains=False)
 
 
+@pytest.mark.slow
 def test_fewer_bits_give_more_rounds_and_still_learn():
     settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "horizon_s": 2.0, "bandwidth_hz": 2e5}
     full, short = (compare(**settings, bits=bits) for bits in (32, 8))

@@ -65,6 +65,7 @@ def test_replay_matches_with_local_steps_and_another_optimiser():
         assert_close(replay(TASK, line, learner, seed=3), replay_slowly(TASK, line, learner, seed=3), 1e-5)
 
 
+@pytest.mark.slow
 def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypatch):
     """The form a GPU runs, on the CPU."""
     learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(3, 2))
@@ -195,6 +196,7 @@ def test_the_shelf_is_never_too_short_and_never_overwritten_too_soon(n, seed, bo
     assert slots <= max(32, 2 * (min(n, line.depth) + 2))
 
 
+@pytest.mark.slow
 def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
     """The loss is called only while a loop is traced, so counting its calls counts compilations."""
     calls = []
@@ -215,6 +217,7 @@ def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
     assert len(calls) == traced
 
 
+@pytest.mark.slow
 def test_own_objectives_need_no_registration():
     class SignOfGradient:
         batches = 1

@@ -104,6 +104,7 @@ def test_tifl_is_its_papers_pseudocode():
     assert_close(flat(replay(TASK, line, algorithm.learner)), tifl(world(line), algorithm.schedule.tiers.of))
 
 
+@pytest.mark.slow
 def test_fedat_is_its_papers_pseudocode():
     algorithm, line = made("FedAT", tiers=3, quorum=2, proximal=0.4)
     assert isinstance(algorithm.schedule, AllTiers)
@@ -114,6 +115,7 @@ def test_fedat_is_its_papers_pseudocode():
     assert_close(flat(replay(TASK, line, algorithm.learner)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quorum", "lag", "cell"), [(2, 1, {"bandwidth_hz": 1e4}), (2, 2, {"cpu_hz": "2e7,2e9"}), (4, 3, {"cpu_hz": "2e8,2e9"})],
     ids=["left behind", "undrafted", "drafted twice"],
@@ -137,6 +139,7 @@ def test_safa_is_its_papers_pseudocode(quorum, lag, cell):
 # ---- where one equals another
 
 
+@pytest.mark.slow
 def test_with_everybody_in_every_round_they_are_fedavg():
     plain = Learner(FedAvg(), batch=8, local_steps=3)
     expected = flat(replay(TASK, SYNCHRONOUS, plain))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfeds2.paper.claims import (
@@ -120,6 +120,7 @@ accuracies = st.lists(st.floats(0, 1), min_size=5, max_size=8)
 
 
 @given(accuracies, accuracies)
+@settings(max_examples=30)
 def test_swapping_better_and_worse_swaps_holds_and_fails(high, low):
     size = min(len(high), len(low))
     swapped = {"holds": "fails", "fails": "holds", "undecided": "undecided"}
@@ -127,6 +128,7 @@ def test_swapping_better_and_worse_swaps_holds_and_fails(high, low):
 
 
 @given(accuracies, st.floats(0.001, 1))
+@settings(max_examples=30)
 def test_the_same_lead_on_every_seed_holds(low, lead):
     """The lead is on a grid that floats keep exactly enough; its spread is rounding."""
     assert verdict([accuracy + lead for accuracy in low], low) == "holds"

@@ -100,6 +100,7 @@ def test_10_the_printed_rule_merges_s_plus_1_and_ours_s():
     assert too_stale > 0
 
 
+@pytest.mark.slow
 def test_11_restart_starves_three_of_twenty_and_wait_none():
     starved_restart, restart_s, starved_wait, wait_s, *_ = values(11)
     assert (starved_restart, starved_wait) == (3, 0)
@@ -232,6 +233,7 @@ def test_the_page_is_what_is_printed():
         assert float(old.replace(",", "")) == pytest.approx(float(new.replace(",", "")), rel=0.02, abs=1e-12), again
 
 
+@pytest.mark.slow
 def test_showing_them_all_is_quick_and_needs_no_jax():
     code = """
 import sys, time

@@ -351,6 +351,7 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(wrong: dict, message: st
         make_plan(small_spec(), PlanRequest(**wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "message"),
     [

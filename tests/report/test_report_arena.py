@@ -93,6 +93,7 @@ def test_the_page_and_the_latex_table_are_whole(shown, capsys):
     said = capsys.readouterr().out
     assert "PerFedS2" in said
     assert "[smallest, largest]" in said
+    assert max(len(line) for line in said.splitlines() if "significantly" in line) <= 120  # sentences, in a pipe too
 
 
 def test_report_draws_an_arena_again(shown):

@@ -111,6 +111,7 @@ def test_bands_stay_where_an_accuracy_can_be(compared: Path, tmp_path: Path):
     assert 0 <= min(values) < max(values) <= 100
 
 
+@pytest.mark.slow
 def test_many_ues_stay_few_rows(make_run, tmp_path: Path):
     folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0], ues=60, command="simulate")
     page = page_of(folder, tmp_path)
@@ -159,6 +160,7 @@ def test_own_algorithms_have_lines_of_their_own(make_run, tmp_path: Path):
 MODULES = sorted(each.name for each in pkgutil.iter_modules(perfeds2.report.__path__))
 
 
+@pytest.mark.slow
 def test_the_report_needs_neither_jax_nor_flower():
     code = f"import sys\nfrom perfeds2.report import {', '.join(MODULES)}\nsys.exit(bool({{'jax', 'flwr'}} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -34,6 +34,7 @@ def test_every_figure_comes_as_a_small_pdf_and_png_one_column_wide(compared: Pat
             assert (pixels[..., :3] < 0.99).any(axis=2).mean() > 0.02  # something is drawn
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_bytes(make_run, tmp_path: Path):
     folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0], command="simulate")
     first, second = (write_paper_figures(folder, tmp_path / name) for name in "ab")
@@ -42,6 +43,7 @@ def test_the_same_folder_gives_the_same_bytes(make_run, tmp_path: Path):
     assert b"/Type3" not in first[0].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_simulation_has_the_figures_of_its_timeline(make_run):
     folder = make_run(command="simulate", seeds=[0], algorithms=[("PerFedS2", "PerFed", "S2")])
     written = write_paper_figures(str(folder))
@@ -49,6 +51,7 @@ def test_a_simulation_has_the_figures_of_its_timeline(make_run):
     assert {path.parent for path in written} == {folder / "figures"}
 
 
+@pytest.mark.slow
 def test_drawing_leaves_matplotlibs_settings_alone(make_run):
     before = dict(mpl.rcParams)
     write_paper_figures(make_run(algorithms=[("$x^{$ _\\", "PerFed", "S2")], seeds=[0], command="simulate"))

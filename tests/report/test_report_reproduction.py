@@ -163,6 +163,7 @@ def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):
     assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path, "joules")) == 2
 
 
+@pytest.mark.slow
 def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_path: Path):
     (figure,) = load_figures(["exp_1"])
     numbers_of(figure, diverged=("PerFed-ASY", 1)).to_csv(tmp_path / "exp_1.csv", index=False)

@@ -7,7 +7,7 @@ import pytest
 
 from perfeds2 import compare
 from perfeds2.report.results import print_summary
-from perfeds2.runs.summary import has_collapsed
+from perfeds2.runs.summary import has_collapsed, has_diverged
 
 SETTINGS: dict[str, Any] = {"ues": 6, "quorum": 2, "batch": 20, "labels_per_ue": 2, "beta": 0.1, "horizon_s": 12, "eval_every_s": 0.5, "seeds": (0, 1)}  # fmt: skip
 
@@ -46,6 +46,7 @@ def test_a_collapse_is_noted_with_who_and_how_often(tmp_path, capsys):
     assert "Note: PerFedS2: in 2 of 2 seeds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_short_personal_step_leaves_nothing_to_note():
     comparison = compare(**{**SETTINGS, "seeds": (0,)}, alpha=0.01, algorithms=["PerFedS2"])
     assert comparison.summary["notes"] == []
@@ -53,6 +54,7 @@ def test_a_short_personal_step_leaves_nothing_to_note():
     assert row["test_accuracy"]["mean"] > 0.8
 
 
+@pytest.mark.slow
 def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monkeypatch):
     """Nor that FedAsync, whose UEs compute what FedProx's do, equals FedAvg."""
     monkeypatch.setattr("perfeds2.runs.summary.has_collapsed", lambda _: True)
@@ -60,3 +62,23 @@ def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monk
     comparison = compare(**few, algorithms=["PerFedS2", "FedBuff", "FedAsync", "Ditto", "PersA-FL"])
     notes = [note for note in comparison.summary["notes"] if "never got" not in note]
     assert [note.partition(":")[0] for note in notes] == ["PerFedS2", "PersA-FL"]
+
+
+@pytest.mark.parametrize(
+    ("global_", "personal", "diverged"),
+    [
+        ([2.3, 0.9, 0.3], [2.3, 0.8, 0.2], False),
+        ([2.3, 1.2, 2.3], [2.2, 1.1, 2.2], True),  # its units have died
+        ([2.3, 1.2, 1.9], [2.2, 1.1, 1.8], True),
+        ([2.3, 0.4, 0.9], [2.2, 0.3, 0.8], False),  # it wobbles
+        ([2.3, 9.0, 40.0], [2.3, 8.0, 30.0], True),
+        ([2.3, float("nan"), float("nan")], [2.3, float("nan"), float("nan")], True),
+        ([2.3, 3.0, 4.0], [2.3, 0.4, 0.1], False),  # only the global model is lost
+        ([2.3, 0.4, 0.1], [2.3, 3.0, float("nan")], False),  # only the personal step is too long
+        ([2.30, 2.28, 2.30], [2.30, 2.27, 2.30], False),  # it has hardly begun
+        ([2.3], [2.3], False),
+    ],
+)
+def test_diverged_is_who_ends_where_it_began_although_it_had_learned(global_, personal, diverged):
+    losses = [{"train_loss": one, "train_loss_personal": other} for one, other in zip(global_, personal, strict=True)]
+    assert has_diverged(losses) is diverged

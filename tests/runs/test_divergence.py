@@ -25,6 +25,9 @@ def test_a_diverged_run_is_marked_everywhere_and_breaks_nothing(tmp_path, capsys
     (row,) = comparison.summary["algorithms"]
     assert row["diverged"] == 2
     assert row["time_to_target_s"]["reached"] == 0
+    (note,) = comparison.summary["notes"]
+    assert note.startswith("FedAvgS2: training diverged in 2 of 2 seeds")
+    assert "--beta FedAvgS2=3.3e+29" in note
     summary = (tmp_path / "run" / "summary.json").read_text()
     assert "NaN" not in summary
     print_summary(json.loads(summary))
@@ -34,6 +37,7 @@ def test_a_diverged_run_is_marked_everywhere_and_breaks_nothing(tmp_path, capsys
         assert write_paper_figures(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_step_a_million_times_too_large_breaks_nothing(tmp_path):
     """The units die, so the loss is huge and stays a number."""
     compare(**SETTINGS, seeds=(0, 1), beta=1e6, out=tmp_path / "run")
@@ -43,7 +47,7 @@ def test_a_step_a_million_times_too_large_breaks_nothing(tmp_path):
 def test_stopped_when_diverged_is_not_trained_on():
     told = []
     compare(**SETTINGS, seeds=(0,), beta=1e30, stop_when_diverged=True, watch=told.append)
-    assert len(told) < 7
+    assert len([each for each in told if each.rounds]) < 7  # on a slow machine the clock tells more often
     assert told[-1].share == 1
 
 

@@ -45,7 +45,9 @@ def as_numpy(params):
     return {key: np.asarray(values) for key, values in params.items()}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "mlp" else pytest.mark.slow) for name in MODELS]
+)
 def test_a_graph_computes_our_logits(name):
     from perfeds2.learning.models.onnx_graph import to_onnx
 

@@ -330,6 +330,7 @@ def test_a_worker_keeps_to_the_shape_it_has_compiled():
     assert not line
 
 
+@pytest.mark.slow
 def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
     swept = run_sweep(HAND, whole)
     first = [path.read_bytes() for path in write_chart(swept)]

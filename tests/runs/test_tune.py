@@ -369,6 +369,10 @@ def test_the_edge_of_what_was_searched_is_said(tmp_path):
     assert "--search PerFedS2.beta=0.9,2.7 and so on" in edge_notes(high)[0]
 
 
+def test_the_better_of_two_is_at_the_edge(tmp_path):
+    assert tuned_at(tmp_path, 0.5, {"beta": [0.3, 0.5]}).best[0].edges == ("beta",)
+
+
 def test_one_local_step_and_no_personal_step_are_no_edges(tmp_path):
     """Nothing lies beyond them; of 2, 4, 8 steps, fewer than 2 could be better."""
     found = tuned_at(tmp_path / "a", 0.5, {"local_steps": [1, 2, 4], "alpha": [0, 0.1, 0.2]})
@@ -389,6 +393,7 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
     found = run_search(search_of(TWO, search), tmp_path, on=played(near(0.2)))

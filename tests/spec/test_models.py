@@ -117,7 +117,11 @@ def test_a_name_is_a_model_made_for_the_task_before_its_data_are_read(task, name
 @pytest.mark.parametrize(
     ("task", "model", "sentence"),
     [
-        ("digits", "lenet5", "whose samples have 64 numbers (float32) and are of 10 classes: TypeError"),
+        (
+            "digits",
+            "lenet5",
+            "whose samples have 64 numbers (float32) and are of 10 classes: it takes square images of one colour",
+        ),
         ("mnist", "lstm", "and are of 10 classes: it gives 80 logits a sample."),
         ("cifar100", "lstm-leaf", "and are of 100 classes: it gives 80 logits a sample."),
         ("shakespeare", "lenet5", "--model lenet5 does not fit --task shakespeare"),

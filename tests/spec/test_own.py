@@ -324,6 +324,7 @@ def test_a_plan_is_made_for_an_own_cell_and_task():
     assert (made.task, made.population) == ("task", 4)
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_is_given_back_as_it_was(tmp_path):
     settings = {**SMALL, "task": "synthetic", "algorithms": ["PerFedS2", "FedAvg-SYN"], "out": tmp_path / "run"}
     first, again = compare(**settings), compare(**settings)
@@ -347,6 +348,7 @@ def test_shares_that_are_none_are_refused(tmp_path, monkeypatch, returned):
         make_algorithms(spec, Stage.of(spec, 0))
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_guard_its_work_is_no_place_to_load_from(tmp_path):
     script = "from perfeds2.spec.resolve import spec_from\ndef policy(uplink): pass\n{}print(spec_from(bandwidth=policy).unwritten)"
     for guard, said in (("", "['python:policy']"), ("if __name__ == '__main__': ", "[]")):

@@ -336,7 +336,7 @@ def test_a_fleets_timeline_is_read_back_and_a_broken_one_refused(tmp_path):
     line = Run(cell, Protocol(2, 3), 1e4, 100.0, equal_share, None).simulate(20)
     line.save(tmp_path / "line.npz")
     assert_same(Timeline.load(tmp_path / "line.npz"), line)
-    good = line.arrays()
+    good = line.columns
     for name, wrong, told in [
         ("log_ue", good["log_ue"] + 8, "whole numbers from 0 to 7"),
         ("log_outcome", good["log_outcome"] + 4, "whole numbers from 0 to 3"),

@@ -30,7 +30,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from perfeds2.deployment.device import answer
 from perfeds2.deployment.flower.transport import ANSWER, JOB, METRICS, MODEL, UPDATE, to_arrays, to_records
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, refuse_memory
 from perfeds2.deployment.transport import Kind, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import keep_compiled
@@ -96,6 +96,7 @@ class Worker:
 def own_setup(settings: str, owned: Owned) -> Setup:
     """A run's settings, with the files that this device's owner named instead of the server's."""
     setup = Setup.from_toml(settings)
+    refuse_memory(setup.algorithm)
     if setup.own.app_module is not None and owned.app_module is None:
         raise InputError("the run is of somebody's own model: start this device with --app-module FILE.")
     module = owned.app_module if setup.own.app_module is not None else None

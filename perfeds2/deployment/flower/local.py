@@ -14,7 +14,7 @@ from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, device
 from perfeds2.deployment.flower.operator_calls import Operator
 from perfeds2.deployment.flower.site import Site
 from perfeds2.deployment.processes import Place, Processes, is_alive, marked
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, refuse_memory
 from perfeds2.deployment.status import STOPPED, ShowStatus, read_status
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -34,6 +34,7 @@ def run_locally(
     show: ShowStatus | None = None,
 ) -> Folder:
     """Run a federation from certificates to report. Every process it starts is over when this returns, however it does."""
+    refuse_memory(setup.algorithm)
     path = path.resolve()
     setup = replace(setup, own=setup.own.model_copy(update={"out": path}))
     setup.model()  # a mistake in a user's module is better found before anything is started

@@ -31,7 +31,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from perfeds2.deployment.credentials import device_name
 from perfeds2.deployment.flower.site import OPERATOR_HEADER, Site, app_folder
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, refuse_memory
 from perfeds2.errors import InputError
 
 
@@ -94,6 +94,7 @@ class Operator:
 
     def start(self, setup: Setup) -> str:
         """Start a federation. Returns the run's number."""
+        refuse_memory(setup.algorithm)
         app = build_fab_from_disk(app_folder())
         fab = Fab(hashlib.sha256(app).hexdigest(), app, {})
         settings = user_config_to_proto({"settings": setup.to_toml()})

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -28,6 +28,9 @@ from perfeds2.deployment.transport import Arrays, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
+if TYPE_CHECKING:
+    from perfeds2.deployment.memory import Memory
+
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
 IMPOSED = ("slow", "uplink-bps")  # what devices are told of how the run is served
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
@@ -39,6 +42,7 @@ class Owner:
 
     app_module: Path | None = None  # the model and the data
     data_folder: Path | None = None
+    state: Path | None = None  # where it may keep something between jobs
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Ready:
     setup: Setup
     task: Task
     model_bytes: int
+    first: Any = None  # what a device has before its first job; None where it keeps nothing
 
 
 @dataclass
@@ -221,7 +226,7 @@ class Worker:
 
     def _prepare(self, number: int, run: Run) -> Ready:
         owner = self.owner(number)
-        shared = owner == Owner() and not run.own_model
+        shared = owner == Owner(state=owner.state) and not run.own_model
         key = (run.run, None if shared else number)
         if key not in self._prepared:
             if any(known != run.run for known, _ in self._prepared):
@@ -230,15 +235,25 @@ class Worker:
         return self._prepared[key]
 
     def _do(self, device: Device, job: Job, model: Assembly) -> None:
-        from perfeds2.deployment.device import answer
+        from perfeds2.deployment.device import do_job
+        from perfeds2.deployment.merging import unpacked
 
         ready = device._ready
         if ready is None or ready.run != job.run:
             return
         head = Head(run=job.run, version=job.version)
         try:
-            request = Request(job.ticket, device.number, job.version, job.kind)
-            reply = answer(ready.setup, ready.task, request, model.arrays())
+            request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
+            handed = unpacked(model.arrays(), ready.setup.algorithm.learner)
+            memory = self._memory(device.number, ready)
+            before = None if memory is None else memory.after(job.merged)
+            reply, left = do_job(ready.setup, ready.task, request, handed, before)
+            if memory is not None and job.kind == "train":
+                memory.keep(job.merged, before, job.ticket, left)
+        except InputError as error:
+            device.say(str(error))
+            device.send(job, head.model_copy(update={"error": "what this device keeps between jobs cannot be read"}))
+            return
         except Exception as error:  # the server is told that it failed, not what our data look like
             traceback.print_exc()
             device.send(job, head.model_copy(update={"error": f"the job raised {type(error).__name__}"}))
@@ -246,10 +261,17 @@ class Worker:
         said = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
         device.send(job, head.model_copy(update=said), reply.update)
 
+    def _memory(self, number: int, ready: Ready) -> "Memory | None":
+        from perfeds2.deployment.memory import Memory
+
+        folder = self.owner(number).state
+        return None if ready.first is None or folder is None else Memory(folder, ready.run, ready.first)
+
 
 def prepare(run: Run, owner: Owner, number: int) -> Ready:
     """Check the settings, load the data, compile what will be needed."""
-    from perfeds2.deployment.device import answer
+    from perfeds2.deployment.device import do_job, kept_at_first
+    from perfeds2.deployment.merging import handed_out
 
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
@@ -262,9 +284,13 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     if not 0 <= number < setup.ues:
         raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
     task = setup.task(number, owner.data_folder)
-    first = setup.first_params()
-    answer(setup.with_own(slow={}, uplink_bps={}), task, Request(0, number, 0), first)  # compiles
-    return Ready(run.run, setup, task, len(Parcel.of(first).data))
+    params, learner = setup.first_params(), setup.algorithm.learner
+    first = kept_at_first(learner, params)
+    if first is not None and owner.state is None:
+        raise InputError("this run's devices keep something between jobs; start this device with --state DIR")
+    handed = handed_out(params, learner, learner.merge.init(dict(params), setup.ues))
+    do_job(setup.with_own(slow={}, uplink_bps={}), task, Request(0, number, 0), handed, first)  # compiles
+    return Ready(run.run, setup, task, len(Parcel.of(handed.packed()).data), first)
 
 
 def travelling(setup: Setup, run_id: str) -> Run:

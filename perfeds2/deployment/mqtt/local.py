@@ -59,7 +59,7 @@ def _run(
             say("Mosquitto is not installed: the embedded broker carries the messages.")
         folder.log(f"processes are marked {processes.mark}; the broker ({runs.kind}) is process {runs.process_id}")
         site = Site(runs.host, runs.port, credentials)
-        run, devices = KeptRun(site, processes, folder), _device_commands(setup, site, place)
+        run, devices = KeptRun(site, processes, folder), _device_commands(setup, site, place, path / "devices")
         run.start()
         for name, command in devices.items():
             processes.start(name, command)
@@ -78,13 +78,13 @@ def _run(
     return folder
 
 
-def _device_commands(setup: Setup, site: Site, place: Place) -> dict[str, list[str]]:
+def _device_commands(setup: Setup, site: Site, place: Place, state: Path) -> dict[str, list[str]]:
     """One Python for all, which forks; or one each, where each has a network of its own."""
     data = place.data_folders or setup.spec.task.data_dir
     own = setup.own.app_module, None if data is None else str(data)
     if place.device_command is ALL_IN_ONE:
-        return {DEVICES: site.devices(f"0-{setup.ues - 1}", *own)}
+        return {DEVICES: site.devices(f"0-{setup.ues - 1}", *own, state=state)}
     return {
-        device_name(number): place.device_command(number, site.devices(str(number), *own))
+        device_name(number): place.device_command(number, site.devices(str(number), *own, state=state))
         for number in range(setup.ues)
     }

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from perfeds2.deployment.credentials import Credentials
+from perfeds2.deployment.credentials import Credentials, device_name
 from perfeds2.deployment.mqtt.device import Device, Owner, Worker
 from perfeds2.deployment.mqtt.site import Site, read_address
 from perfeds2.deployment.processes import die_with_parent
@@ -132,6 +132,13 @@ def main() -> int:
         "--data", metavar="PATTERN", help="each device's data folder, with {} for its number: data/device-{}"
     )
     parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path("mqtt/devices"),
+        metavar="DIR",
+        help="what each keeps between jobs, where the algorithm has devices keep something, goes to DIR/device-N (default: mqtt/devices)",
+    )
+    parser.add_argument(
         "--together",
         action="store_true",
         help="all in one process, which compute in turn; without it each is a process of its own, started again if it dies",
@@ -139,7 +146,8 @@ def main() -> int:
     given = parser.parse_args()
 
     def owner(number: int) -> Owner:
-        return Owner(given.app_module, None if given.data is None else Path(given.data.format(number)))
+        data = None if given.data is None else Path(given.data.format(number))
+        return Owner(given.app_module, data, given.state / device_name(number))
 
     try:
         site = Site(*read_address(given.server, "--server"), Credentials(given.credentials))

@@ -51,7 +51,12 @@ class Site:
         return [sys.executable, "-m", module, str(folder), self.address, str(self.credentials.folder)]
 
     def devices(
-        self, numbers: str, app_module: Path | None = None, data: str | None = None, together: bool = False
+        self,
+        numbers: str,
+        app_module: Path | None = None,
+        data: str | None = None,
+        together: bool = False,
+        state: Path | None = None,
     ) -> list[str]:
         """Devices such as 0-5, each a process of its own, or all together in one."""
         return [
@@ -59,6 +64,7 @@ class Site:
             *("--server", self.address, "--credentials", str(self.credentials.folder)),
             *(() if app_module is None else ("--app-module", str(app_module))),
             *(() if data is None else ("--data", data)),
+            *(() if state is None else ("--state", str(state))),
             *(("--together",) if together else ()),
         ]
 

@@ -97,6 +97,7 @@ class MqttTransport:
                 ticket=request.ticket,
                 version=request.version,
                 kind=request.kind,
+                merged=request.merged,
                 **parcel.announced,  # type: ignore[arg-type]  # checked as it is made
             )
             job_text = job.to_bytes()

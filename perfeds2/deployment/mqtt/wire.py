@@ -88,6 +88,7 @@ class Job(Text):
     ticket: Number
     version: Number
     kind: Kind
+    merged: Number | None = None  # the last of this device's jobs that was merged, where devices keep something
     chunks: Number
     bytes: Number
     sha256: Digest

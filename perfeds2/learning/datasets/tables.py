@@ -97,16 +97,18 @@ def _read_frame(path: Path) -> tuple[Any, list[str]]:
         raise DataBroken("is empty; expected a first line with the columns' names.")
     separator = max(",;\t", key=first.count)
     names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
-    if "" in names or len(set(names)) < len(names):
-        wrong = next(number for number, name in enumerate(names) if not name or names.count(name) > 1)
-        what = f"is called {names[wrong]} like another one" if names[wrong] else "has no name"
-        raise DataBroken(f"line 1: column {wrong + 1} {what}.")
+    if "" in names:
+        raise DataBroken(f"line 1: column {names.index('') + 1} has no name.")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        first, second = [number + 1 for number, name in enumerate(names) if name == twice][:2]
+        raise DataBroken(f"line 1: columns {first} and {second} are both called {twice}; give each its own name.")
     if all(_is_number(name) for name in names):
         raise DataBroken("line 1 holds numbers; expected the columns' names there.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             how: Any = {"header": 0, "names": names, "index_col": False, "skip_blank_lines": False, "low_memory": False}
+            how |= {"keep_default_na": False, "na_values": [""]}  # a text such as NA is what it is
             frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how)
     except pd.errors.EmptyDataError:
         raise DataBroken("holds no line behind its columns' names.") from None
@@ -195,6 +197,10 @@ def _kinds(column: Any, name: str) -> tuple[list[str], Int[np.ndarray, " N"]]:
     missing = column.isna().to_numpy()
     if missing.any():
         raise DataBroken(f"line {int(missing.argmax()) + 2}: column {name} is empty.")
+    nothing = column.astype(str).str.strip().str.lower().eq("nan").to_numpy()
+    if nothing.any():
+        number = int(nothing.argmax())
+        raise DataBroken(f"line {number + 2}: column {name} holds {column.iloc[number]!r}, which stands for no text; name it, or leave the line out.")  # fmt: skip
     codes, kinds = pd.factorize(column, sort=True)
     return [_called(kind) for kind in kinds], np.asarray(codes, int)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import DoesNotFit, Params
 
 KERNEL = 5
 GREY_MEAN, GREY_DEVIATION = (0.1307,), (0.3081,)  # of MNIST's training pixels
@@ -57,7 +57,7 @@ class LeNet:
             if inputs == colours * side**2 and side % 4 == 0 and side >= 16:
                 channels = (colours, *self.channels[1:])
                 return replace(made, side=side, channels=channels, mean=mean, deviation=deviation)
-        return made
+        raise DoesNotFit("it takes square images of one colour or three, whose side is 16 or more and a multiple of 4")
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Uniform in ±1/√inputs, weights and biases."""

@@ -12,6 +12,10 @@ from perfeds2.learning import losses
 Params = dict[str, Array]
 
 
+class DoesNotFit(ValueError):  # noqa: N818 (it is read in a sentence)
+    """Why a model cannot be made for a task's samples, in words."""
+
+
 @typing.runtime_checkable
 class Model(typing.Protocol):
     """Named arrays and what they compute. Hashable: a frozen dataclass of its sizes."""
