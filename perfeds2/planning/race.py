@@ -1,0 +1,358 @@
+"""Who reaches the target soonest and keeps it, by trying few?
+
+The clock is asked of every choice first: what cannot be done, and whom it leaves out, needs no training. Of the rest one seed is
+trained for a short time (a scout), and the soonest are watched for the whole horizon on a few seeds, then on all. Who loses the target again
+is out; who stands must still stand one step to each side. Then local steps, bits and the stale rule are varied around the best.
+The race ends when no scout left was soon enough to beat it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from perfeds2.errors import InputError
+from perfeds2.planning.choices import Space, around, map_of, neighbours, variants
+from perfeds2.planning.data import (
+    Candidate,
+    Choice,
+    Limits,
+    Neighbour,
+    Target,
+    Trial,
+    Verdict,
+    median_s,
+    too_many_fail,
+)
+from perfeds2.planning.kept import judge
+from perfeds2.planning.trials import Played, Trials, Want
+from perfeds2.runs.execute import Progress
+from perfeds2.spec.build import metric_of
+
+FIRST_SEEDS = 3  # a choice is watched on so many before all
+SCOUTED = 1.2  # a scout looks so many times as long as the reference took
+WATCHED = 3.0  # and the horizon is so many times as long
+CLOSE = 1.25  # a scout up to so many times slower than the best one's may still win: one seed is one seed
+BATCH = 4  # choices watched at a time
+LONGEST = 8  # the reference is trained up to so many times the spec's horizon
+TURNS = 2  # of varying around the best
+Announce = Callable[[float, str, Progress | None], None]  # the share of all that is done, and what is being done
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a plan, beside the spec."""
+
+    limits: Limits = Limits()  # noqa: RUF009 (frozen)
+    keep: float = 0.9
+    horizon_s: float | None = None
+    check: bool = False
+
+    def verify(self) -> None:
+        """Refuse what cannot be planned, before any work."""
+        if not 0.5 <= self.keep <= 1:
+            raise InputError(f"--keep must be from 0.5 to 1, a share of the later looks, got {self.keep:g}.")
+        positive = (
+            ("--horizon-s", self.horizon_s),
+            ("--within-s", self.limits.within_s),
+            ("--joules", self.limits.joules),
+        )
+        for flag, value in positive:
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"{flag} must be a finite number above 0, got {value:g}.")
+        share = self.limits.least_share
+        if share is not None and not 0 <= share <= 1:
+            raise InputError(f"--least-share must be from 0 to 1, a share of the merges, got {share:g}.")
+
+
+@dataclass
+class Race:
+    """What is known so far, and the search through it."""
+
+    space: Space
+    trials: Trials
+    request: Request
+    announce: Announce
+    target: Target
+    scouted: dict[Choice, Trial] = field(default_factory=dict)
+    beside: dict[Choice, tuple[Neighbour, ...]] = field(default_factory=dict)
+    listed: dict[Choice, None] = field(default_factory=dict)  # in the order they were looked at
+    slower: dict[Choice, str] = field(default_factory=dict)  # by the clock alone
+
+    # ---- what is known of a choice
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.space.spec.run.seeds
+
+    @property
+    def scout_s(self) -> float:
+        return self.target.horizon_s * SCOUTED / WATCHED
+
+    def play(self, choice: Choice) -> Played | str:
+        self.listed.setdefault(choice)
+        return self.trials.play(choice, self.seeds[0], self.target.horizon_s)
+
+    def watched(self, choice: Choice) -> list[Trial]:
+        """Its seeds that have been watched for the whole horizon."""
+        found = []
+        for seed in self.seeds:
+            played = self.trials.played.get((choice, seed, self.target.horizon_s))
+            if isinstance(played, Played):
+                curve = self.trials.curves.get((played.who, seed, self.target.horizon_s))
+                found += [] if curve is None else [judge(curve, self.target.accuracy, self.target.keep)]
+        return found
+
+    def obstacle(self, choice: Choice) -> str | None:
+        """Why it cannot be done, with any seed that has been asked."""
+        asked = (self.trials.played.get((choice, seed, self.target.horizon_s)) for seed in self.seeds)
+        return next((played for played in asked if isinstance(played, str)), None)
+
+    def left_out(self, choice: Choice) -> str | None:
+        """Whom it leaves out, by the clock."""
+        if self.request.limits.least_share == 0:
+            return None
+        for seed in self.seeds:
+            played = self.trials.played.get((choice, seed, self.target.horizon_s))
+            if isinstance(played, Played) and played.starved:
+                some = ", ".join(map(str, played.starved[:3])) + (" …" if len(played.starved) > 3 else "")
+                return f"UE {some} never merged with seed {seed}"
+        return None
+
+    def breach(self, choice: Choice) -> str | None:
+        """Which limit it breaks, in words."""
+        limits, trials = self.request.limits, self.watched(choice)
+        if (out := self.left_out(choice)) is not None:
+            return out
+        played = self.trials.played.get((choice, self.seeds[0], self.target.horizon_s))
+        shares = [trial.least_share for trial in trials]
+        shares += [played.facts.least_share] if isinstance(played, Played) else []
+        if limits.least_share and shares and min(shares) < limits.least_share:
+            return f"a UE has only {min(shares):.2%} of the merges (--least-share {limits.least_share:g})"
+        late = max((trial.time_s for trial in trials if trial.time_s is not None), default=0.0)
+        if limits.within_s is not None and late > limits.within_s:
+            return f"takes up to {late:.3g} s (--within-s {limits.within_s:g})"
+        spent = max((trial.joules for trial in trials if trial.joules is not None), default=0.0)
+        if limits.joules is not None and spent > limits.joules:
+            return f"takes up to {spent:.3g} J (--joules {limits.joules:g})"
+        return None
+
+    def stands(self, choice: Choice, seeds: Sequence[int]) -> bool:
+        """Whether every one of these seeds keeps the target within the limits."""
+        trials = [trial for trial in self.watched(choice) if trial.seed in seeds]
+        kept = len(trials) == len(seeds) and all(trial.state == "kept" for trial in trials)
+        return kept and self.breach(choice) is None and self.obstacle(choice) is None
+
+    def has_margin(self, choice: Choice) -> bool:
+        return not any(neighbour.fails for neighbour in self.beside.get(choice, ()))
+
+    # ---- the search
+
+    def run(self) -> Choice | None:
+        """The best choice, or none."""
+        choices = map_of(self.space)
+        self.scout(self._by_the_clock([*choices, self.space.asked], 0.1, 0.2), 0.2, 0.4)
+        best = self.race(self.scouted, None, 0.4, 0.7)
+        for turn in range(TURNS if best is not None else 0):
+            assert best is not None
+            before, share = best, 0.7 + 0.1 * turn
+            new = (
+                [*variants(self.space, best)] if turn == 0 else [*around(self.space, best), *variants(self.space, best)]
+            )
+            self.scout(self._by_the_clock(new, share, share + 0.02), share + 0.02, share + 0.04)
+            best = self.race(self.scouted, best, share + 0.04, share + 0.1)
+            if best == before:
+                break
+        self.watch([self.space.asked], self.seeds, 0.92, 0.95)
+        if self.request.check:
+            self.look_beside(self.space.asked, 0.95, 1.0)
+        return best
+
+    def _by_the_clock(self, choices: Iterable[Choice], begin: float, end: float) -> list[Choice]:
+        """Those that deserve a training: possible, nobody left out, and of bands that merge alike only the fastest."""
+        choices = [choice for choice in dict.fromkeys(choices) if choice not in self.scouted]
+        fastest: dict[Choice, tuple[float, Choice]] = {}
+        for number, choice in enumerate(choices):
+            self.announce(begin + (end - begin) * number / len(choices), f"clock A = {choice.quorum}", None)
+            played = self.play(choice)
+            if isinstance(played, str) or self.breach(choice) is not None:
+                continue
+            same = choice if choice.schedule == "first" else choice.with_(bandwidth="")
+            pace = played.facts.seconds_per_round
+            if same not in fastest or pace < fastest[same][0]:
+                fastest[same] = pace, choice
+        found = [choice for _, choice in fastest.values()]
+        for choice in choices:
+            best = fastest.get(choice.with_(bandwidth=""))
+            if choice.schedule != "first" and best is not None and choice != best[1]:
+                self.slower[choice] = f"merges as with band {best[1].bandwidth}, later"
+        return found
+
+    def scout(self, choices: Sequence[Choice], begin: float, end: float) -> None:
+        """One seed of each, for a short time."""
+        seed = self.seeds[0]
+        for choice in choices:
+            self.trials.play(choice, seed, self.scout_s)
+        possible = [c for c in choices if isinstance(self.trials.play(c, seed, self.scout_s), Played)]
+        wants = [Want(choice, seed, self.scout_s) for choice in possible]
+        curves = self.trials.train(wants, self._tell(begin, end, f"scouts of {len(wants)} choices"))
+        for choice, curve in zip(possible, curves, strict=True):
+            self.scouted[choice] = judge(curve, self.target.accuracy, self.target.keep)
+
+    def race(self, scouted: dict[Choice, Trial], best: Choice | None, begin: float, end: float) -> Choice | None:
+        """Watch the soonest scouts until none is left that could beat the best that stands."""
+        ranked = sorted(
+            (c for c, trial in scouted.items() if trial.reached_s is not None and not self.watched(c)),
+            key=lambda c: (scouted[c].reached_s or math.inf, c.max_staleness or math.inf, c.quorum),
+        )
+        first, share = self.seeds[:FIRST_SEEDS], begin
+        while ranked:
+            if best is not None and best in scouted:
+                limit = CLOSE * (scouted[best].reached_s or math.inf)
+                ranked = [choice for choice in ranked if (scouted[choice].reached_s or math.inf) <= limit]
+            batch, ranked = ranked[:BATCH], ranked[BATCH:]
+            step = share + 0.3 * (end - share)
+            self.watch(batch, first, share, step)
+            good = [choice for choice in batch if self.stands(choice, first)]
+            self.watch(good, self.seeds, step, step)
+            for choice in sorted(good, key=lambda c: median_s(self.watched(c)) or math.inf):
+                now, before = median_s(self.watched(choice)), median_s(self.watched(best)) if best else None
+                if not self.stands(choice, self.seeds) or now is None or (before is not None and now >= before):
+                    continue
+                self.look_beside(choice, step, step)
+                if self.has_margin(choice):
+                    best = choice
+            share = step
+        return best
+
+    def watch(self, choices: Sequence[Choice], seeds: Sequence[int], begin: float, end: float) -> None:
+        """Train choices for the whole horizon; what turns out to be impossible with a seed is left out."""
+        wants = [
+            Want(choice, seed, self.target.horizon_s)
+            for choice in choices
+            if all(isinstance(self.trials.play(choice, seed, self.target.horizon_s), Played) for seed in seeds)
+            for seed in seeds
+        ]
+        for choice in choices:
+            self.listed.setdefault(choice)
+        self.trials.train(wants, self._tell(begin, end, "watching"))
+
+    def look_beside(self, choice: Choice, begin: float, end: float) -> None:
+        """Does it still stand one step to each side? As soon as a third of a neighbour's seeds are unstable it does not."""
+        if choice in self.beside:
+            return
+        seeds, found = self.seeds[:FIRST_SEEDS], list[Neighbour]()
+        places = neighbours(self.space, choice)
+        self.watch([each for _, each in places], seeds, begin, end)
+        for axis, each in places:
+            trials = self.watched(each)
+            if (obstacle := self.obstacle(each)) is not None:
+                found.append(Neighbour(axis, each, False, f"not possible: {obstacle}"))
+            elif (out := self.left_out(each)) is not None:
+                found.append(Neighbour(axis, each, True, out))
+            elif too_many_fail(trials):
+                found.append(Neighbour(axis, each, True, unstable(trials)))
+            else:
+                found.append(Neighbour(axis, each, False, "holds" if median_s(trials) is not None else "slower"))
+        self.beside[choice] = tuple(found)
+
+    def _tell(self, begin: float, end: float, what: str) -> Callable[[float, Progress], None]:
+        def tell(share: float, now: Progress) -> None:
+            self.announce(begin + share * (end - begin), what, now)
+
+        return tell
+
+    # ---- what came out
+
+    def candidates(self, best: Choice | None) -> tuple[Candidate, ...]:
+        return tuple(self._candidate(choice, choice == best) for choice in self.listed)
+
+    def _candidate(self, choice: Choice, is_best: bool) -> Candidate:
+        trials, played = tuple(self.watched(choice)), self.play(choice)
+        verdict, why = self.verdict(choice, is_best)
+        scout = self.scouted.get(choice)
+        return Candidate(
+            choice,
+            verdict,
+            why,
+            played.facts if isinstance(played, Played) else None,
+            None if scout is None else scout.reached_s,
+            trials,
+            self.beside.get(choice, ()),
+        )
+
+    def verdict(self, choice: Choice, is_best: bool = False) -> tuple[Verdict, str]:
+        trials = self.watched(choice)
+        if (obstacle := self.obstacle(choice)) is not None:
+            return "not possible", obstacle
+        if (breach := self.breach(choice)) is not None:
+            return "breaks a limit", breach
+        if any(trial.fails for trial in trials):
+            return "fails", unstable(trials)
+        if choice in self.slower:
+            return "slower", self.slower[choice]
+        if not self.has_margin(choice):
+            edges = [f"{each.choice} ({each.why})" for each in self.beside[choice] if each.fails]
+            return "on an edge", f"beside {edges[0]}"
+        if is_best or (trials and all(trial.state == "kept" for trial in trials)):
+            return "holds", "" if is_best else "slower than the choice, or as soon"
+        scout = self.scouted.get(choice)
+        if not trials and scout is not None and scout.reached_s is not None:
+            return "slower", f"its first seed took {scout.reached_s:.3g} s"
+        return "slower", f"the target is not kept within {self.target.horizon_s / 2:.3g} s"
+
+
+def unstable(trials: Sequence[Trial]) -> str:
+    """How it fails, in words."""
+    failing = [trial for trial in trials if trial.fails]
+    held = [trial.held for trial in failing if trial.held is not None]
+    if any(trial.state == "diverged" for trial in failing):
+        return f"diverges in {sum(trial.state == 'diverged' for trial in failing)} of {len(trials)} seeds"
+    if not held:
+        return f"falls back and never reaches it in {len(failing)} of {len(trials)} seeds"
+    span = f"{min(held):.0%}" if len(held) == 1 else f"{min(held):.0%} to {max(held):.0%}"
+    return f"lost again in {len(failing)} of {len(trials)} seeds (held in {span} of later looks)"
+
+
+# ---- for how long?
+
+
+def make_target(space: Space, trials: Trials, request: Request, announce: Announce) -> Target:
+    """What is to be kept, and for how long it is watched: as given, or three times as long as the spec's own choice takes.
+
+    Where the spec's own choice does not keep it, a gentler one with a quarter of the UEs, and no bound that bites, says how
+    long.
+    """
+    spec, asked = space.spec, space.asked
+    accuracy, metric = spec.run.target_accuracy, metric_of(spec)
+    if request.horizon_s is not None:
+        return Target(accuracy, metric, request.keep, request.horizon_s, "as given")
+    n, seed = spec.cell.ues, spec.run.seeds[0]
+    gentle = asked.with_(quorum=max(asked.quorum, round(n / 4), 1), max_staleness=None, schedule="first")
+    gentle = gentle.with_(bandwidth="equal_share") if ("bandwidth", "equal_share") in space.named else gentle
+    horizon_s, best = spec.run.horizon_s or 30.0, 0.0
+    for longer in (2**power for power in range(round(math.log2(LONGEST)) + 1)):
+        reached: list[float] = []
+        for choice in dict.fromkeys((asked, gentle)):
+            if isinstance(trials.play(choice, seed, longer * horizon_s), str):
+                continue
+
+            def tell(share: float, now: Progress, longer: int = longer) -> None:
+                announce(0.1 * share, f"how long does it take? ({longer * horizon_s:.4g} s)", now)
+
+            (curve,) = trials.train([Want(choice, seed, longer * horizon_s)], tell)
+            trial = judge(curve, accuracy, request.keep)
+            best = max([best, *(score for score in curve.score if score is not None)])
+            if trial.state == "kept" and trial.time_s is not None:
+                name = "the spec's own choice" if choice == asked else f"A = {choice.quorum} without a bound"
+                watched_s = float(f"{WATCHED * trial.time_s:.2g}")
+                return Target(accuracy, metric, request.keep, watched_s, f"three times as long as {name} takes")
+            reached += [] if trial.reached_s is None else [trial.reached_s]
+        if reached and longer > 1:
+            watched_s = float(f"{WATCHED * max(reached):.2g}")
+            return Target(
+                accuracy, metric, request.keep, watched_s, "three times as long as it took to reach it, unkept"
+            )
+    raise InputError(
+        f"--target-accuracy {accuracy:g} is not reached within {LONGEST * horizon_s:g} simulated seconds by {asked}, nor by "
+        f"{gentle} (their best look: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."
+    )
