@@ -26,7 +26,7 @@ PLACES = {
     "bits": ("radio", "bits"),
 }
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
-STEPPED = ("quorum", "max_staleness", "local_steps", "bits")  # numbers: they have neighbours
+STEPPED = ("quorum", "max_staleness", "local_steps")  # numbers that may come out otherwise: they have neighbours
 FOR_PLANS = ("equal_finish", "planned_share")  # bands that make sense only for a round whose UEs are known
 Values = tuple[Any, ...]
 
@@ -142,7 +142,7 @@ def _usual(n: int, asked: Choice) -> dict[str, Values]:
         "bandwidth": tuple(dict.fromkeys((asked.bandwidth, "equal_share", "equal_finish"))),
         "stale": tuple(dict.fromkeys((asked.stale, "restart", "wait", "ignore"))),
         "local_steps": tuple(sorted({1, 2, 4, asked.local_steps})),
-        "bits": tuple(sorted({32, 8, asked.bits})),
+        "bits": tuple(sorted({32, 8, 4, asked.bits})),
     }
 
 
@@ -163,23 +163,18 @@ def _checked(spec: Spec, axis: str, name: str, values: Values) -> Values:
         found = dict(dict(tried)[section])[key]
         read.append(None if found == "unbounded" else found)
     read = list(dict.fromkeys(read))
-    return tuple(sorted(read, key=_place)) if axis in STEPPED else tuple(read)
+    return tuple(sorted(read, key=_place)) if axis in (*STEPPED, "bits") else tuple(read)
 
 
 def _place(value: int | None) -> float:
     return math.inf if value is None else value
 
 
-def map_of(space: Space) -> list[Choice]:
-    """Every A, S, schedule and band, with the rest as the spec has it."""
+def map_of(space: Space, base: Choice) -> list[Choice]:
+    """Every A, S, schedule and band, with the rest as ``base`` has it."""
     axes = space.axes
-    base = space.asked
-    stale, steps, bits = (
-        base_value if base_value in axes[axis] else axes[axis][0]
-        for axis, base_value in (("stale", base.stale), ("local_steps", base.local_steps), ("bits", base.bits))
-    )
     found = [
-        Choice(quorum, bound, schedule, band, stale, steps, bits)
+        base.with_(quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band)
         for quorum in axes["quorum"]
         for bound in axes["max_staleness"]
         for schedule in axes["schedule"]

@@ -53,6 +53,7 @@ class Target:
     metric: str
     keep: float  # the share of later looks in which it must be held
     horizon_s: float  # so long every choice is watched
+    confirm_s: float  # so long the one that is recommended is watched
     horizon_from: str  # who says so
 
     @property
@@ -126,6 +127,7 @@ class Candidate:
     scouted_s: float | None = None  # when its first seed reached the target, in a short look
     trials: tuple[Trial, ...] = ()  # watched for the whole horizon
     neighbours: tuple[Neighbour, ...] = ()  # those that were looked at
+    confirmed: tuple[Trial, ...] = ()  # watched longer, before it is recommended
 
     @property
     def quorum(self) -> int:
@@ -152,7 +154,7 @@ class Candidate:
     @property
     def held(self) -> float | None:
         """The mean over seeds of the share of looks that held the target once it had been reached."""
-        shares = [trial.held or 0.0 for trial in self.trials]
+        shares = [trial.held or 0.0 for trial in self.confirmed or self.trials]
         return float(np.mean(shares)) if shares else None
 
     @property

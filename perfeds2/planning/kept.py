@@ -3,7 +3,7 @@
 A choice is looked at in equal distances from 0 to a horizon. The target is *kept from second t on* if it is held at the
 look that ends at t and in at least a given share of the looks from there to the horizon, and if it was then watched for at least as
 long as it had taken: t is in the first half of the horizon. Between two looks t is read off the straight line. A target that was
-reached in the first half, and is not kept from any second of it, is *lost*.
+reached in the first half and is not kept from any second of the first three quarters is *lost*; what comes between is *late*.
 """
 
 import math
@@ -50,7 +50,8 @@ def judge(curve: Curve, target: float, keep: float) -> Trial:
     elif at is not None and time_s[at] <= half_s:
         state = "kept"
     else:
-        state = "late" if at is not None and time_s[first] > half_s else "lost"
+        settles = at is not None and time_s[at] <= 1.5 * half_s
+        state = "late" if settles or time_s[first] > half_s else "lost"
     is_kept = state == "kept"
     return Trial(
         seed=curve.seed,

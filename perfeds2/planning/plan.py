@@ -17,7 +17,8 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.planning.choices import Space, algorithm_of, make_space
 from perfeds2.planning.data import Candidate, Choice, Limits, Plan, Theory
-from perfeds2.planning.race import Announce, Race, Request, make_target
+from perfeds2.planning.race import Announce, Request
+from perfeds2.planning.race import search as search_through
 from perfeds2.planning.trials import LOOKS, Trials
 from perfeds2.planning.words import answer, check_answer, notes_of
 from perfeds2.runs.execute import Progress, ProgressWatch
@@ -137,10 +138,8 @@ def make_plan(
 ) -> Plan:
     """Look for the best choice, and say what was found."""
     spec, announce = space.spec, _announcer(watch, space.spec.run.seeds[0])
-    target = make_target(space, trials, request, announce)
-    race = Race(space, trials, request, announce, target)
-    best = race.run()
-    candidates = race.candidates(best)
+    race, best = search_through(space, trials, request, announce)
+    target, candidates = race.target, race.candidates(best)
     places = {candidate.choice: number for number, candidate in enumerate(candidates)}
     chosen, asked = None if best is None else candidates[places[best]], candidates[places[space.asked]]
     known: Theory | None = None

@@ -1,17 +1,18 @@
 """Who reaches the target soonest and keeps it, by trying few?
 
-The clock is asked of every choice first: what cannot be done, and whom it leaves out, needs no training. Of the rest one seed is
-trained for a short time (a scout), and the soonest are watched for the whole horizon on a few seeds, then on all. Who loses the target again
-is out; who stands must still stand one step to each side. Then local steps, bits and the stale rule are varied around the best.
-The race ends when no scout left was soon enough to beat it.
+First bits and local steps are tried on one choice, since they change most. With the best of them the clock is asked of every A, S,
+schedule and band: what cannot be done, and whom it leaves out, needs no training. Of the rest one seed is trained for a short
+time (a scout), and the soonest are watched for the whole horizon on a few seeds, then on all. Who loses the target again is out;
+who stands must still stand one step to each side, and when it is watched for longer. Then local steps, bits and the stale rule are varied
+around the best. The race ends when no scout left was soon enough to beat it. If nothing stands, everything is watched for twice as long.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfeds2.errors import InputError
-from perfeds2.planning.choices import Space, around, map_of, neighbours, variants
+from perfeds2.planning.choices import Space, around, map_of, neighbours, value_of, variants
 from perfeds2.planning.data import (
     Candidate,
     Choice,
@@ -29,12 +30,14 @@ from perfeds2.runs.execute import Progress
 from perfeds2.spec.build import metric_of
 
 FIRST_SEEDS = 3  # a choice is watched on so many before all
-SCOUTED = 1.2  # a scout looks so many times as long as the reference took
-WATCHED = 3.0  # and the horizon is so many times as long
+SCOUTED = 1.5  # a scout looks so many times as long as the soonest took at first
+WATCHED = 4.5  # the horizon is so many times as long
+CONFIRMED = 3  # and what is recommended is watched for so many horizons
 CLOSE = 1.25  # a scout up to so many times slower than the best one's may still win: one seed is one seed
 BATCH = 4  # choices watched at a time
 LONGEST = 8  # the reference is trained up to so many times the spec's horizon
 TURNS = 2  # of varying around the best
+PATIENCE = 3  # horizons, each twice as long as the one before
 Announce = Callable[[float, str, Progress | None], None]  # the share of all that is done, and what is being done
 
 
@@ -77,6 +80,7 @@ class Race:
     beside: dict[Choice, tuple[Neighbour, ...]] = field(default_factory=dict)
     listed: dict[Choice, None] = field(default_factory=dict)  # in the order they were looked at
     slower: dict[Choice, str] = field(default_factory=dict)  # by the clock alone
+    confirmed: dict[Choice, tuple[Trial, ...]] = field(default_factory=dict)  # watched longer
 
     # ---- what is known of a choice
 
@@ -113,6 +117,8 @@ class Race:
             return None
         for seed in self.seeds:
             played = self.trials.played.get((choice, seed, self.target.horizon_s))
+            if isinstance(played, Played) and played.starved:  # for good, or only so far?
+                played = self.trials.play(choice, seed, self.target.confirm_s)
             if isinstance(played, Played) and played.starved:
                 some = ", ".join(map(str, played.starved[:3])) + (" …" if len(played.starved) > 3 else "")
                 return f"UE {some} never merged with seed {seed}"
@@ -147,25 +153,26 @@ class Race:
 
     # ---- the search
 
-    def run(self) -> Choice | None:
-        """The best choice, or none."""
-        choices = map_of(self.space)
-        self.scout(self._by_the_clock([*choices, self.space.asked], 0.1, 0.2), 0.2, 0.4)
-        best = self.race(self.scouted, None, 0.4, 0.7)
+    def run(self, base: Choice) -> Choice | None:
+        """The best choice, or none; local steps, bits and stale rule are ``base``'s at first."""
+        choices = [*map_of(self.space, base), self.space.asked]
+        self.scout(self._by_the_clock(choices, 0.2, 0.3), 0.3, 0.45)
+        best = self.race(None, 0.45, 0.7)
         for turn in range(TURNS if best is not None else 0):
             assert best is not None
             before, share = best, 0.7 + 0.1 * turn
-            new = (
-                [*variants(self.space, best)] if turn == 0 else [*around(self.space, best), *variants(self.space, best)]
-            )
+            new = [*variants(self.space, best), *around(self.space, best)]
             self.scout(self._by_the_clock(new, share, share + 0.02), share + 0.02, share + 0.04)
-            best = self.race(self.scouted, best, share + 0.04, share + 0.1)
+            best = self.race(best, share + 0.04, share + 0.1)
             if best == before:
                 break
+        return best
+
+    def look_at_asked(self) -> None:
+        """What the spec itself says is watched in any case; with --check its neighbours are, too."""
         self.watch([self.space.asked], self.seeds, 0.92, 0.95)
         if self.request.check:
             self.look_beside(self.space.asked, 0.95, 1.0)
-        return best
 
     def _by_the_clock(self, choices: Iterable[Choice], begin: float, end: float) -> list[Choice]:
         """Those that deserve a training: possible, nobody left out, and of bands that merge alike only the fastest."""
@@ -198,8 +205,9 @@ class Race:
         for choice, curve in zip(possible, curves, strict=True):
             self.scouted[choice] = judge(curve, self.target.accuracy, self.target.keep)
 
-    def race(self, scouted: dict[Choice, Trial], best: Choice | None, begin: float, end: float) -> Choice | None:
+    def race(self, best: Choice | None, begin: float, end: float) -> Choice | None:
         """Watch the soonest scouts until none is left that could beat the best that stands."""
+        scouted = self.scouted
         ranked = sorted(
             (c for c, trial in scouted.items() if trial.reached_s is not None and not self.watched(c)),
             key=lambda c: (scouted[c].reached_s or math.inf, c.max_staleness or math.inf, c.quorum),
@@ -219,7 +227,7 @@ class Race:
                 if not self.stands(choice, self.seeds) or now is None or (before is not None and now >= before):
                     continue
                 self.look_beside(choice, step, step)
-                if self.has_margin(choice):
+                if self.has_margin(choice) and self.confirm(choice, step):
                     best = choice
             share = step
         return best
@@ -255,6 +263,20 @@ class Race:
                 found.append(Neighbour(axis, each, False, "holds" if median_s(trials) is not None else "slower"))
         self.beside[choice] = tuple(found)
 
+    def confirm(self, choice: Choice, share: float) -> bool:
+        """Whether it still keeps the target when it is watched for longer, in every seed."""
+        if choice not in self.confirmed:
+            confirm_s = self.target.confirm_s
+            wants = [
+                Want(choice, seed, confirm_s)
+                for seed in self.seeds
+                if isinstance(self.trials.play(choice, seed, confirm_s), Played)
+            ]
+            curves = self.trials.train(wants, self._tell(share, share, f"confirming A = {choice.quorum}"))
+            self.confirmed[choice] = tuple(judge(curve, self.target.accuracy, self.target.keep) for curve in curves)
+        trials = self.confirmed[choice]
+        return len(trials) == len(self.seeds) and all(trial.state == "kept" for trial in trials)
+
     def _tell(self, begin: float, end: float, what: str) -> Callable[[float, Progress], None]:
         def tell(share: float, now: Progress) -> None:
             self.announce(begin + share * (end - begin), what, now)
@@ -278,6 +300,7 @@ class Race:
             None if scout is None else scout.reached_s,
             trials,
             self.beside.get(choice, ()),
+            self.confirmed.get(choice, ()),
         )
 
     def verdict(self, choice: Choice, is_best: bool = False) -> tuple[Verdict, str]:
@@ -286,8 +309,9 @@ class Race:
             return "not possible", obstacle
         if (breach := self.breach(choice)) is not None:
             return "breaks a limit", breach
-        if any(trial.fails for trial in trials):
-            return "fails", unstable(trials)
+        for watched in (trials, self.confirmed.get(choice, ())):
+            if any(trial.fails for trial in watched):
+                return "fails", unstable(watched)
         if choice in self.slower:
             return "slower", self.slower[choice]
         if not self.has_margin(choice):
@@ -313,46 +337,99 @@ def unstable(trials: Sequence[Trial]) -> str:
     return f"lost again in {len(failing)} of {len(trials)} seeds (held in {span} of later looks)"
 
 
-# ---- for how long?
+# ---- for how long, and with which bits and local steps?
 
 
-def make_target(space: Space, trials: Trials, request: Request, announce: Announce) -> Target:
-    """What is to be kept, and for how long it is watched: as given, or three times as long as the spec's own choice takes.
+@dataclass(frozen=True)
+class Start:
+    """Where a search begins."""
 
-    Where the spec's own choice does not keep it, a gentler one with a quarter of the UEs, and no bound that bites, says how
-    long.
+    base: Choice  # whose bits, local steps and stale rule the first map has
+    target: Target
+
+
+def begin(space: Space, trials: Trials, request: Request, announce: Announce) -> Start:
+    """How long must choices be watched, by what one takes, with the bits and local steps that suit it best?
+
+    Without a horizon that was given it is a few times as long as the soonest of those takes; of a spec that is to be checked, three
+    times as long as its own choice takes, if that is longer.
+    """
+    spec, keep = space.spec, request.keep
+    accuracy, metric = spec.run.target_accuracy, metric_of(spec)
+    first, took_s, asked_s = _reference(space, trials, request, announce)
+    scout_s, seed = 1.2 * took_s, spec.run.seeds[0]
+    best, best_s = first, took_s
+    for axis in ("bits", "local_steps"):
+        tried = [best.with_(**{axis: value}) for value in space.axes[axis]]
+        tried = [each for each in tried if isinstance(trials.play(each, seed, scout_s), Played)]
+
+        def tell(share: float, now: Progress, axis: str = axis) -> None:
+            announce(0.1 + 0.05 * share, f"which {axis.replace('_', ' ')}?", now)
+
+        curves = trials.train([Want(each, seed, scout_s) for each in tried], tell)
+        for each, curve in zip(tried, curves, strict=True):
+            trial = judge(curve, accuracy, keep)
+            if trial.reached_s is not None and trial.reached_s < best_s:
+                best, best_s = each, trial.reached_s
+    listed = {axis: values for axis, values in space.axes.items() if axis in ("stale", "bits", "local_steps")}
+    best = best.with_(**{axis: values[0] for axis, values in listed.items() if value_of(best, axis) not in values})
+    if request.horizon_s is not None:
+        horizon_s, why = request.horizon_s, "as given"
+    else:
+        horizon_s, why = WATCHED * best_s, f"{WATCHED:g} times as long as the soonest of a few took at first"
+        if request.check and asked_s is not None and 3 * asked_s > horizon_s:
+            horizon_s, why = 3 * asked_s, "three times as long as what you asked for takes"
+    horizon_s = float(f"{horizon_s:.2g}")
+    return Start(best, Target(accuracy, metric, keep, horizon_s, CONFIRMED * horizon_s, why))
+
+
+def _reference(
+    space: Space, trials: Trials, request: Request, announce: Announce
+) -> tuple[Choice, float, float | None]:
+    """A choice that gets there, what it takes, and what the spec's own takes, if that does.
+
+    It is the spec's own; where that does not keep the target, a gentle one: a quarter of the UEs or more, no bound.
     """
     spec, asked = space.spec, space.asked
-    accuracy, metric = spec.run.target_accuracy, metric_of(spec)
-    if request.horizon_s is not None:
-        return Target(accuracy, metric, request.keep, request.horizon_s, "as given")
-    n, seed = spec.cell.ues, spec.run.seeds[0]
+    n, seed, accuracy = spec.cell.ues, spec.run.seeds[0], spec.run.target_accuracy
     gentle = asked.with_(quorum=max(asked.quorum, round(n / 4), 1), max_staleness=None, schedule="first")
     gentle = gentle.with_(bandwidth="equal_share") if ("bandwidth", "equal_share") in space.named else gentle
-    horizon_s, best = spec.run.horizon_s or 30.0, 0.0
-    for longer in (2**power for power in range(round(math.log2(LONGEST)) + 1)):
-        reached: list[float] = []
+    horizon_s, best = request.horizon_s or spec.run.horizon_s or 30.0, 0.0
+    for longer in range(round(math.log2(LONGEST)) + 1 if request.horizon_s is None else 1):
+        until_s = 2**longer * horizon_s
+        found: list[tuple[bool, float, Choice]] = []
         for choice in dict.fromkeys((asked, gentle)):
-            if isinstance(trials.play(choice, seed, longer * horizon_s), str):
+            if isinstance(trials.play(choice, seed, until_s), str):
                 continue
 
-            def tell(share: float, now: Progress, longer: int = longer) -> None:
-                announce(0.1 * share, f"how long does it take? ({longer * horizon_s:.4g} s)", now)
+            def tell(share: float, now: Progress, until_s: float = until_s) -> None:
+                announce(0.1 * share, f"how long does it take? ({until_s:.4g} s)", now)
 
-            (curve,) = trials.train([Want(choice, seed, longer * horizon_s)], tell)
+            (curve,) = trials.train([Want(choice, seed, until_s)], tell)
             trial = judge(curve, accuracy, request.keep)
             best = max([best, *(score for score in curve.score if score is not None)])
             if trial.state == "kept" and trial.time_s is not None:
-                name = "the spec's own choice" if choice == asked else f"A = {choice.quorum} without a bound"
-                watched_s = float(f"{WATCHED * trial.time_s:.2g}")
-                return Target(accuracy, metric, request.keep, watched_s, f"three times as long as {name} takes")
-            reached += [] if trial.reached_s is None else [trial.reached_s]
-        if reached and longer > 1:
-            watched_s = float(f"{WATCHED * max(reached):.2g}")
-            return Target(
-                accuracy, metric, request.keep, watched_s, "three times as long as it took to reach it, unkept"
-            )
+                return choice, trial.time_s, trial.time_s if choice == asked else None
+            if trial.reached_s is not None:
+                found.append((trial.state == "late", trial.reached_s, choice))
+        if found and (longer > 0 or request.horizon_s is not None):
+            _, took_s, choice = max(found, key=lambda each: each[:2])
+            return choice, took_s, None
     raise InputError(
-        f"--target-accuracy {accuracy:g} is not reached within {LONGEST * horizon_s:g} simulated seconds by {asked}, nor by "
+        f"--target-accuracy {accuracy:g} is not reached within {until_s:g} simulated seconds by {asked}, nor by "
         f"{gentle} (their best look: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."
     )
+
+
+def search(space: Space, trials: Trials, request: Request, announce: Announce) -> tuple[Race, Choice | None]:
+    """The whole search. Where nothing stands and no horizon was given, everything is watched for twice as long."""
+    start = begin(space, trials, request, announce)
+    for patience in range(PATIENCE if request.horizon_s is None else 1):
+        horizon_s = 2**patience * start.target.horizon_s
+        target = replace(start.target, horizon_s=horizon_s, confirm_s=CONFIRMED * horizon_s)
+        race = Race(space, trials, request, announce, target)
+        best = race.run(start.base)
+        if best is not None:
+            break
+    race.look_at_asked()
+    return race, best

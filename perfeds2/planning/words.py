@@ -6,7 +6,7 @@ from perfeds2.planning.choices import Space, algorithm_of, value_of
 from perfeds2.planning.data import Candidate, Target
 from perfeds2.spec.build import alpha_of
 
-NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps", "bits": "bits"}
+NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
 
 
 def answer(best: Candidate | None, candidates: Sequence[Candidate], target: Target, ues: int) -> str:
@@ -19,7 +19,7 @@ def answer(best: Candidate | None, candidates: Sequence[Candidate], target: Targ
     between = f", {span[0]:.3g} to {span[1]:.3g} s" if seeds > 1 else ""
     return (
         f"Take {best.choice}: {target.words} of {ues} UEs is reached after {best.seconds:.3g} s (median of {seeds} "
-        f"seed{'s' if seeds > 1 else ''}{between}) and held in {best.held:.0%} of the looks until {target.horizon_s:.4g} s"
+        f"seed{'s' if seeds > 1 else ''}{between}) and held in {best.held:.0%} of the looks until {target.confirm_s:.4g} s"
         f"{_margin(best)}."
     )
 
@@ -88,7 +88,7 @@ def notes_of(
     """What a careful reader should know."""
     spec = space.spec
     notes = [
-        f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}); the target counts as kept from a second "
+        f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}), the one recommended until {target.confirm_s:.4g} s; the target counts as kept from a second "
         f"on if it is held in {target.keep:.0%} of the looks from there to the end, and watched at least as long as it took."
     ]
     if not checked and best is not None and asked.choice != best.choice:
