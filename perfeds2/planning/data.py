@@ -14,6 +14,7 @@ from perfeds2.runs.statistics import censored_median
 State = Literal["kept", "late", "lost", "never", "diverged"]
 Verdict = Literal["holds", "on an edge", "fails", "breaks a limit", "slower", "not possible"]
 A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
+CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer fails
 
 
 @dataclass(frozen=True, order=True)
@@ -90,8 +91,10 @@ class Trial:
 
     @property
     def fails(self) -> bool:
-        """Whether it is unstable. One that is only slow is not."""
-        return self.state in ("lost", "diverged") or (self.state == "never" and self.fall > 0.1)
+        """Whether it is clearly unstable: not held in a quarter of the looks, or falling back before. A slow one is not."""
+        if self.state == "lost":
+            return self.held is None or self.held < CLEARLY
+        return self.state == "diverged" or (self.state == "never" and self.fall > 1 - CLEARLY)
 
 
 @dataclass(frozen=True)

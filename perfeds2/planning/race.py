@@ -143,9 +143,10 @@ class Race:
         return None
 
     def stands(self, choice: Choice, seeds: Sequence[int]) -> bool:
-        """Whether every one of these seeds keeps the target within the limits."""
+        """Whether these seeds keep the target within the limits: none loses it again, and fewer than a third are late."""
         trials = [trial for trial in self.watched(choice) if trial.seed in seeds]
-        kept = len(trials) == len(seeds) and all(trial.state == "kept" for trial in trials)
+        states = [trial.state for trial in trials]
+        kept = len(trials) == len(seeds) and set(states) <= {"kept", "late"} and states.count("late") < len(seeds) / 3
         return kept and self.breach(choice) is None and self.obstacle(choice) is None
 
     def has_margin(self, choice: Choice) -> bool:
@@ -310,15 +311,15 @@ class Race:
         if (breach := self.breach(choice)) is not None:
             return "breaks a limit", breach
         for watched in (trials, self.confirmed.get(choice, ())):
-            if any(trial.fails for trial in watched):
+            if any(trial.state in ("lost", "diverged") or trial.fails for trial in watched):
                 return "fails", unstable(watched)
         if choice in self.slower:
             return "slower", self.slower[choice]
         if not self.has_margin(choice):
             edges = [f"{each.choice} ({each.why})" for each in self.beside[choice] if each.fails]
             return "on an edge", f"beside {edges[0]}"
-        if is_best or (trials and all(trial.state == "kept" for trial in trials)):
-            return "holds", "" if is_best else "slower than the choice, or as soon"
+        if is_best or (trials and self.stands(choice, [trial.seed for trial in trials])):
+            return "holds", "" if is_best else "no sooner"
         scout = self.scouted.get(choice)
         if not trials and scout is not None and scout.reached_s is not None:
             return "slower", f"its first seed took {scout.reached_s:.3g} s"
@@ -327,7 +328,7 @@ class Race:
 
 def unstable(trials: Sequence[Trial]) -> str:
     """How it fails, in words."""
-    failing = [trial for trial in trials if trial.fails]
+    failing = [trial for trial in trials if trial.state in ("lost", "diverged") or trial.fails]
     held = [trial.held for trial in failing if trial.held is not None]
     if any(trial.state == "diverged" for trial in failing):
         return f"diverges in {sum(trial.state == 'diverged' for trial in failing)} of {len(trials)} seeds"

@@ -10,6 +10,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -52,14 +55,19 @@ class Trials:
     space: Space
     folder: Path | None  # None: nothing is written
     played: dict[tuple[Choice, int, float], Played | str] = field(default_factory=dict)
+    timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # the longest
     curves: dict[tuple[str, int, float], Curve] = field(default_factory=dict)  # by who is merged when
     trained: int = 0
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
-        """What the clock shows until the horizon; or why it cannot be done."""
+        """What the clock shows until the horizon; or why it cannot be done. A shorter time is the beginning of a longer one."""
         key = choice, seed, horizon_s
         if key not in self.played:
-            self.played[key] = _play(self.space.spec_of(choice, [seed], horizon_s, LOOKS), choice, seed)
+            known_s, known = self.timelines.get((choice, seed), (0.0, ""))
+            if known_s < horizon_s:
+                known = _timeline(self.space.spec_of(choice, [seed], horizon_s, LOOKS), seed)
+                self.timelines[choice, seed] = horizon_s, known
+            self.played[key] = known if isinstance(known, str) else _until(known, choice, horizon_s)
         return self.played[key]
 
     def train(self, wants: Sequence[Want], tell: Tell | None = None) -> list[Curve]:
@@ -110,34 +118,35 @@ class Trials:
             shutil.rmtree(folder.path)
 
 
-def _play(spec: Spec, choice: Choice, seed: int) -> Played | str:
+def _timeline(spec: Spec, seed: int) -> Timeline | str:
     try:
         stage = Stage.of(spec, seed)
         (algorithm,) = make_algorithms(spec, stage)
         (timeline,) = make_timelines(spec, stage, [algorithm])
     except ValueError as error:  # also what a user causes: this choice cannot be done
         return str(error)
-    if timeline.rounds == 0:
-        return f"no round closes within {spec.run.horizon_s:.4g} s"
-    return Played(_facts(timeline), _who(timeline, choice), tuple(map(int, timeline.starved)))
+    return timeline
 
 
-def _facts(timeline: Timeline) -> ClockFacts:
-    return ClockFacts(
-        seconds_per_round=timeline.end_s / timeline.rounds,
-        merges_per_s=timeline.ues.size / timeline.end_s,
-        staleness_mean=float(timeline.staleness.mean()),
-        staleness_max=int(timeline.staleness.max()),
+def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str:
+    """What a timeline shows until a second."""
+    rounds = int(np.searchsorted(timeline.time_s, horizon_s, side="right"))
+    if rounds == 0:
+        return f"no round closes within {horizon_s:.4g} s"
+    ues, staleness, time_s = timeline.ues[:rounds], timeline.staleness[:rounds], timeline.time_s[:rounds]
+    merges = np.bincount(ues.ravel(), minlength=timeline.population)
+    digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {ues.shape}".encode())
+    for column in (ues, staleness, time_s):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    facts = ClockFacts(
+        seconds_per_round=float(time_s[-1]) / rounds,
+        merges_per_s=ues.size / float(time_s[-1]),
+        staleness_mean=float(staleness.mean()),
+        staleness_max=int(staleness.max()),
         waiting_share=timeline.waiting_share,
-        least_share=float(timeline.shares.min()),
+        least_share=float(merges.min() / ues.size),
     )
-
-
-def _who(timeline: Timeline, choice: Choice) -> str:
-    digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {timeline.ues.shape}".encode())
-    for column in (timeline.ues, timeline.staleness, timeline.time_s):
-        digest.update(column.tobytes())
-    return digest.hexdigest()
+    return Played(facts, digest.hexdigest(), tuple(map(int, np.flatnonzero(merges == 0))))
 
 
 # ---- in a folder
@@ -155,7 +164,9 @@ def _read(place: Path) -> Curve | None:
     """What a trial showed before the command was interrupted; None if it did not come to its end, or the file is damaged."""
     try:
         found = json.loads(_file(place).read_text(encoding="utf-8"))
-        lists = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+        lists: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+        }
         curve = Curve(**lists)
         return curve if len(curve.time_s) == len(curve.score) == len(curve.joules) > 1 else None
     except (OSError, ValueError, TypeError, AttributeError):

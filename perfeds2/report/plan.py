@@ -8,16 +8,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from perfeds2.files import write_text
-from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory, Verdict
+from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, for_terminal
 from perfeds2.report.terminal import console as open_console
 
 SHOWN = 14  # rows in the terminal
 ACROSS = 2  # maps beside each other
-KINDS: dict[Verdict, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided"}
-MARKERS: dict[Verdict, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
-COLOURS: dict[Verdict, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
+KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided"}
+MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
+COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
 
 
 def write_plan(plan: Plan, folder: Path) -> list[Path]:

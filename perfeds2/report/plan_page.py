@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from html import escape
 
-from perfeds2.planning.data import Candidate, Plan, Verdict
+from perfeds2.planning.data import Candidate, Plan
 from perfeds2.report.document import Part, document, note, scrolling, section, verbatim
 from perfeds2.report.plan import COLOURS, axes_of, candidates_table, label_of, maps_of, theory_lines
 from perfeds2.report.style import NEUTRAL
 from perfeds2.report.tables import Column, Table, as_html
 from perfeds2.report.traces import Chart, Plot, level, make_layout, rounded
 
-SYMBOLS: dict[Verdict, str] = {"holds": "circle", "slower": "circle", "fails": "x", "on an edge": "triangle-up", "breaks a limit": "hexagram", "not possible": "line-ew-open"}  # fmt: skip
+SYMBOLS: dict[str, str] = {"holds": "circle", "slower": "circle", "fails": "x", "on an edge": "triangle-up", "breaks a limit": "hexagram", "not possible": "line-ew-open"}  # fmt: skip
 
 
 def page(plan: Plan, spec: str | None) -> str:
