@@ -76,6 +76,7 @@ class Race:
     request: Request
     announce: Announce
     target: Target
+    scouting: float = SCOUTED / WATCHED  # the share of the horizon that a scout looks
     scouted: dict[Choice, Trial] = field(default_factory=dict)
     beside: dict[Choice, tuple[Neighbour, ...]] = field(default_factory=dict)
     listed: dict[Choice, None] = field(default_factory=dict)  # in the order they were looked at
@@ -90,7 +91,7 @@ class Race:
 
     @property
     def scout_s(self) -> float:
-        return self.target.horizon_s * SCOUTED / WATCHED
+        return self.target.horizon_s * self.scouting
 
     def play(self, choice: Choice) -> Played | str:
         self.listed.setdefault(choice)
@@ -251,8 +252,12 @@ class Race:
             return
         seeds, found = self.seeds[:FIRST_SEEDS], list[Neighbour]()
         places = neighbours(self.space, choice)
-        self.watch([each for _, each in places], seeds, begin, end)
+        for _, each in places:
+            for seed in seeds:
+                self.trials.play(each, seed, self.target.horizon_s)
+        self.watch([each for _, each in places if self.left_out(each) is None], seeds, begin, end)
         for axis, each in places:
+            self.listed.setdefault(each)
             trials = self.watched(each)
             if (obstacle := self.obstacle(each)) is not None:
                 found.append(Neighbour(axis, each, False, f"not possible: {obstacle}"))
@@ -423,14 +428,18 @@ def _reference(
 
 
 def search(space: Space, trials: Trials, request: Request, announce: Announce) -> tuple[Race, Choice | None]:
-    """The whole search. Where nothing stands and no horizon was given, everything is watched for twice as long."""
+    """The whole search. Where nothing stands, all is watched for twice as long; or, with a given horizon, scouts look longer."""
     start = begin(space, trials, request, announce)
-    for patience in range(PATIENCE if request.horizon_s is None else 1):
-        horizon_s = 2**patience * start.target.horizon_s
-        target = replace(start.target, horizon_s=horizon_s, confirm_s=CONFIRMED * horizon_s)
-        race = Race(space, trials, request, announce, target)
+    race, best = Race(space, trials, request, announce, start.target), None
+    for patience in range(PATIENCE):
+        if patience > 0 and request.horizon_s is not None:
+            race = Race(space, trials, request, announce, start.target, scouting=0.5)  # nothing later can be kept
+        elif patience > 0:
+            horizon_s = 2**patience * start.target.horizon_s
+            target = replace(start.target, horizon_s=horizon_s, confirm_s=CONFIRMED * horizon_s)
+            race = Race(space, trials, request, announce, target)
         best = race.run(start.base)
-        if best is not None:
+        if best is not None or (patience > 0 and request.horizon_s is not None):
             break
     race.look_at_asked()
     return race, best

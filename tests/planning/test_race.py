@@ -11,7 +11,7 @@ from perfeds2.planning.choices import Space, make_space, map_of, neighbours, val
 from perfeds2.planning.data import Choice, ClockFacts, Limits
 from perfeds2.planning.kept import Curve
 from perfeds2.planning.plan import make_plan
-from perfeds2.planning.race import Race, Request
+from perfeds2.planning.race import Request
 from perfeds2.planning.trials import LOOKS, Played, Trials, Want
 from perfeds2.spec.resolve import spec_from
 
@@ -221,7 +221,7 @@ def test_the_spec_of_a_choice_says_what_the_choice_says():
         ({"beta": [1]}, "--search beta cannot be planned; expected one of quorum, max_staleness"),
         ({"quorum": [51]}, "--quorum must be from 1 to the number of UEs, 50"),
         ({"quorum": []}, "--search quorum is empty"),
-        ({"schedule": ["firts"]}, "--search schedule=firts is not known; did you mean 'first'"),
+        ({"schedule": ["firts"]}, "--search schedule=firts is not known; did you mean first"),
         ({"bits": [7]}, "--bits"),
     ],
 )
@@ -256,7 +256,4 @@ def test_a_race_needs_no_training_of_what_the_clock_rules_out():
     space = space_of()
     trials = MadeUp(space, None, law=cliff, starved=lambda choice: choice.quorum == 4)
     make_plan(space, Request(), trials)
-    assert not [
-        want for want in trials.wanted if want.choice.quorum == 4 and want.seed == 0 and want.choice.max_staleness == 5
-    ]
-    assert Race is not None
+    assert not [want for want in trials.wanted if want.choice.quorum == 4]
