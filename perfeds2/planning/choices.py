@@ -134,7 +134,7 @@ def _usual(n: int, asked: Choice) -> dict[str, Values]:
     spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
     apart = {a for a in spaced if a in (1, n) or not 0.8 < a / asked.quorum < 1.25}
     bound = asked.max_staleness
-    bounds = {n, None} if bound is None else {bound, 2 * bound, max(n, bound)}
+    bounds = {n, None} if bound is None else {bound, 2 * bound, max(n, 4 * bound)}
     return {
         "quorum": tuple(sorted(apart | {asked.quorum})),
         "max_staleness": tuple(sorted(bounds, key=_place)),

@@ -14,7 +14,7 @@ from perfeds2.runs.statistics import censored_median
 State = Literal["kept", "late", "lost", "never", "diverged"]
 Verdict = Literal["holds", "on an edge", "fails", "breaks a limit", "slower", "not possible"]
 A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
-CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer fails
+CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer, and falls far below it, fails
 
 
 @dataclass(frozen=True, order=True)
@@ -87,13 +87,13 @@ class Trial:
     joules: float | None  # of all UEs until it was kept
     least_share: float  # of the merges: the UE that had fewest
     scores: tuple[float | None, ...]  # at equal distances from 0 to the horizon; None is no number
-    fall: float  # how far it fell below what it had reached before, as a part of the way to the target
+    fall: float  # how far it fell back below the target, or its best before, as a part of the way from the start to the target
 
     @property
     def fails(self) -> bool:
-        """Whether it is clearly unstable: not held in a quarter of the looks, or falling back before. A slow one is not."""
+        """Whether it is clearly unstable. One that is only slow, or hovers about the target for a while, is not."""
         if self.state == "lost":
-            return self.held is None or self.held < CLEARLY
+            return (self.held or 0.0) < CLEARLY and self.fall > 0.1
         return self.state == "diverged" or (self.state == "never" and self.fall > 1 - CLEARLY)
 
 

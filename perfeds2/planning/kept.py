@@ -62,7 +62,7 @@ def judge(curve: Curve, target: float, keep: float) -> Trial:
         joules=float(curve.joules[at]) if is_kept and at is not None else None,
         least_share=curve.least_share,
         scores=curve.score,
-        fall=_fall(score, target),
+        fall=_fall(score, target, first),
     )
 
 
@@ -74,9 +74,11 @@ def _crossing(time_s: Any, score: Any, at: int, target: float) -> float:
     return float(time_s[at - 1] + part * (time_s[at] - time_s[at - 1]))
 
 
-def _fall(score: Any, target: float) -> float:
-    """How far it fell below the best before, as a part of the way from the start to the target."""
-    finite = score[np.isfinite(score)]
-    if finite.size == 0 or target <= finite[0]:
+def _fall(score: Any, target: float, first: int | None) -> float:
+    """How far it fell back, as a part of the way from the start to the target: below the target once that was reached, else
+    below its best before."""
+    finite = np.where(np.isfinite(score), score, score[0])
+    if not math.isfinite(finite[0]) or target <= finite[0]:
         return 0.0
-    return float((np.maximum.accumulate(finite) - finite).max() / (target - finite[0]))
+    back = np.maximum.accumulate(finite) - finite if first is None else target - finite[first:]
+    return float(max(back.max(), 0.0) / (target - finite[0]))

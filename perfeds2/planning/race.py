@@ -209,30 +209,45 @@ class Race:
 
     def race(self, best: Choice | None, begin: float, end: float) -> Choice | None:
         """Watch the soonest scouts until none is left that could beat the best that stands."""
-        scouted = self.scouted
-        ranked = sorted(
-            (c for c, trial in scouted.items() if trial.reached_s is not None and not self.watched(c)),
-            key=lambda c: (scouted[c].reached_s or math.inf, c.max_staleness or math.inf, c.quorum),
-        )
-        first, share = self.seeds[:FIRST_SEEDS], begin
+        ranked = sorted((c for c in self.scouted if self.first_s(c) < math.inf and not self.watched(c)), key=self.rank)
+        share = begin
         while ranked:
-            if best is not None and best in scouted:
-                limit = CLOSE * (scouted[best].reached_s or math.inf)
-                ranked = [choice for choice in ranked if (scouted[choice].reached_s or math.inf) <= limit]
+            if best is not None:
+                limit = CLOSE * self.first_s(best)
+                ranked = [choice for choice in ranked if self.first_s(choice) <= limit]
             batch, ranked = ranked[:BATCH], ranked[BATCH:]
             step = share + 0.3 * (end - share)
-            self.watch(batch, first, share, step)
-            good = [choice for choice in batch if self.stands(choice, first)]
-            self.watch(good, self.seeds, step, step)
-            for choice in sorted(good, key=lambda c: median_s(self.watched(c)) or math.inf):
-                now, before = median_s(self.watched(choice)), median_s(self.watched(best)) if best else None
-                if not self.stands(choice, self.seeds) or now is None or (before is not None and now >= before):
-                    continue
-                self.look_beside(choice, step, step)
-                if self.has_margin(choice) and self.confirm(choice, step):
-                    best = choice
+            self.watch(batch, self.seeds[:FIRST_SEEDS], share, step)
+            best = self.climb([choice for choice in batch if self.stands(choice, self.seeds[:FIRST_SEEDS])], best, step)
             share = step
         return best
+
+    def climb(self, good: list[Choice], best: Choice | None, share: float) -> Choice | None:
+        """The best of some that stand on a few seeds. From one on an edge go to its neighbours that stand."""
+        seen = set(good)
+        while good:
+            good.sort(key=lambda choice: median_s(self.watched(choice)) or math.inf)
+            choice = good.pop(0)
+            self.watch([choice], self.seeds, share, share)
+            now, before = median_s(self.watched(choice)), None if best is None else median_s(self.watched(best))
+            if not self.stands(choice, self.seeds) or now is None or (before is not None and now >= before):
+                continue
+            self.look_beside(choice, share, share)
+            if self.has_margin(choice):
+                best = choice if self.confirm(choice, share) else best
+                continue
+            beside = [each.choice for each in self.beside[choice] if not each.fails and each.choice not in seen]
+            good += [each for each in beside if self.stands(each, self.seeds[:FIRST_SEEDS])]
+            seen.update(beside)
+        return best
+
+    def first_s(self, choice: Choice) -> float:
+        """When its first seed first reached the target."""
+        known = [*([self.scouted[choice]] if choice in self.scouted else []), *self.watched(choice)[:1]]
+        return next((trial.reached_s for trial in known if trial.reached_s is not None), math.inf)
+
+    def rank(self, choice: Choice) -> tuple[float, float, int]:
+        return self.first_s(choice), math.inf if choice.max_staleness is None else choice.max_staleness, choice.quorum
 
     def watch(self, choices: Sequence[Choice], seeds: Sequence[int], begin: float, end: float) -> None:
         """Train choices for the whole horizon; what turns out to be impossible with a seed is left out."""
