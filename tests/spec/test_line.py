@@ -41,3 +41,5 @@ def test_what_is_typed_is_what_was_meant(settings):
 def test_what_goes_without_saying_is_not_said():
     spec = spec_from(ues=30, quorum=7, algorithms=["PerFedS2"], seeds=[0])
     assert command_line("run", spec, DEFAULTS) == "perfeds2 run --ues 30 --quorum 7"
+    longer = spec_from(horizon_s=12, algorithms=["PerFedS2"], seeds=[0])
+    assert command_line("run", longer, DEFAULTS) == "perfeds2 run --horizon-s 12.0"  # looks follow from it
