@@ -39,7 +39,7 @@ FAR = 3.0  # times as long as the choice's first seed: not trained with the othe
 
 def cell_of(number: int, ues: int | None) -> dict[str, Any]:
     """A cell by its number."""
-    draw = random.Random(number)
+    draw = random.Random(number)  # noqa: S311 (a cell, no secret)
     radio = draw.choice(["paper", "umi", "uma"])
     slow = draw.choice([2e8, 5e8, 1e9])
     settings = {
@@ -93,7 +93,7 @@ def exhaustive(space: Space, made: Plan, trials: Trials) -> dict[str, Any]:
     }
 
 
-def fresh(space: Space, made: Plan, trials: Trials, seeds: int) -> dict[str, Any]:
+def fresh(made: Plan, trials: Trials, seeds: int) -> dict[str, Any]:
     """The plan's choice with seeds nobody has seen, watched as long as it was before it was recommended."""
     assert made.best is not None
     wants = [Want(made.best.choice, FRESH + number, made.target.confirm_s) for number in range(seeds)]
@@ -116,7 +116,7 @@ def bet(number: int, arguments: argparse.Namespace, out: Path) -> dict[str, Any]
     space = make_space(spec, search)
     trials = Trials(space, out / f"cell-{number}" / "trials")
     row |= {"chosen": str(made.best.choice), "chosen_s": made.best.seconds}
-    row |= fresh(space, made, trials, arguments.seeds) | exhaustive(space, made, trials)
+    row |= fresh(made, trials, arguments.seeds) | exhaustive(space, made, trials)
     return row | {"all_trainings": trials.trained}
 
 

@@ -92,7 +92,8 @@ def notes_of(
         f"on if it is held in {target.keep:.0%} of the looks from there to the end, and watched at least as long as it took."
     ]
     if not checked and best is not None and asked.choice != best.choice:
-        took = f"{asked.seconds:.3g} s" if asked.seconds is not None else asked.why
+        took = asked.why if asked.seconds is None else f"{asked.seconds:.3g} s"
+        took += f", but {asked.why}" if asked.seconds is not None and asked.verdict not in ("holds", "slower") else ""
         notes.append(f"The spec's own choice, {asked.choice}: {took}.")
     close = [
         str(each.choice)
