@@ -46,6 +46,34 @@ def of(file: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutation]:
 
 MUTATIONS = [
     *of(
+        "planning/kept.py",
+        "planning/test_kept.py",
+        (
+            "elif at is not None and time_s[at] <= half_s:",
+            "elif at is not None:",
+            "test_what_was_watched_for_less_long_than_it_took_is_late",
+        ),
+        (
+            "kept = np.flatnonzero(there & (held >= keep))",
+            "kept = np.flatnonzero(there)",
+            "test_what_is_reached_and_given_up_is_lost",
+        ),
+    ),
+    *of(
+        "planning/race.py",
+        "planning/test_race.py",
+        (
+            "            if self.has_margin(choice):",
+            "            if True:",
+            "test_a_cliff_is_not_recommended_and_neither_is_its_edge",
+        ),
+        (
+            "best = choice if self.confirm(choice, share) else best",
+            "best = choice",
+            "test_what_is_lost_when_it_is_watched_longer_is_not_recommended",
+        ),
+    ),
+    *of(
         "timeline/simulate.py",
         "timeline/test_rounds_by_hand.py",
         ("(arrived,) = (arrival_s <= now_s)", "(arrived,) = (arrival_s < now_s)", "test_ties_go_to_the_smaller_number"),

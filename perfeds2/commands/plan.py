@@ -1,71 +1,101 @@
-"""perfeds2 plan: which A and S?"""
+"""perfeds2 plan: which A, S, band, schedule, local steps and bits?"""
 
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, new_folder, prepare_to_train, read_spec, watching
+from perfeds2.commands.common import flag, nested_values, new_folder, prepare_to_train, take_settings, watching
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
+from perfeds2.spec.resolve import resolve
 
 PANEL = {"rich_help_panel": "Plan"}
-LEAVES_OUT = (
-    *("algorithms", "seeds", "horizon_s", "rounds", "eval_every_s", "stop_when_diverged"),
-    *("schedule", "bandwidth", "resume", "yes"),
-)
+LEAVES_OUT = ("horizon_s", "rounds", "eval_every_s", "stop_when_diverged", "yes")
+DEFAULTS = {"algorithms": ["PerFedS2"], "seeds": [0, 1, 2, 3, 4]}
+SHOWN = {"algorithms": ["PerFedS2"]}  # in the help
 
 
 def plan(
-    target_loss: float | None = flag("--target-loss", "The personalised training loss to reach. (default: the loss at which a pilot meets --target-accuracy)", "LOSS", **PANEL),
-    epsilon: float | None = flag("--epsilon", "The mean of ‖∇F‖² that the bounds are asked for. (default: the pilot's on its way to the loss)", "EPS", **PANEL),
-    quorums: str | None = flag("--quorums", "The A to look at, such as 1,2,5. (default: about eight from 1 to n)", "A,A", **PANEL),
+    check: bool = flag("--check", "Check what the flags themselves ask for (their A, S and so on): does it hold, and what is better?", default=False, **PANEL),
+    search: list[str] | None = flag("--search", "What to search, bits=32,8 or local-steps=1; of quorum, max-staleness, schedule, bandwidth, stale, local-steps and bits. Repeatable; one value is no search. (default: a few of each, around what the flags say)", "NAME=VALUES", **PANEL),
+    quorums: str | None = flag("--quorums", "The A to look at, such as 1,2,5: --search quorum=1,2,5. (default: about eight from 1 to n)", "A,A", **PANEL),
     stalenesses: str | None = flag("--stalenesses", "The S to look at, such as 5,10,unbounded. (default: S, 2S and n)", "S,S", **PANEL),
-    pilot_rounds: int = flag("--pilot-rounds", "The first pilot gives up after so many rounds.", "K", 1000, **PANEL),
-    check: bool = flag("--check", "Train at a few A with other noise: predicted against measured.", default=False, **PANEL),
-    as_json: bool = flag("--json", "Print the plan as JSON instead of tables.", default=False, **PANEL),
+    keep: float = flag("--keep", "The target must be held in this share of the later looks.", "SHARE", 0.9, **PANEL),
+    horizon_s: float | None = flag("--horizon-s", "So many simulated seconds every choice is watched. (default: 4.5 times as long as it takes at first)", "SECONDS", **PANEL),
+    within_s: float | None = flag("--within-s", "A limit: the target is kept from this second on, in every seed.", "SECONDS", **PANEL),
+    joules: float | None = flag("--joules", "A limit: all UEs together take no more until the target is kept (see --energy).", "J", **PANEL),
+    least_share: float | None = flag("--least-share", "A limit: every UE has at least this share of the merges (equal shares are 1/n; 0: some may be left out). (default: nobody is left out altogether)", "SHARE", **PANEL),
+    theory: bool = flag("--theory", "Also what the paper's bounds and its rule for A* say, with measured constants.", default=False, **PANEL),
+    as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False, **PANEL),
     **given: Any,
 ) -> None:  # fmt: skip
-    """Find the A and S that reach the target soonest, in seconds, for PerFedS2 on a cell.
+    """Find the A, S, band, schedule, stale rule, local steps and bits that reach the target soonest and keep it.
 
-    Seconds a round come from the simulated clock, rounds from the bounds and from short pilot trainings; the answer says
-    which is which. The output folder gets plan.json and the curve over A as plan.png and plan.pdf.
+    On any cell, radio and task. The clock says what a choice cannot do, short trainings on several seeds what it learns; nothing is
+    recommended that loses the target again, or stands beside a choice that does. The output folder gets plan.json, planned.toml (the spec
+    that adopts it), report.html and the maps as plan.png and plan.pdf. The same command with --out, or --resume DIR, goes on.
     """
-    quiet, out = given.pop("quiet"), given.pop("out")
-    with guarded("plan", []):
+    quiet, out, resume = given.pop("quiet"), given.pop("out"), given.pop("resume")
+    place: list[Path] = []
+    with guarded("plan", place):
+        from perfeds2.runs.grid import parse_grid
+
+        spec_file, assignments, flags = take_settings(given)
         asked: dict[str, Any] = {
-            "target_loss": target_loss,
-            "epsilon": epsilon,
-            "quorums": _whole_numbers("--quorums", quorums),
-            "stalenesses": _whole_numbers("--stalenesses", stalenesses, or_unbounded=True),
-            "pilot_rounds": pilot_rounds,
             "check": check,
+            "keep": keep,
+            "horizon_s": horizon_s,
+            "within_s": within_s,
+            "joules": joules,
+            "least_share": least_share,
+            "theory": theory,
         }
-        spec = read_spec(given, {"algorithms": ["PerFedS2"], "seeds": [0]})
+        axes: dict[str, Any] = {
+            name: [None if value == "unbounded" else value for value in values]
+            for name, values in parse_grid(search or [], "--search").items()
+        }
+        axes |= {} if quorums is None else {"quorum": _whole_numbers("--quorums", quorums)}
+        axes |= {} if stalenesses is None else {"max_staleness": _whole_numbers("--stalenesses", stalenesses)}
         from perfeds2.planning.plan import plan as make_plan
+        from perfeds2.planning.plan import read_asked
         from perfeds2.report.plan import print_plan, write_plan
 
+        if resume is not None:
+            if any((spec_file, assignments, flags, axes, out)):
+                raise InputError("--resume takes everything from the folder; give it without other settings.")
+            asked = read_asked(resume)
+        else:
+            values = nested_values(spec_file, flags, assignments, DEFAULTS)
+            said = values.get("run", {}) if isinstance(values.get("run"), dict) else {}
+            asked["horizon_s"] = horizon_s if horizon_s is not None else said.get("horizon_s")
+            asked |= {"spec": resolve(values), "search": axes}
         prepare_to_train()
-        path = new_folder(out, f"plan-{spec.task.name.label}")
+        path = resume or new_folder(out, f"plan-{asked['spec'].task.name.label}")
         with watching(quiet or as_json, "plan") as watch:
-            made = make_plan(spec, out=path, watch=watch, write=write_plan, **asked)
+
+            def tell(now: Any) -> None:
+                if (path / "spec.toml").exists() and not place:
+                    place.append(path)
+                watch(now)
+
+            made = make_plan(out=path, watch=tell, write=write_plan, **asked)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:
             print_plan(made)
-            typer.echo(f"Plan: {path / 'plan.json'}    Curve: {path / 'plan.png'}")
+            typer.echo(f"Results: {path}    Report: {path / 'report.html'}")
 
 
-def _whole_numbers(flag: str, text: str | None, *, or_unbounded: bool = False) -> list[int | None] | None:
-    """``1,2,5`` as numbers; ``unbounded`` is none, where that may be."""
-    if text is None:
-        return None
+def _whole_numbers(flag: str, text: str) -> list[int | None]:
+    """``1,2,5`` as numbers; ``unbounded`` is none."""
     numbers: list[int | None] = []
     for part in (part.strip() for part in text.split(",")):
-        if part == "unbounded" and or_unbounded:
+        if part == "unbounded" and flag == "--stalenesses":
             numbers.append(None)
         elif part.isdecimal():
             numbers.append(int(part))
         else:
-            more = " (or 'unbounded')" if or_unbounded else ""
+            more = " (or 'unbounded')" if flag == "--stalenesses" else ""
             raise InputError(f"{flag} takes whole numbers{more} between commas, such as 1,2,5; got {text!r}.")
     return numbers

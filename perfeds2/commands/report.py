@@ -11,7 +11,7 @@ from perfeds2.errors import InputError
 
 def report(
     folder: Path = typer.Argument(
-        help="A run's folder, an arena's, a sweep's, or one of figures that perfeds2 reproduce made.", metavar="DIR"
+        help="A run's folder, an arena's, a plan's, a sweep's, or one of figures that perfeds2 reproduce made.", metavar="DIR"
     ),
     paper: bool = flag(
         "--paper", "Also PDF and PNG figures in a two-column paper's style, and a LaTeX table.", default=False
@@ -39,7 +39,7 @@ def report(
             )
         try:
             for path in draw(folder, paper, out, x):
-                kind = {".html": "Report", ".tex": "Table"}.get(path.suffix, "Figure")
+                kind = {".html": "Report", ".tex": "Table", ".json": "Plan"}.get(path.suffix, "Figure")
                 say(quiet, f"{kind}: {path}")
         except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
             raise InputError(f"{folder} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
@@ -83,9 +83,16 @@ def _draw_sweep(folder: Path, paper: bool, out: Path | None, axis: str) -> list[
     return write_chart(Sweep(folder, read_sweep(folder), ()), axis)
 
 
+def _draw_plan(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:  # noqa: ARG001 (its figure is always drawn)
+    from perfeds2.report.plan import redraw
+
+    return redraw(folder)
+
+
 DRAWN = {  # by what a folder has
     "reproduce.toml": _draw_set,
     "arena.json": _draw_arena,
     "sweep_summary.csv": _draw_sweep,
+    "plan.json": _draw_plan,
     "summary.json": _draw_run,
 }

@@ -1,18 +1,36 @@
-"""What do the paper's bounds and its planning rule say of each way to run the cell?"""
+"""What do the paper's bounds and its planning rule say of a choice, on the way to the target?
+
+ε, the mean of ‖∇F‖² over the rounds, is what the bounds speak of: it is measured along a training of the choice until it kept
+the target, and so are the constants, at a few of its models.
+"""
 
 import math
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
-from perfeds2.learning.models.model import Params, mean_loss
-from perfeds2.learning.task import stacked_samples
-from perfeds2.planning.data import BoundRounds, MeasuredConstant, Theory
-from perfeds2.planning.options import Option, Scene
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from perfeds2.learning.data import Data
+from perfeds2.learning.evaluate import MOST_UES
+from perfeds2.learning.models.model import Model, Params, mean_loss
+from perfeds2.learning.replay import Learner
+from perfeds2.learning.task import Task, stacked_samples
+from perfeds2.learning.train import evaluation_points, train
+from perfeds2.planning.data import BoundRounds, Candidate, MeasuredConstant, Theory
+from perfeds2.spec.build import Stage, make_algorithms, make_task, make_timelines
+from perfeds2.spec.fields import Spec
 from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants
 from perfeds2.theory.optimum import optimum
 from perfeds2.theory.pilot import measure
+from perfeds2.timeline.timeline import Timeline
 
+LOOKS = 30  # on the way to the target
 SYMBOLS = {
     "smoothness": "L",
     "gradient_bound": "C",
@@ -25,7 +43,84 @@ SYMBOLS = {
 }
 
 
-def measured_constants(scene: Scene, models: list[Any]) -> tuple[MeasuredConstant, ...]:
+@dataclass(frozen=True)
+class Scene:
+    """One choice with one seed: what the bounds are asked of."""
+
+    task: Task
+    learner: Learner
+    timeline: Timeline
+    shares: Float[np.ndarray, " n"]
+    max_staleness: int | None
+    seed: int
+
+    @property
+    def alpha(self) -> float:
+        return self.learner.personal_step
+
+
+def make_scene(spec: Spec) -> Scene:
+    """The first seed of a spec that has one algorithm."""
+    seed = spec.run.seeds[0]
+    stage = Stage.of(spec, seed)
+    (algorithm,) = make_algorithms(spec, stage)
+    (timeline,) = make_timelines(spec, stage, [algorithm])
+    assert algorithm.shares is not None  # a semi-synchronous one has some
+    bound = algorithm.protocol.max_staleness
+    return Scene(make_task(spec, seed), algorithm.learner, timeline, algorithm.shares, bound, seed)
+
+
+def theory_of(spec: Spec, candidate: Candidate) -> Theory:
+    """What the bounds say of a choice that keeps its target."""
+    scene, until_s = make_scene(spec), candidate.trials[0].time_s
+    assert until_s is not None
+    epsilon, models = _on_the_way(scene, until_s)
+    measured = measured_constants(scene, models)
+    known = Constants(**{each.name: each.value for each in measured})
+    return bound_facts(scene, known, epsilon, measured)
+
+
+def _on_the_way(scene: Scene, until_s: float) -> tuple[float, list[Any]]:
+    """The mean of ‖∇F‖² over the rounds until a second, and a few models from the first to the last of them."""
+    timeline = scene.timeline
+    points = evaluation_points(timeline, horizon_s=until_s, every_s=until_s / LOOKS)
+    rounds, squares, models = list[int](), list[float](), list[Any]()
+    for point, training in zip(
+        points, train(scene.task, timeline, scene.learner, points, seed=scene.seed), strict=True
+    ):
+        rounds.append(point.round)
+        squares.append(squared_gradient(scene.task, training.state.params, scene.alpha))
+        models.append(jax.tree.map(np.asarray, training.state.params))
+    mean = float(np.trapezoid(squares, rounds) / rounds[-1]) if rounds[-1] else squares[0]
+    some = np.unique(np.linspace(0, len(models) - 1, 4).round().astype(int))
+    return mean, [models[at] for at in some]
+
+
+def squared_gradient(task: Task, params: Params, alpha: float) -> float:
+    """‖∇F(w)‖² over the training data that an evaluation looks at, F being the mean of F_i(w) = f_i(w − α∇f_i(w))."""
+    step = jnp.asarray(alpha, jnp.float32)
+    return float(_squared_gradient(params, task.data, step, model=task.model, length=task.data.lengths()[0]))
+
+
+@partial(jax.jit, static_argnames=("model", "length"))
+def _squared_gradient(
+    params: Params, data: Data, alpha: Float[Array, ""], *, model: Model, length: int
+) -> Float[Array, ""]:
+    def adapted(params: Params, ue: Array) -> Float[Array, ""]:
+        part = data.train_part(ue, length)
+        gradient = jax.grad(lambda w: mean_loss(model, w, *part))(params)
+        return mean_loss(model, jax.tree.map(lambda w, g: w - alpha * g, params, gradient), *part)
+
+    ues = min(data.ues, MOST_UES)
+
+    def add(ue: Array, total: Params) -> Params:
+        return jax.tree.map(jnp.add, total, jax.grad(adapted)(params, ue))
+
+    total = jax.lax.fori_loop(0, ues, add, jax.tree.map(jnp.zeros_like, params))
+    return sum((jnp.sum((g / ues) ** 2) for g in jax.tree.leaves(total)), start=jnp.zeros(()))
+
+
+def measured_constants(scene: Scene, models: Sequence[Any]) -> tuple[MeasuredConstant, ...]:
     """The paper's constants on the task, seen from a few models. The first of them is where training starts."""
     x, y = stacked_samples(scene.task)
 
@@ -33,18 +128,20 @@ def measured_constants(scene: Scene, models: list[Any]) -> tuple[MeasuredConstan
         return mean_loss(scene.task.model, params, *batch)
 
     effort = {"samples": 2, "directions": 1, "lanczos_steps": 8, "descent_steps": 30}
-    pilot = measure(loss, models, x, y, alpha=scene.alpha, seed=scene.seed, **effort)
+    pilot = measure(loss, list(models), x, y, alpha=scene.alpha, seed=scene.seed, **effort)
     seen = {field.name: getattr(pilot, field.name) for field in fields(pilot)}
     return tuple(MeasuredConstant(name, SYMBOLS[name], e.value, e.low, e.high) for name, e in seen.items())
 
 
-def bound_facts(scene: Scene, constants: Constants, epsilon: float, stalest: int = 0) -> Theory | str:
-    """The bounds' numbers at the spec's S (``stalest`` where it has none), with A* and K*; or why there are none."""
+def bound_facts(
+    scene: Scene, constants: Constants, epsilon: float, measured: tuple[MeasuredConstant, ...] = ()
+) -> Theory:
+    """The bounds' numbers at the choice's S (the stalest merged, where it has none), with A* and K*; or why there are none."""
     bound = scene.max_staleness
     try:
-        known = _carried_over(scene, constants, stalest if bound is None else bound)
+        known = _carried_over(scene, constants, int(scene.timeline.staleness.max()) if bound is None else bound)
     except ValueError as error:
-        return str(error)
+        return Theory(epsilon, measured, str(error))
     best, obstacle = None, None
     try:
         if bound is None:
@@ -54,6 +151,9 @@ def bound_facts(scene: Scene, constants: Constants, epsilon: float, stalest: int
         obstacle = str(error)
     smooth, stale = known.smoothness, known.staleness
     return Theory(
+        epsilon=epsilon,
+        constants=measured,
+        obstacle=obstacle,
         smoothness=smooth,
         noise=known.noise,
         diversity=known.diversity,
@@ -66,18 +166,19 @@ def bound_facts(scene: Scene, constants: Constants, epsilon: float, stalest: int
         corrected_quorum=None if best is None else best.quorum,
         rounds=None if best is None else best.rounds,
         meets_target=None if best is None else best.meets_target,
-        obstacle=obstacle,
+        promises=tuple(promises(scene, constants, epsilon).items()),
     )
 
 
-def promises(scene: Scene, option: Option, constants: Constants, epsilon: float) -> dict[str, BoundRounds]:
+def promises(scene: Scene, constants: Constants, epsilon: float) -> dict[str, BoundRounds]:
     """Rounds to ε by the paper's rule, and by the printed, the sharpened and the proved bound. S is the stalest merged.
 
     θ is n/A, true of any schedule.
     """
-    pace = option.seconds_per_round
-    known = _carried_over(scene, constants, int(option.timeline.staleness.max()))
-    error = bounds.merge_error(known, bounds.spread_of_any_schedule(scene.cell.ues, option.quorum))
+    timeline = scene.timeline
+    quorum, pace = timeline.quorum, timeline.end_s / timeline.rounds
+    known = _carried_over(scene, constants, int(timeline.staleness.max()))
+    error = bounds.merge_error(known, bounds.spread_of_any_schedule(timeline.population, quorum))
     smooth, stale = known.smoothness, known.staleness
 
     def promise(bound: bounds.Bound, largest_beta: float) -> BoundRounds:
@@ -88,13 +189,13 @@ def promises(scene: Scene, option: Option, constants: Constants, epsilon: float)
             return BoundRounds(None, None, f"β = {known.beta:.3g} is above the largest admissible, {largest_beta:.3g}")
         return BoundRounds(None, None, f"its noise floor {bound.floor:.3g} is not below ε = {epsilon:.3g}")
 
-    least = 1 / (option.quorum * max(float(scene.shares.min()), 1e-12))  # every UE is merged once
+    least = 1 / (quorum * max(float(scene.shares.min()), 1e-12))  # every UE is merged once
     rule = math.ceil(max(2 * known.gap / (known.beta * epsilon), least, 1))
     return {
-        "rule": BoundRounds(rule, rule * pace, None),
-        "printed": promise(bounds.printed(known, option.quorum), bounds.largest_printed_beta(smooth, stale)),
-        "sharpened": promise(bounds.sharpened(known, error), bounds.largest_corrected_beta(smooth, stale)),
-        "proved": promise(bounds.proved(known, error), bounds.largest_proved_beta(smooth, stale)),
+        "the rule": BoundRounds(rule, rule * pace, None),
+        "the printed bound": promise(bounds.printed(known, quorum), bounds.largest_printed_beta(smooth, stale)),
+        "the sharpened bound": promise(bounds.sharpened(known, error), bounds.largest_corrected_beta(smooth, stale)),
+        "the proved bound": promise(bounds.proved(known, error), bounds.largest_proved_beta(smooth, stale)),
     }
 
 

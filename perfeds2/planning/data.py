@@ -1,25 +1,181 @@
 """What does a plan say? Pure data: it needs no JAX, and goes to JSON and back."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
+import numpy as np
 import pydantic
 
-ClosesOn = Literal["planned", "first"]  # a round closes on its planned UEs, or on the first A arrivals
-Source = Literal["pilot", "law"]
-Place = tuple[int, int | None, ClosesOn]  # A, S and what closes a round
+from perfeds2.learning.metrics import Score, score_of
+from perfeds2.runs.statistics import censored_median
+
+State = Literal["kept", "late", "lost", "never", "diverged"]
+Verdict = Literal["holds", "on an edge", "fails", "breaks a limit", "slower", "not possible"]
+A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
+CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer, and falls far below it, fails
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """One way to run a cell: everything that is searched."""
+
+    quorum: int  # A
+    max_staleness: int | None  # S; None is no bound
+    schedule: str  # what closes a round: "first" arrivals, or a plan
+    bandwidth: str
+    stale: str
+    local_steps: int
+    bits: int  # for each number of an upload
+
+    def with_(self, **changed: Any) -> "Choice":
+        return replace(self, **changed)
+
+    @property
+    def bound(self) -> str:
+        return "unbounded" if self.max_staleness is None else str(self.max_staleness)
+
+    def __str__(self) -> str:
+        closes = "first arrivals" if self.schedule == "first" else f"schedule {self.schedule}"
+        return f"A = {self.quorum}, S = {self.bound}, {closes}, {', '.join(self.details)}"
+
+    @property
+    def details(self) -> list[str]:
+        steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
+        return [f"band {self.bandwidth}", f"stale {self.stale}", steps, f"{self.bits} bits"]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached, in the two languages spoken here: a loss for trainings, ε for the bounds."""
+    """What is to be reached and kept."""
 
-    loss: float  # F(w), the mean over UEs of the training loss after one personal step
-    epsilon: float  # mean over the rounds of ‖∇F(w_k)‖²
-    accuracy: float | None  # personalised test accuracy of the reference pilot where it met the target
-    loss_from: str  # who chose the loss, in words
-    epsilon_from: str
+    accuracy: float  # personalised, on test data, or what stands for it
+    metric: str
+    keep: float  # the share of later looks in which it must be held
+    horizon_s: float  # so long every choice is watched
+    confirm_s: float  # so long the one that is recommended is watched
+    horizon_from: str  # who says so
+
+    @property
+    def score(self) -> Score:
+        return score_of(self.metric)
+
+    @property
+    def words(self) -> str:
+        return f"{self.score.level(self.accuracy)} personalised test {self.score.word}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a choice may not exceed, in any seed."""
+
+    within_s: float | None = None  # the target is kept from then on
+    joules: float | None = None  # of all UEs together, until the target is kept
+    least_share: float | None = None  # of the merges, of any UE; None: nobody is left out altogether
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One seed of a choice, trained and watched."""
+
+    seed: int
+    state: State
+    time_s: float | None  # when the target was reached and kept from then on
+    reached_s: float | None  # when it was first reached, kept or not
+    held: float | None  # the share of looks from then on in which it was held
+    joules: float | None  # of all UEs until it was kept
+    least_share: float  # of the merges: the UE that had fewest
+    scores: tuple[float | None, ...]  # at equal distances from 0 to the horizon; None is no number
+    fall: float  # how far it fell back below the target, or its best before, as a part of the way from the start to the target
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is clearly unstable. One that is only slow, or hovers about the target for a while, is not."""
+        if self.state == "lost":
+            return (self.held or 0.0) < CLEARLY and self.fall > 0.1
+        return self.state == "diverged" or (self.state == "never" and self.fall > 1 - CLEARLY)
+
+
+@dataclass(frozen=True)
+class ClockFacts:
+    """What the clock shows of a choice, without training anything; of the first seed."""
+
+    seconds_per_round: float
+    merges_per_s: float
+    staleness_mean: float
+    staleness_max: int
+    waiting_share: float
+    least_share: float
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A choice one step away, and whether it stands."""
+
+    axis: str
+    choice: Choice
+    fails: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice and all that is known of it."""
+
+    choice: Choice
+    verdict: Verdict
+    why: str  # in words, where it is not taken
+    clock: ClockFacts | None = None
+    scouted_s: float | None = None  # when its first seed reached the target, in a short look
+    trials: tuple[Trial, ...] = ()  # watched for the whole horizon
+    neighbours: tuple[Neighbour, ...] = ()  # those that were looked at
+    confirmed: tuple[Trial, ...] = ()  # watched longer, before it is recommended
+
+    @property
+    def quorum(self) -> int:
+        return self.choice.quorum
+
+    @property
+    def max_staleness(self) -> int | None:
+        return self.choice.max_staleness
+
+    @property
+    def seconds(self) -> float | None:
+        """The median over seeds of when the target was kept; None if half of them or more did not keep it."""
+        return median_s(self.trials)
+
+    @property
+    def span_s(self) -> tuple[float, float] | None:
+        times = [trial.time_s for trial in self.trials if trial.time_s is not None]
+        return (min(times), max(times)) if times else None
+
+    @property
+    def kept(self) -> int:
+        return sum(trial.state == "kept" for trial in self.trials)
+
+    @property
+    def held(self) -> float | None:
+        """The mean over seeds of the share of looks that held the target once it had been reached."""
+        shares = [trial.held or 0.0 for trial in self.confirmed or self.trials]
+        return float(np.mean(shares)) if shares else None
+
+    @property
+    def joules(self) -> float | None:
+        return censored_median([trial.joules for trial in self.trials]) if self.trials else None
+
+    @property
+    def least_share(self) -> float | None:
+        return min((trial.least_share for trial in self.trials), default=None)
+
+
+def median_s(trials: tuple[Trial, ...] | list[Trial]) -> float | None:
+    return censored_median([trial.time_s for trial in trials]) if trials else None
+
+
+def too_many_fail(trials: tuple[Trial, ...] | list[Trial]) -> bool:
+    """Whether a third of the seeds or more are unstable."""
+    return bool(trials) and sum(trial.fails for trial in trials) >= math.ceil(A_THIRD * len(trials) - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -34,25 +190,6 @@ class MeasuredConstant:
 
 
 @dataclass(frozen=True)
-class Theory:
-    """What the lemmas make of the constants, and what the bounds then ask for. At the spec's staleness bound."""
-
-    smoothness: float  # L_F
-    noise: float  # σ_F²
-    diversity: float  # γ_F²
-    gap: float  # F(w_0) − F*
-    beta: float  # β, what the spec steps
-    largest_beta_printed: float
-    largest_beta_sharpened: float
-    largest_beta_proved: float
-    printed_quorum: float | None  # A* as printed; None where S or the shares allow none
-    corrected_quorum: int | None  # A*, corrected
-    rounds: int | None  # K* for the corrected A*
-    meets_target: bool | None  # whether the printed bound's second term stays within ε at the corrected A*
-    obstacle: str | None  # why A* is None
-
-
-@dataclass(frozen=True)
 class BoundRounds:
     """How many rounds a bound asks for, or why it promises nothing."""
 
@@ -62,146 +199,62 @@ class BoundRounds:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One way to run the cell: A, S and how a round closes, with what it is predicted to take."""
+class Theory:
+    """What the lemmas make of the measured constants, and what the bounds then ask for, at the plan's choice."""
 
-    quorum: int  # A
-    max_staleness: int | None  # S; None is no bound
-    closing: ClosesOn
-    bandwidth: str  # the policy that goes with it: equal_finish (Theorem 2) for planned rounds, else equal_share
-    obstacle: str | None = None  # why it cannot be done; then nothing below is filled in
-    note: str | None = None  # what was changed to make it possible
-    # from the simulated clock
-    seconds_per_round: float | None = None
-    staleness_mean: float | None = None
-    staleness_square: float | None = None  # mean of τ²
-    staleness_max: int | None = None
-    inequality: float | None = None  # n·Ση² − 1 of the shares achieved: 0 is equal participation
-    share_error: float | None = None  # the largest |achieved − target| / target
-    waiting_share: float | None = None
-    # from the bounds
-    rule: BoundRounds | None = None  # the paper's planning rule: the printed bound's first term alone at ε
-    printed: BoundRounds | None = None
-    sharpened: BoundRounds | None = None
-    proved: BoundRounds | None = None
-    # from pilot trainings
-    rounds: float | None = None  # to the target loss; None if a pilot did not get there
-    rounds_from: Source | None = None
-    seconds: float | None = None  # rounds × seconds a round
-
-    @property
-    def place(self) -> Place:
-        return self.quorum, self.max_staleness, self.closing
-
-    @property
-    def feasible(self) -> bool:
-        return self.obstacle is None
+    epsilon: float  # mean over the rounds of ‖∇F(w_k)‖², of the choice's training until the target
+    constants: tuple[MeasuredConstant, ...]
+    obstacle: str | None  # why there is no more
+    smoothness: float | None = None  # L_F
+    noise: float | None = None  # σ_F²
+    diversity: float | None = None  # γ_F²
+    gap: float | None = None  # F(w_0) − F*
+    beta: float | None = None  # β, what the spec steps
+    largest_beta_printed: float | None = None
+    largest_beta_sharpened: float | None = None
+    largest_beta_proved: float | None = None
+    printed_quorum: float | None = None  # A* as printed; None where S or the shares allow none
+    corrected_quorum: int | None = None  # A*, corrected
+    rounds: int | None = None  # K* for the corrected A*
+    meets_target: bool | None = None  # whether the printed bound's second term stays within ε at the corrected A*
+    promises: tuple[tuple[str, BoundRounds], ...] = ()  # by the paper's rule, and by each bound
 
 
-@dataclass(frozen=True)
-class PilotRun:
-    """A short training that was measured."""
-
-    quorum: int
-    max_staleness: int | None
-    closing: ClosesOn
-    rounds: float | None  # to the target loss; None if it did not get there
-    trained_rounds: int
-    final_loss: float | None
-
-
-@dataclass(frozen=True)
-class Law:
-    """rounds = base·(1 + noise/A + staleness·m + late·m² + inequality·(n·Ση² − 1)), m the mean of τ²; fitted to the pilots."""
-
-    base: float
-    noise: float
-    staleness: float
-    late: float  # rounds hardly grow with staleness until they grow steeply: hence the square
-    inequality: float
-    left_out_factor: float | None  # the worst factor by which a fit without one pilot misses that pilot
-
-
-@dataclass(frozen=True)
-class UeRow:
-    """What the plan means for one UE."""
-
-    ue: int
-    distance_m: float
-    cpu_hz: float
-    share_target: float
-    share_planned: float | None  # the nearest that can be met; None where rounds close on the first arrivals
-    share_achieved: float  # in the simulated rounds
-    merges_per_period: int  # in the rows shown
-    longest_gap: int  # rounds in a row it sits out
-    rounds: tuple[int, ...]  # of the rows shown, those it is merged in
-    bandwidth_hz: tuple[float, ...]  # its band in those rounds
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The plan to carry out."""
-
-    period: int | None  # K_p: after so many rounds the schedule repeats; None if it is not seen to, or there is none
-    rows: tuple[tuple[int, ...], ...]  # the UEs merged in each round of the first period
-    ues: tuple[UeRow, ...]
-
-
-@dataclass(frozen=True)
-class Check:
-    """A prediction and what a training with other noise then took."""
-
-    quorum: int
-    max_staleness: int | None
-    closing: ClosesOn
-    predicted_rounds: float
-    predicted_s: float
-    predicted_from: Source
-    measured_rounds: float | None
-    measured_s: float | None  # on the simulated clock; None if it did not get there in three times the rounds predicted
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """Which A and S reach the target soonest in seconds, and how to run them."""
+    """Which choice reaches the target soonest and keeps it, and how to adopt it."""
 
     perfeds2: str  # version
     task: str
+    radio: str
     population: int  # n
-    seed: int  # whose cell, data and pilots these are
-    stale: str
-    shares: str  # the participation targets, in words
-    spec_quorum: int
-    spec_max_staleness: int | None
+    algorithm: str
+    seeds: tuple[int, ...]
     target: Target
-    constants: tuple[MeasuredConstant, ...]
-    theory: Theory | None
+    limits: Limits
     candidates: tuple[Candidate, ...]
-    choice: int  # the place of the soonest among the candidates
-    planned_choice: int | None  # the place of the soonest with planned rounds, which keep the shares
-    law: Law
-    pilots: tuple[PilotRun, ...]
-    chosen: Chosen
-    planned: Chosen | None  # the soonest with planned rounds, where that is another
-    checks: tuple[Check, ...]
+    choice: int | None  # the place of the choice among the candidates; None: nothing can be recommended
+    asked: int  # the place of what the spec itself says
+    checked: bool  # whether that was to be checked
+    sentence: str
+    check: str | None  # whether what was asked for holds, and what is better
+    command: str | None  # the line that adopts it; None where something was given from Python
+    theory: Theory | None
+    trainings: int  # how many it took
     notes: tuple[str, ...]
 
-    @property
-    def best(self) -> Candidate:
-        return self.candidates[self.choice]
+    def __repr__(self) -> str:
+        best = self.best
+        if best is None:
+            return f"Plan({self.task}, {self.population} UEs: none of {len(self.candidates)} choices)"
+        return f"Plan({self.task}, {self.population} UEs: {best.choice}; {best.seconds or math.nan:.3g} s)"
 
     @property
-    def check_seed(self) -> int:
-        """Whose initial weights and training noise the checks have."""
-        return (self.seed + 1) % 2**32
+    def best(self) -> Candidate | None:
+        return None if self.choice is None else self.candidates[self.choice]
 
-    @property
-    def best_planned(self) -> Candidate | None:
-        return None if self.planned_choice is None else self.candidates[self.planned_choice]
-
-    def find(self, quorum: int, max_staleness: int | None, closing: ClosesOn) -> Candidate | None:
-        """One candidate by what it is."""
-        return next((c for c in self.candidates if c.place == (quorum, max_staleness, closing)), None)
+    def find(self, choice: Choice) -> Candidate | None:
+        return next((each for each in self.candidates if each.choice == choice), None)
 
     def to_json(self) -> str:
         return _adapter().dump_json(self, indent=1).decode()

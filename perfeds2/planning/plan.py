@@ -1,48 +1,41 @@
-"""Which A and S reach the target soonest, in seconds?
+"""Which choice of A, S, band, schedule, stale rule, local steps and bits reaches the target soonest, and keeps it?
 
-Seconds are rounds × seconds a round. Seconds a round come from the simulated clock, which needs no weights. Rounds come
-from the bounds, and, since those promise little for a neural network, from pilots: short trainings along simulated
-timelines, and a law through them that says what the others would need. Wherever the law sees the soonest, a pilot is
-sent, so that the choice rests on a training. Everything is for PerFed on the cell and data of the spec's first seed.
+When an update arrives does not depend on the weights, so the clock alone says what a choice cannot do and whom it leaves out. What
+it learns is trained: on a few seeds, the soonest first (``race``). What is recommended kept the target in every seed, and its
+neighbours stand too. Everything goes through the spec, so any cell, radio, task and semi-synchronous algorithm can be planned.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tomli_w
 
 from perfeds2 import __version__
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
-from perfeds2.planning.bounds import bound_facts, measured_constants, promises
-from perfeds2.planning.data import Candidate, Check, Law, Place, Plan, Target, Theory
-from perfeds2.planning.options import BANDWIDTH, PERSONAL, Option, Scene, detail, longer, make_option, make_scene
-from perfeds2.planning.pilots import (
-    PATIENCE,
-    PILOT_ROUNDS,
-    Announce,
-    PlanRequest,
-    Trained,
-    aim,
-    fit_law,
-    pick_reference,
-    points,
-    predicted_s,
-    soonest_first,
-    train_pilots,
-    train_to_loss,
-)
+from perfeds2.files import clear_unfinished, write_text
+from perfeds2.planning.choices import Space, algorithm_of, make_space
+from perfeds2.planning.data import Candidate, Choice, Limits, Plan, Theory
+from perfeds2.planning.race import Announce, Request
+from perfeds2.planning.race import search as search_through
+from perfeds2.planning.trials import LOOKS, Trials
+from perfeds2.planning.words import answer, check_answer, notes_of
 from perfeds2.runs.execute import Progress, ProgressWatch
-from perfeds2.runs.folder import alone, open_folder
-from perfeds2.spec.build import alpha_of
+from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.runs.summary import radio_name
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.resolve import nested, put, resolve
-from perfeds2.theory.constants import Constants
+from perfeds2.spec.line import command_line
+from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.resolve import nested, put, read_toml, resolve
 
-RUN = {"algorithms": [PERSONAL], "seeds": [0]}  # what a plan is for, unless told otherwise
+SEEDS = (0, 1, 2, 3, 4)
+RUN = {"algorithms": ["PerFedS2"], "seeds": list(SEEDS)}  # what a plan is for, unless told otherwise
+ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what ``perfeds2 run`` has unless told otherwise
+ASKED = "plan.toml"
+ADOPTED = "planned.toml"
+Write = Callable[[Plan, Path], object]
 
 
 def write_json(made: Plan, folder: Path) -> None:
@@ -56,246 +49,152 @@ def plan(
     check: bool = False,
     quorums: Sequence[int] | None = None,
     stalenesses: Sequence[int | None] | None = None,
-    target_loss: float | None = None,
-    epsilon: float | None = None,
-    pilot_rounds: int = PILOT_ROUNDS,
+    search: Mapping[str, Iterable[Any]] | None = None,
+    keep: float = 0.9,
+    horizon_s: float | None = None,
+    within_s: float | None = None,
+    joules: float | None = None,
+    least_share: float | None = None,
+    theory: bool = False,
     watch: ProgressWatch | None = None,
-    write: Callable[[Plan, Path], object] = write_json,
+    write: Write = write_json,
     **settings: Any,
 ) -> Plan:
-    """The A and S that reach the target soonest: ``plan(ues=20, quorums=[1, 5, 20], check=True)``.
+    """What reaches the target soonest and keeps it: ``plan(ues=20, target_accuracy=0.9, radio="umi", seeds=3)``.
 
-    Settings are those of ``compare``, or a whole ``spec``; the rest is explained at ``make_plan``. With ``out`` the folder
-    gets ``spec.toml`` and what ``write`` writes; nobody else plans into it meanwhile.
+    Settings are those of ``compare``, or a whole ``spec``. ``search`` names what is searched and its values
+    (``{"local_steps": [1, 4]}``); ``quorums`` and ``stalenesses`` are A and S of it. ``keep``: the share of later looks in
+    which the target must be held; ``within_s``, ``joules`` and ``least_share`` are limits; ``check`` checks what the settings
+    themselves say; ``theory`` adds the paper's bounds. With ``out`` the folder gets everything, and a plan that was
+    interrupted goes on there; nobody else plans into it meanwhile.
     """
+    refuse_while_loading("plan")
     if spec is None:
         values = nested(settings)
         for key, default in RUN.items():
             put(values, "run", key, values.get("run", {}).get(key, default))
         spec = resolve(values)
-    request = PlanRequest(epsilon, target_loss, quorums, stalenesses, pilot_rounds)
-    request.check(spec.cell.ues)
-    if out is None:
-        return make_plan(spec, request, check=check, watch=watch)
+    axes = dict(search or {})
+    axes |= {} if quorums is None else {"quorum": quorums}
+    axes |= {} if stalenesses is None else {"max_staleness": stalenesses}
+    request = Request(Limits(within_s, joules, least_share), keep, horizon_s, check)
+    request.verify()
+    space = make_space(spec, axes)
     check_spec(spec, trains=True)
-    folder = open_folder(Path(out), spec)
+    if out is None:
+        return make_plan(space, request, Trials(space, None), theory=theory, watch=watch)
+    folder = _open(Path(out), space, request, theory)
     with alone(folder.path):
-        made = make_plan(spec, request, check=check, watch=watch)
+        place = folder.path / "trials"
+        place.mkdir(exist_ok=True)
+        clear_unfinished(place)
+        made = make_plan(space, request, Trials(space, place), theory=theory, watch=watch)
+        if made.best is not None and not spec.unwritten:
+            write_text(folder.path / ADOPTED, adopted(space, made.best.choice, made.target.horizon_s).to_toml())
         write(made, folder.path)
         if folder.parts.exists():
             folder.close()
     return made
 
 
+def _open(path: Path, space: Space, request: Request, theory: bool) -> Folder:
+    """The folder of a plan, with what was asked; or found again with the same."""
+    text, known = tomli_w.dumps(_asked(space, request, theory)), path / ASKED
+    if known.exists() and known.read_text(encoding="utf-8") != text:
+        raise InputError(
+            f"--out {path} already holds a different plan (see {known}); choose another folder, or delete it."
+        )
+    folder = open_folder(path, space.spec)
+    if not known.exists():
+        write_text(known, text)
+    return folder
+
+
+def _asked(space: Space, request: Request, theory: bool) -> dict[str, Any]:
+    said = {"keep": request.keep, "horizon_s": request.horizon_s, "check": request.check, "theory": theory}
+    said |= asdict(request.limits)
+    search = {
+        axis: ["unbounded" if value is None else value for value in values] for axis, values in space.axes.items()
+    }
+    return {"plan": {key: value for key, value in said.items() if value is not None}, "search": search}
+
+
+def read_asked(path: Path) -> dict[str, Any]:
+    """What a folder was started with, as keywords of ``plan``."""
+    if not (path / ASKED).exists() or not (path / "spec.toml").exists():
+        raise InputError(f"--resume {path} holds no plan (no {ASKED}); give the folder of one that was started.")
+    said = read_toml(path / ASKED)
+    try:
+        search = {
+            axis: [None if value == "unbounded" else value for value in each] for axis, each in said["search"].items()
+        }
+        return {**said["plan"], "search": search, "spec": resolve(read_toml(path / "spec.toml"))}
+    except (LookupError, TypeError, AttributeError):
+        raise InputError(f"{path / ASKED} is not what plan writes; start anew in another folder.") from None
+
+
 def make_plan(
-    spec: Spec,
-    request: PlanRequest = PlanRequest(),  # noqa: B008 (frozen)
-    *,
-    constants: Constants | None = None,
-    check: bool = False,
-    watch: ProgressWatch | None = None,
+    space: Space, request: Request, trials: Trials, *, theory: bool = False, watch: ProgressWatch | None = None
 ) -> Plan:
-    """Look at a grid of A and S, and choose.
+    """Look for the best choice, and say what was found."""
+    spec, announce = space.spec, _announcer(watch, space.spec.run.seeds[0])
+    race, best = search_through(space, trials, request, announce)
+    target, candidates = race.target, race.candidates(best)
+    places = {candidate.choice: number for number, candidate in enumerate(candidates)}
+    chosen, asked = None if best is None else candidates[places[best]], candidates[places[space.asked]]
+    known: Theory | None = None
+    if theory and chosen is not None:
+        from perfeds2.planning.bounds import theory_of
 
-    The target is ``target_loss`` (the personalised training loss F), or ``epsilon`` (the bounds' mean of ‖∇F‖² over the
-    rounds), or, without either, the loss at which a reference pilot meets the spec's target accuracy; that pilot
-    translates between loss and ε. ``constants`` stand in for measured ones; ``check`` trains at a few candidates
-    with other noise and puts what it took beside what was predicted.
-    """
-    scene = make_scene(spec)
-    request.check(scene.cell.ues)
-    announce = _announcer(watch, scene.seed)
-    announce("reference pilot", 0.0)
-    reference = pick_reference(scene)
-    target, first, models = aim(scene, reference, request, announce)
-    announce("constants", 0.3)
-    measured = () if constants is not None else measured_constants(scene, models)
-    known = constants or Constants(**{constant.name: constant.value for constant in measured})
-    theory = bound_facts(scene, known, target.epsilon, int(reference.timeline.staleness.max()))
-    theory, obstacle = (None, theory) if isinstance(theory, str) else (theory, theory.obstacle)
-    grid = _grid(scene, request, theory)
-    found: dict[Place, Option | str] = {}
-    options: list[Option] = []
-    for number, place in enumerate(grid):
-        announce(f"clock A = {place[0]}", 0.45 + 0.15 * number / len(grid))
-        found[place] = option = make_option(scene, *place, options)
-        if isinstance(option, Option):
-            options.append(option)
-    trained = train_pilots(scene, options, reference, first, target.loss, announce)
-    law = fit_law(points(trained))
-    candidates = tuple(
-        _candidate(scene, option, known if theory else None, target, law, trained)
-        if isinstance(option, Option)
-        else Candidate(*place, BANDWIDTH[place[2]].__name__, obstacle=option)
-        for place, option in found.items()
-    )
-    choice, planned_choice = _choose(candidates), _soonest(candidates, planned=True)
-    by_place = {option.place: option for option in options}
-
-    def chosen(at: int) -> Option:
-        return by_place[candidates[at].place]
-
+        announce(0.97, "constants", None)
+        known = theory_of(space.spec_of(chosen.choice, spec.run.seeds, target.horizon_s, LOOKS), chosen)
     return Plan(
         perfeds2=__version__,
         task=spec.task.name.label,
-        population=scene.cell.ues,
-        seed=scene.seed,
-        stale=spec.protocol.stale,
-        shares="given" if isinstance(spec.protocol.shares, tuple) else str(spec.protocol.shares),
-        spec_quorum=scene.quorum,
-        spec_max_staleness=scene.max_staleness,
+        radio=radio_name(spec),
+        population=spec.cell.ues,
+        algorithm=algorithm_of(spec),
+        seeds=spec.run.seeds,
         target=target,
-        constants=measured,
-        theory=theory,
+        limits=request.limits,
         candidates=candidates,
-        choice=choice,
-        planned_choice=planned_choice,
-        law=law,
-        pilots=tuple(run for _, run in trained.values()),
-        chosen=detail(scene, chosen(choice)),
-        planned=None if planned_choice in (None, choice) else detail(scene, chosen(planned_choice)),
-        checks=_check(scene, candidates, by_place, choice, target.loss, announce) if check else (),
-        notes=tuple(_notes(scene, candidates, choice, trained, obstacle)),
+        choice=None if best is None else places[best],
+        asked=places[space.asked],
+        checked=request.check,
+        sentence=answer(chosen, candidates, target, spec.cell.ues),
+        check=check_answer(asked, chosen, target) if request.check else None,
+        command=_command(space, chosen, target.horizon_s),
+        theory=known,
+        trainings=trials.trained,
+        notes=tuple(notes_of(space, chosen, asked, candidates, target, request.check)),
     )
 
 
-def _grid(scene: Scene, request: PlanRequest, theory: Theory | None) -> list[Place]:
-    """Every (A, S, how a round closes): about 8 A, spaced by a factor, with the spec's and A*; the spec's S and looser ones."""
-    n, bound, quorums, stalenesses = scene.cell.ues, scene.max_staleness, request.quorums, request.stalenesses
-    if quorums is None:
-        spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
-        star = None if theory is None else theory.corrected_quorum
-        quorums = sorted(spaced | {scene.quorum, n} | ({star} if star is not None else set()))
-    if stalenesses is None:
-        stalenesses = [n, None] if bound is None else sorted({bound, 2 * bound, max(n, bound)})
-    return [
-        (a, s, closing) for a in dict.fromkeys(quorums) for s in dict.fromkeys(stalenesses) for closing in BANDWIDTH
-    ]
+def adopted(space: Space, choice: Choice, horizon_s: float) -> Spec:
+    """The spec that runs a choice as it was watched."""
+    spec = space.spec_of(choice, space.spec.run.seeds, horizon_s, LOOKS)
+    return spec.model_copy(update={"run": spec.run.model_copy(update={"stop_when_diverged": None})})
 
 
-def _candidate(
-    scene: Scene, option: Option, constants: Constants | None, target: Target, law: Law, trained: Trained
-) -> Candidate:
-    """Everything known of an option. Without constants no bound promises anything."""
-    timeline, pace = option.timeline, option.seconds_per_round
-    wanted = np.maximum(scene.shares, 1e-12)
-    seconds = predicted_s(option, law, trained)
-    promised: dict[str, Any] = {} if constants is None else promises(scene, option, constants, target.epsilon)
-    return Candidate(
-        *option.place,
-        BANDWIDTH[option.closing].__name__,
-        note=option.note,
-        seconds_per_round=pace,
-        staleness_mean=float(timeline.staleness.mean()),
-        staleness_square=option.staleness_square,
-        staleness_max=int(timeline.staleness.max()),
-        inequality=option.inequality,
-        share_error=float((np.abs(timeline.shares - scene.shares) / wanted).max()),
-        waiting_share=timeline.waiting_share,
-        **promised,
-        rounds=None if seconds is None else seconds / pace,
-        rounds_from="pilot" if option.who in trained else "law",
-        seconds=seconds,
-    )
-
-
-def _choose(candidates: Sequence[Candidate]) -> int:
-    """The place of the soonest candidate."""
-    best = _soonest(candidates)
-    if best is None:
-        some = next((c.obstacle for c in candidates if c.obstacle), None)
-        why = some or f"no pilot reached the target in {PATIENCE} times the reference's rounds; give other --quorums."
-        raise InputError(f"none of the {len(candidates)} candidates can reach the target: {why}")
-    return best
-
-
-def _soonest(candidates: Sequence[Candidate], *, planned: bool = False) -> int | None:
-    possible = [
-        at for at, c in enumerate(candidates) if c.seconds is not None and (c.closing == "planned" or not planned)
-    ]
-    return min(possible, key=lambda at: soonest_first(candidates[at].seconds, candidates[at]), default=None)
-
-
-def _check(
-    scene: Scene,
-    candidates: Sequence[Candidate],
-    options: dict[Place, Option],
-    choice: int,
-    loss: float,
-    announce: Announce,
-) -> tuple[Check, ...]:
-    """Train the choice and a few others from other weights with other noise, and see when they really get there.
-
-    The others are those the law spoke for, spread over A: there a prediction can be most wrong.
-    """
-    best = candidates[choice]
-    others = sorted(
-        (c for c in candidates if c.seconds is not None and c.quorum != best.quorum),
-        key=lambda c: (c.rounds_from != "law", soonest_first(c.seconds, c)),
-    )
-    by_quorum = {candidate.quorum: candidate for candidate in reversed(others)}
-    spread = [by_quorum[a] for a in sorted(by_quorum)]
-    some = np.unique(np.linspace(0, len(spread) - 1, min(3, len(spread))).round().astype(int))
-    chosen = [best, *(spread[i] for i in some)]
-    checks = []
-    for number, candidate in enumerate(chosen):
-        predicted, option = candidate.rounds, options[candidate.place]
-        assert predicted is not None
-        assert candidate.seconds is not None
-        assert candidate.rounds_from is not None
-
-        def tell(round_: int, share: float = 0.95 + 0.05 * number / len(chosen), option: Option = option) -> None:
-            announce(f"check A = {option.quorum}", share, round_, round_ * option.seconds_per_round)
-
-        timeline, every = longer(scene, option, math.ceil(3 * predicted)), max(1, round(predicted / 20))
-        run = train_to_loss(scene, option, timeline, loss, every=every, seed=(scene.seed + 1) % 2**32, tell=tell)
-        rounds = run.rounds
-        seconds = None if rounds is None else float(np.interp(rounds, np.arange(timeline.rounds + 1), timeline.start_s))
-        checks.append(Check(*option.place, predicted, candidate.seconds, candidate.rounds_from, rounds, seconds))
-    return tuple(checks)
-
-
-def _notes(
-    scene: Scene, candidates: Sequence[Candidate], choice: int, trained: Trained, obstacle: str | None
-) -> list[str]:
-    """What a careful reader should know."""
-    notes = [f"One cell, one data partition, one training noise: those of seed {scene.seed}."]
-    best = candidates[choice]
-    assert best.seconds is not None
-    close = {c.quorum for c in candidates if c.seconds is not None and c.seconds <= 1.1 * best.seconds} - {best.quorum}
-    if close:
-        notes.append(f"A = {', '.join(map(str, sorted(close)))} comes within 10 % of the choice: too close to call.")
-    promised = [b for c in candidates for b in (c.printed, c.sharpened, c.proved) if b is not None]
-    if promised and all(b.rounds is None for b in promised):
-        notes.append(
-            "No bound promises the target for any candidate (see the obstacles): as usual for neural networks, the rounds "
-            "come from pilots. The paper's rule asks only its bound's first term to meet ε and promises nothing."
-        )
-    if obstacle is not None:
-        notes.append(f"No A* from the paper's rule: {obstacle}")
-    lost = [option for option, run in trained.values() if run.rounds is None]
-    if lost:
-        which = "; ".join(f"A = {o.quorum}, {o.closing}" for o in lost)
-        notes.append(f"Pilots that did not reach the target in {PATIENCE} times the reference's rounds: {which}.")
-    if best.rounds_from != "pilot":
-        notes.append("The choice itself was not trained, only read off the law; --check trains it.")
-    learning = scene.spec.learning_of(PERSONAL)
-    changed = learning.hessian_batch == "inner" or learning.clip is not None or learning.inner_clip is not None
-    if learning.local_steps > 1 or learning.hessian != "exact" or changed:
-        notes.append("The bounds are for one local step with the exact Hessian, not for this spec's settings.")
-    if (about_alpha := alpha_of(scene.spec, PERSONAL).note) is not None:
-        notes.append(about_alpha)
-    return notes
+def _command(space: Space, best: Candidate | None, horizon_s: float) -> str | None:
+    """The line to type. What was given from Python cannot be typed."""
+    if best is None or space.spec.unwritten:
+        return None
+    return command_line("run", adopted(space, best.choice, horizon_s), ADOPTED_BY)
 
 
 def _announcer(watch: ProgressWatch | None, seed: int) -> Announce:
-    """Passes progress on, counting the rounds of all trainings."""
-    trained = last = 0
+    """Passes progress on: it never goes back, and counts the rounds of all trainings."""
+    furthest, rounds, last = 0.0, 0, 0
 
-    def announce(what: str, share: float, rounds: int = 0, time_s: float = 0.0) -> None:
-        nonlocal trained, last
-        trained, last = trained + max(rounds - last, 0), rounds
+    def announce(share: float, what: str, now: Progress | None) -> None:
+        nonlocal furthest, rounds, last
+        furthest = max(furthest, share)
+        trained = 0 if now is None else now.rounds
+        rounds, last = rounds + max(trained - last, 0), trained
         if watch is not None:
-            watch(Progress(what, seed, share, time_s, trained))
+            watch(
+                Progress(what, seed if now is None else now.seed, furthest, 0.0 if now is None else now.time_s, rounds)
+            )
 
     return announce

@@ -1,320 +1,227 @@
 """What does a plan look like, in the terminal and as a figure?"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from perfeds2.files import write_text
-from perfeds2.planning.data import BoundRounds, Candidate, Check, Chosen, ClosesOn, Plan
-from perfeds2.report.drawing import INK, labelled, legend_above, new_figure, write_figures
-from perfeds2.report.style import NEUTRAL
-from perfeds2.report.tables import Cell, Span, Table, for_terminal, seconds, table_of
+from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory
+from perfeds2.report import drawing
+from perfeds2.report.tables import Cell, Column, Kind, Span, Table, for_terminal
 from perfeds2.report.terminal import console as open_console
 
-SHOWN_UES = 30
-SHOWN_ROUNDS = 12
-CLOSES: dict[ClosesOn, str] = {"planned": "planned UEs", "first": "first arrivals"}
-COLOURS: dict[ClosesOn, str] = {"planned": "#D55E00", "first": "#0072B2"}
-DASHES = ("solid", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # a curve per S
+SHOWN = 14  # rows in the terminal
+ACROSS = 2  # maps beside each other
+KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided"}
+MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
+COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
+
+
+def write_plan(plan: Plan, folder: Path) -> list[Path]:
+    """Write plan.json, the maps as plan.png and plan.pdf, and the page. Returns what was written."""
+    from perfeds2.report.plan_page import page
+
+    write_text(folder / "plan.json", plan.to_json() + "\n")
+    written = drawing.write_figures(folder, lambda: {"plan": draw_maps(plan)})
+    write_text(folder / "report.html", page(plan, _spec_text(folder)))
+    return [*written, folder / "report.html", folder / "plan.json"]
+
+
+def redraw(folder: Path) -> list[Path]:
+    """The figure and the page of a folder, from its plan.json."""
+    return write_plan(Plan.from_json((folder / "plan.json").read_text(encoding="utf-8")), folder)
+
+
+def _spec_text(folder: Path) -> str | None:
+    adopted = folder / "planned.toml"
+    return adopted.read_text(encoding="utf-8") if adopted.exists() else None
 
 
 def print_plan(plan: Plan) -> None:
-    """The answer, the grid it was chosen from, what it means for each UE, and what a careful reader should know."""
-    shown: list[Table | str] = [*_answer(plan), "", _grid_table(plan)]
-    impossible = [candidate for candidate in plan.candidates if candidate.obstacle is not None]
-    if impossible:
-        rows = [_place(each) | {"<why": each.obstacle or ""} for each in impossible]
-        shown += ["", table_of(rows, "Not possible", wraps="<why")]
-    shown += [_law_line(plan), ""]
-    shown += [_constants_table(plan)] if plan.constants else []
-    shown += [*_theory_lines(plan), "", *_details(plan.best, plan.chosen)]
-    if plan.best_planned is not None and plan.planned is not None and plan.best.closing == "first":
-        shown += _details(plan.best_planned, plan.planned)
-    shown += [_check_table(plan)] if plan.checks else []
-    shown += [f"[dim]Note: {note}[/dim]" for note in plan.notes]
+    """What was tried, what a careful reader should know, and last the sentence and the line that adopts it."""
     console = open_console()
+    console.print(for_terminal(candidates_table(plan, SHOWN)))
+    for line in theory_lines(plan.theory):
+        console.print(line, markup=False)
+    for note in plan.notes:
+        console.print(f"Note: {note}", style="dim", markup=False)
+    if plan.check is not None:
+        console.print(plan.check, markup=False, soft_wrap=True)
+    console.print(plan.sentence, style="bold", markup=False, soft_wrap=True)
+    if plan.command is not None:
+        console.print(plan.command, markup=False, soft_wrap=True)
+
+
+# ---- the table
+
+
+def candidates_table(plan: Plan, most: int | None = None) -> Table:
+    """A row per choice: the best, what the spec says, then those that were watched, soonest first."""
+    ranked = ranked_candidates(plan)
+    shown = ranked if most is None else ranked[:most]
+    heads = (
+        "A",
+        "S",
+        "schedule",
+        "band",
+        "stale",
+        "steps",
+        "bits",
+        "seconds",
+        "span",
+        "kept",
+        "held",
+        "joules",
+        "least share",
+    )
+    columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in heads]
+    rows: list[list[Cell]] = []
     for each in shown:
-        console.print(for_terminal(each) if isinstance(each, Table) else each)
-
-
-def _answer(plan: Plan) -> list[str]:
-    """What was asked, what to do, and against what: plain sentences."""
-    best, target, theory = plan.best, plan.target, plan.theory
-    source = "trained by a pilot" if best.rounds_from == "pilot" else "from the law through the pilots"
-    said = [
-        f"Target: personalised training loss {target.loss:.4g} ({target.loss_from}); for the bounds ε = "
-        f"{target.epsilon:.3g} ({target.epsilon_from}).",
-        f"[bold]Soonest: {_outcome(best)}[/bold] = {best.rounds:.0f} rounds "
-        f"({source}) × {best.seconds_per_round:.4g} s a round (simulated).",
-    ]
-    spec = plan.find(plan.spec_quorum, plan.spec_max_staleness, "first")
-    if spec is not None and spec is not best:
-        said.append(f"The spec's {_outcome(spec)}.")
-    if best.closing != "planned" and plan.best_planned is not None:
-        kept = "Soonest with planned rounds, which keep the shares as far as A and S allow"
-        said.append(f"{kept}: {_outcome(plan.best_planned)}.")
-    if theory is not None and theory.corrected_quorum is not None:
-        at_star = [c for c in plan.candidates if c.quorum == theory.corrected_quorum and c.seconds is not None]
-        soonest = min(at_star, key=lambda c: c.seconds or math.inf, default=None)
-        both = ""
-        if soonest is not None and soonest.rule is not None:
-            both = f" ({_seconds(soonest.rule.seconds)} by that rule, {_seconds(soonest.seconds)} by the pilots)"
-        kept = "" if theory.meets_target else "; the second term of its bound exceeds ε even there"
-        printed = "unbounded" if theory.printed_quorum is None else f"{theory.printed_quorum:.3g}"
-        said.append(
-            f"The paper's rule, corrected: A* = {theory.corrected_quorum}, K* = {theory.rounds:,}{both}{kept}. "
-            f"A* as printed is {printed}."
+        who = "the choice" if each is plan.best else "as asked" if each is plan.candidates[plan.asked] else ""
+        said = " ".join(
+            filter(
+                None,
+                (f"{who}:" if who else "", each.verdict, f"({each.why})" if each.why and who != "the choice" else ""),
+            )
         )
-    return said
+        rows.append([*place_cells(each.choice), *_numbers(each), Span(said, KINDS.get(each.verdict, "dim"))])
+    left = len(ranked) - len(shown)
+    caption = f"and {left} more on the page" if left else None
+    return Table([*columns, Column("", "left", wraps=True)], rows, "Choices", caption)
 
 
-def _outcome(candidate: Candidate) -> str:
-    """What it is, and what is to be expected of it."""
-    name = f"A = {candidate.quorum}, S = {_bound(candidate.max_staleness)}, rounds close on {CLOSES[candidate.closing]}"
-    if candidate.obstacle is not None:
-        return f"{name}: not possible, {candidate.obstacle.rstrip('.')}"
-    return f"{name}: {_seconds(candidate.seconds)} predicted"
+def place_cells(choice: Choice) -> list[str]:
+    names = [choice.schedule, choice.bandwidth, choice.stale]
+    return [str(choice.quorum), choice.bound, *names, str(choice.local_steps), str(choice.bits)]
 
 
-def _grid_table(plan: Plan) -> Table:
-    slowest = max((c.seconds for c in plan.candidates if c.seconds is not None), default=1.0)
-    star = plan.theory.corrected_quorum if plan.theory else None
-    rows: list[dict[str, Cell]] = []
-    for group in _alike(plan.candidates):
-        candidate = group[0]
-        chosen = plan.best in group
-        bar = "" if candidate.seconds is None else "▇" * max(1, round(12 * candidate.seconds / slowest))
-        row = {
-            **_place(candidate, *(c.max_staleness for c in group[1:])),
-            "seconds\na round": f"{candidate.seconds_per_round:.4f}",
-            "staleness\nmean  max": f"{candidate.staleness_mean:.1f} {candidate.staleness_max:>4}",
-            "shares\noff by": f"{candidate.share_error:.0%}",
-            "UEs\nwait": f"{candidate.waiting_share:.0%}",
-            "rounds": "never" if candidate.rounds is None else f"{candidate.rounds:,.0f}",
-            "<from": candidate.rounds_from or "",
-            "predicted\nseconds": _short(candidate.seconds),
-            "<": bar + (" soonest" if chosen else ""),
-            "rule's\nseconds": _short(None if candidate.rule is None else candidate.rule.seconds),
-            "<bounds promise": _promise(candidate),
-        }
-        row["A"] += "*" if candidate.quorum == star else ""
-        rows.append({head: Span(cell, "best" if chosen else "") for head, cell in row.items()})
-    caption = "rounds: trained by a pilot, or read off the law through the pilots; rule: the paper's K* (its bound's first term at ε)"
-    return table_of(rows, "Candidates", caption)
-
-
-def _place(each: Candidate | Check, *also: int | None) -> dict[str, str]:
-    """The cells that say which one it is; ``also`` are other S that make no difference."""
-    bounds = ", ".join(map(_bound, (each.max_staleness, *also)))
-    return {"A": str(each.quorum), "S": bounds, "<round closes on": CLOSES[each.closing]}
-
-
-def _alike(candidates: Sequence[Candidate]) -> Iterable[list[Candidate]]:
-    """Feasible candidates in groups that only S tells apart, because S never bites."""
-    groups: dict[Any, list[Candidate]] = {}
-    for c in candidates:
-        if c.feasible:
-            same = (c.quorum, c.closing, c.seconds_per_round, c.staleness_square, c.staleness_max, c.seconds)
-            groups.setdefault(same, []).append(c)
-    return groups.values()
-
-
-def _promise(candidate: Candidate) -> str:
-    """The bounds that promise something; or why even the most willing one does not."""
-    given = _bounds(candidate)
-    promises = [f"{name} {_seconds(bound.seconds)}" for name, bound in given.items() if bound.rounds is not None]
-    return ", ".join(promises) or ("nothing" if "printed" in given else "–")
-
-
-def _bounds(candidate: Candidate) -> dict[str, BoundRounds]:
-    given = {"printed": candidate.printed, "sharpened": candidate.sharpened, "proved": candidate.proved}
-    return {name: bound for name, bound in given.items() if bound is not None}
-
-
-def _law_line(plan: Plan) -> str:
-    law, worst = plan.law, plan.law.left_out_factor
-    weights = {"/A": law.noise, "·mean τ²": law.staleness, "·(mean τ²)²": law.late, "·(n·Ση² − 1)": law.inequality}
-    terms = "".join(f" + {weight:.2g}{what}" for what, weight in weights.items() if weight > 0)
-    missed = "" if worst is None else f"; fitted without one of them it misses it by a factor of {worst:.2g} at worst"
-    return f"The law: rounds = {law.base:.0f}·(1{terms}), through {len(plan.pilots)} pilots{missed}."
-
-
-def _constants_table(plan: Plan) -> Table:
-    heads = ("smallest\nseen", "largest\nseen", "80 % upper\nlimit")
-    rows: list[dict[str, str]] = [
-        {"<": each.name.replace("_", " "), "": each.symbol}
-        | {head: f"{number:.3g}" for head, number in zip(heads, (each.low, each.value, each.high), strict=True)}
-        for each in plan.constants
+def _numbers(each: Candidate) -> list[str]:
+    span = each.span_s
+    return [
+        _short(each.seconds) if each.trials else f"~{_short(each.scouted_s)}" if each.scouted_s is not None else "–",
+        f"{_short(span[0])} … {_short(span[1])}" if span is not None else "–",
+        f"{each.kept}/{len(each.trials)}" if each.trials else "–",
+        f"{each.held:.0%}" if each.held is not None else "–",
+        "–" if each.joules is None else f"{each.joules:.3g}",
+        "–" if each.least_share is None else f"{each.least_share:.2%}",
     ]
-    return table_of(rows, "Constants, measured by a pilot")
 
 
-def _theory_lines(plan: Plan) -> list[str]:
-    """What the bounds make of the constants, and why they promise nothing where they do not."""
-    theory = plan.theory
-    if theory is None:
-        return []
-    said = [
-        f"So L_F = {theory.smoothness:.3g}, σ_F² = {theory.noise:.3g}, γ_F² = {theory.diversity:.3g}. The step is β = {theory.beta:g}; the "
-        f"largest admissible at the spec's S is {theory.largest_beta_printed:.2g} (printed), "
-        f"{theory.largest_beta_sharpened:.2g} (sharpened), {theory.largest_beta_proved:.2g} (proved)."
-    ]
-    silent = [f"{name}: {bound.obstacle}" for name, bound in _bounds(plan.best).items() if bound.obstacle is not None]
-    return [*said, f"Bounds that promise nothing at the choice: {'; '.join(silent)}."] if silent else said
+def ranked_candidates(plan: Plan) -> list[Candidate]:
+    """Those that say most first."""
+    asked, order = plan.candidates[plan.asked], {"holds": 0, "on an edge": 1, "fails": 2, "slower": 3}
 
+    def rank(each: Candidate) -> tuple[bool, bool, bool, int, float]:
+        time_s = each.seconds or each.scouted_s or math.inf
+        return each is not plan.best, each is not asked, not each.trials, order.get(each.verdict, 4), time_s
 
-def _details(candidate: Candidate, chosen: Chosen) -> list[Table | str]:
-    """What a candidate means for each UE and round, and how fast it goes."""
-    pace = f"{candidate.seconds_per_round:.4g} s a round, {_seconds(candidate.seconds)} predicted"
-    waits = f"UEs wait {candidate.waiting_share:.0%} of their time."
-    return [_ue_table(candidate, chosen), _schedule_line(candidate, chosen), f"{pace}; {waits}", ""]
-
-
-def _ue_table(candidate: Candidate, chosen: Chosen) -> Table:
-    merges = "merges\na period" if chosen.period else f"merges in\n{len(chosen.rows)} rounds"
-    rows: list[dict[str, Cell]] = []
-    for ue in chosen.ues[:SHOWN_UES]:
-        band = [f"{hz / 1e3:.1f} ({k})" for k, hz in zip(ue.rounds, ue.bandwidth_hz, strict=True)]
-        rows.append(
-            {
-                "UE": str(ue.ue),
-                "distance\nm": f"{ue.distance_m:.0f}",
-                "CPU\nGHz": f"{ue.cpu_hz / 1e9:.2f}",
-                "share\ntarget": f"{ue.share_target:.2%}",
-                "share\nplanned": "–" if ue.share_planned is None else f"{ue.share_planned:.2%}",
-                "share\nachieved": f"{ue.share_achieved:.2%}",
-                merges: str(ue.merges_per_period),
-                "longest\ngap": str(ue.longest_gap),
-                "<bandwidth in kHz (round)": ", ".join(band[:6]) + (", …" if len(band) > 6 else ""),
-            }
-        )
-    bound, hidden = _bound(candidate.max_staleness), len(chosen.ues) - SHOWN_UES
-    title = f"Each UE: A = {candidate.quorum}, S = {bound}, {CLOSES[candidate.closing]}, {candidate.bandwidth}"
-    more = f"and {hidden} more UEs in the JSON" if hidden > 0 else None
-    return table_of(rows, title, more, wraps="<bandwidth in kHz (round)")
-
-
-def _schedule_line(candidate: Candidate, chosen: Chosen) -> str:
-    if candidate.closing == "first":
-        head = f"No schedule. Simulated, the first {len(chosen.rows)} rounds merge UEs"
-    elif chosen.period is None:
-        head = f"The schedule is not seen to repeat; its first {len(chosen.rows)} rounds merge UEs"
-    else:
-        head = f"The schedule repeats after K_p = {chosen.period} rounds, which merge UEs"
-    rows = "; ".join(" ".join(map(str, row)) for row in chosen.rows[:SHOWN_ROUNDS])
-    moved = f" ({candidate.note})" if candidate.note else ""
-    return f"{head}: {rows}{'; …' if len(chosen.rows) > SHOWN_ROUNDS else '.'}{moved}"
-
-
-def _check_table(plan: Plan) -> Table:
-    rows: list[dict[str, Cell]] = []
-    for check in plan.checks:
-        rounds, time_s, ratio = f"> {3 * check.predicted_rounds:,.0f}", "–", "> 3"  # as long as was waited for it
-        if check.measured_rounds is not None and check.measured_s is not None:
-            rounds, time_s = f"{check.measured_rounds:,.0f}", _short(check.measured_s)
-            ratio = f"{check.measured_s / check.predicted_s:.2f}"
-        rows.append(
-            {
-                **_place(check),
-                "<predicted\nfrom": check.predicted_from,
-                "rounds\npredicted": f"{check.predicted_rounds:,.0f}",
-                "rounds\nmeasured": rounds,
-                "seconds\npredicted": _short(check.predicted_s),
-                "seconds\nmeasured": time_s,
-                "measured /\npredicted": ratio,
-            }
-        )
-    caption = f"trained from other weights, with other noise (seed {plan.check_seed})"
-    return table_of(rows, "Check: predicted against measured", caption)
-
-
-def _bound(max_staleness: int | None) -> str:
-    return "none" if max_staleness is None else str(max_staleness)
-
-
-def _seconds(value: float | None) -> str:
-    return seconds(value, "never")
+    return sorted(plan.candidates, key=rank)
 
 
 def _short(value: float | None) -> str:
     return "never" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def write_plan(plan: Plan, folder: Path) -> list[Path]:
-    """Write plan.json and the curve as plan.png and plan.pdf. Returns what was written."""
-    written = write_figures(folder, lambda: {"plan": _figure(plan)})
-    write_text(folder / "plan.json", plan.to_json() + "\n")
-    return [*written, folder / "plan.json"]
+# ---- the bounds
 
 
-def _figure(plan: Plan) -> Figure:
-    """Predicted seconds over A, and the rounds behind them."""
-    figure = new_figure(3.6)
-    upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 2))
-
-    def plot(points: Sequence[tuple[int, float | None, float | None]], *marker: str, **look: Any) -> None:
-        """Points are A, seconds and rounds; where there are none, nothing is drawn."""
-        if points:
-            at, *columns = zip(*points, strict=True)
-            for axes, values in zip((upper, lower), columns, strict=True):
-                axes.plot(at, values, *marker, **look)
-
-    for closing, colour in COLOURS.items():
-        for number, (label, points) in enumerate(_curves(plan, closing).items()):
-            found = [(c.quorum, c.seconds, c.rounds) for c in points]
-            plot(found, color=colour, linestyle=DASHES[number % len(DASHES)], label=label)
-            for source, fill in (("pilot", colour), ("law", "white")):  # full where a pilot was trained
-                at = [place for place, c in zip(found, points, strict=True) if c.rounds_from == source]
-                plot(at, "o", markersize=3, color=colour, markerfacecolor=fill, linestyle="none", zorder=3)
-    ruled = [(c.quorum, c.rule) for c in plan.candidates if c.closing == "planned" and c.rule is not None]
-    rule = [(quorum, asked.seconds, asked.rounds) for quorum, asked in dict(ruled).items()]
-    plot(rule, color=NEUTRAL, linestyle=(0, (1, 2)), linewidth=0.9, label="paper's K*, planned")
-    star = {"markersize": 9, "color": INK, "linestyle": "none", "label": "soonest", "zorder": 4}
-    upper.plot(plan.best.quorum, plan.best.seconds, "*", **star)
-    cross = {"markersize": 5, "color": "#009E73", "linestyle": "none", "label": "measured by --check", "zorder": 4}
-    plot([(c.quorum, c.measured_s, c.measured_rounds) for c in plan.checks if c.measured_s is not None], "x", **cross)
-    if plan.theory is not None and plan.theory.corrected_quorum is not None:
-        place, printed = plan.theory.corrected_quorum, plan.theory.printed_quorum
-        for axes in (upper, lower):
-            axes.axvline(place, color=NEUTRAL, linewidth=0.8)
-        small = "" if printed is None else f" (as printed: {printed:.2g})"
-        beside: dict[str, Any] = {"xytext": (2, -2), "textcoords": "offset points", "va": "top"}
-        upper.annotate(
-            f"A*{small}", (place, 1), xycoords=("data", "axes fraction"), fontsize=6, color=NEUTRAL, **beside
+def theory_lines(theory: Theory | None) -> list[str]:
+    """What the bounds make of the measured constants, and why they promise nothing where they do not."""
+    if theory is None:
+        return []
+    said = [f"Until the target the mean of ‖∇F‖² is ε = {theory.epsilon:.3g}. Constants, largest seen: " + ", ".join(
+        f"{each.symbol} = {each.value:.3g}" for each in theory.constants) + "."]  # fmt: skip
+    if theory.smoothness is not None:
+        said.append(
+            f"So L_F = {theory.smoothness:.3g}, σ_F² = {theory.noise:.3g}, γ_F² = {theory.diversity:.3g}. The step is β = {theory.beta:g}; "
+            f"the largest admissible is {theory.largest_beta_printed:.2g} (printed), {theory.largest_beta_sharpened:.2g} "
+            f"(sharpened), {theory.largest_beta_proved:.2g} (proved)."
         )
-    for axes in (upper, lower):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:,.10g}")
-    ticks = sorted({candidate.quorum for candidate in plan.candidates})
-    lower.set_xticks(ticks, [str(tick) for tick in ticks])
-    lower.set_xlabel("Updates a round closes on, A")
-    upper.set_ylabel("Predicted seconds")
-    lower.set_ylabel("Rounds")
-    legend_above(figure, 2, labelled([upper]))
+    if theory.corrected_quorum is not None:
+        kept = "" if theory.meets_target else "; the second term of its bound exceeds ε even there"
+        printed = "unbounded" if theory.printed_quorum is None else f"{theory.printed_quorum:.3g}"
+        rounds = theory.rounds or 0
+        said.append(
+            f"The paper's rule, corrected: A* = {theory.corrected_quorum}, K* = {rounds:,}{kept}. As printed A* is {printed}."
+        )
+    if theory.promises:
+        said.append(
+            "For the choice: " + "; ".join(f"{name} {_promise(bound)}" for name, bound in theory.promises) + "."
+        )
+    return [*said, f"No A* from the paper's rule: {theory.obstacle}"] if theory.obstacle else said
+
+
+def _promise(bound: BoundRounds) -> str:
+    if bound.rounds is None:
+        return f"promises nothing ({bound.obstacle})"
+    return f"asks for {bound.rounds:,} rounds, {_short(bound.seconds)} s"
+
+
+# ---- the maps
+
+
+def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
+    """Candidates in groups that only A and S tell apart, named by the rest; the choice's first, then the larger ones."""
+    groups: dict[Choice, list[Candidate]] = {}
+    for each in plan.candidates:
+        groups.setdefault(each.choice.with_(quorum=0, max_staleness=0), []).append(each)
+    best = plan.best
+
+    def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
+        return best is None or best not in item[1], -len(item[1])
+
+    ranked = sorted(groups.items(), key=rank)
+    return [(_rest(choice), each) for choice, each in ranked if len(each) > 2 or best in each][:6]
+
+
+def _rest(choice: Choice) -> str:
+    closes = "first arrivals" if choice.schedule == "first" else choice.schedule
+    return ", ".join([closes, *choice.details])
+
+
+def axes_of(candidates: Sequence[Candidate]) -> tuple[list[int], list[int | None]]:
+    """The A and the S of a map, rising."""
+    bounds = {each.max_staleness for each in candidates}
+    return sorted({each.quorum for each in candidates}), sorted(bounds, key=lambda s: math.inf if s is None else s)
+
+
+def label_of(each: Candidate) -> str:
+    """What stands beside a mark: seconds, if there are any."""
+    if each.trials and each.seconds is not None:
+        return _short(each.seconds)
+    return f"~{_short(each.scouted_s)}" if each.scouted_s is not None else ""
+
+
+def draw_maps(plan: Plan) -> Figure:
+    """A × S, a panel for each of the rest: green holds, crosses lose the target again, the star is the choice."""
+    groups = maps_of(plan)
+    rows = math.ceil(len(groups) / ACROSS)
+    figure = drawing.new_figure(1.7 * rows + 0.5, drawing.PAGE_IN)
+    panels = figure.subplots(rows, min(ACROSS, len(groups)), squeeze=False)
+    for place, axes in enumerate(panels.flat):
+        if place >= len(groups):
+            axes.axis("off")
+            continue
+        name, group = groups[place]
+        quorums, bounds = axes_of(group)
+        for each in group:
+            at = quorums.index(each.quorum), bounds.index(each.max_staleness)
+            colour = COLOURS[each.verdict]
+            fill = colour if each.trials else "white"
+            look: dict[str, Any] = {"color": colour, "markersize": 5, "linestyle": "none", "label": each.verdict}
+            filled = {"markerfacecolor": fill} if MARKERS[each.verdict] == "o" else {}
+            axes.plot(*at, MARKERS[each.verdict], **look, **filled)
+            if each is plan.best:
+                axes.plot(*at, "*", markersize=11, color=drawing.INK, zorder=1, linestyle="none", label="the choice")
+            axes.annotate(label_of(each), at, xytext=(4, 3), textcoords="offset points", fontsize=5.5)
+        axes.set_xticks(range(len(quorums)), [str(quorum) for quorum in quorums])
+        axes.set_yticks(range(len(bounds)), ["none" if bound is None else str(bound) for bound in bounds])
+        axes.margins(0.12, 0.25)
+        axes.set_xlabel("A")
+        axes.set_ylabel("S")
+        drawing.name_panel(axes, name)
+    drawing.legend_above(figure, 6, drawing.labelled(list(panels.flat)))
     return figure
-
-
-def _curves(plan: Plan, closing: ClosesOn) -> dict[str, list[Candidate]]:
-    """A curve per S, over A; an S whose curve is a piece of another's shares it."""
-    by_bound: dict[int | None, list[Candidate]] = {}
-    for candidate in sorted(plan.candidates, key=lambda c: c.quorum):
-        if candidate.closing == closing and candidate.seconds is not None:
-            by_bound.setdefault(candidate.max_staleness, []).append(candidate)
-    shared: dict[frozenset[Any], tuple[list[int | None], list[Candidate]]] = {}
-    for bound, points in sorted(by_bound.items(), key=lambda item: -len(item[1])):
-        places = frozenset((c.quorum, c.seconds) for c in points)
-        whole = next((longer for longer in shared if places <= longer), places)
-        shared.setdefault(whole, ([], points))[0].append(bound)
-    name = "planned" if closing == "planned" else "first A"
-    return {
-        f"{name}, S = {', '.join(map(_bound, sorted(bounds, key=lambda s: math.inf if s is None else s)))}": points
-        for bounds, points in shared.values()
-    }

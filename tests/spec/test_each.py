@@ -12,7 +12,7 @@ from perfeds2.commands.common import nested_values, read_spec, setting_flags
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.planning.options import make_scene
+from perfeds2.planning.choices import make_space
 from perfeds2.runs.execute import compare
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
 from perfeds2.runs.sweep import read_sweep
@@ -280,10 +280,12 @@ def test_fedprox_is_usual_where_it_has_several_steps_of_its_own():
 
 def test_a_plan_is_made_for_what_perfeds2_has():
     spec = spec_from(
-        task="synthetic", ues=3, batch=4, beta={"PerFedS2": 0.2, "FedAvgS2": 5.0}, local_steps={"PerFedS2": 2}
-    )
-    scene = make_scene(spec)
-    assert (scene.learner.beta, scene.learner.local_steps, scene.learner.batch) == (0.2, 2, 4)
+        task="synthetic", ues=3, batch=4, beta={"PerFedS2": 0.2, "FedAvgS2": 5.0}, local_steps={"PerFedS2": 2}, algorithms=["PerFedS2"]
+    )  # fmt: skip
+    space = make_space(spec, {})
+    assert space.asked.local_steps == 2
+    learning = space.spec_of(space.asked.with_(local_steps=4), [0], 1.0, 10).learning_of("PerFedS2")
+    assert (learning.beta, learning.local_steps, learning.batch) == (0.2, 4, 4)
 
 
 def test_a_federation_has_one_algorithm_and_takes_no_names():

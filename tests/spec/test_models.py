@@ -173,7 +173,11 @@ def test_a_chosen_model_is_what_is_trained_swept_and_planned_with(tmp_path):
     assert slower.end_s > 2 * faster.end_s  # the clock follows the model
     swept = sweep(SMALL, {"model": ["mlp"]}, out=tmp_path / "swept", workers=1)
     assert swept.table.test_accuracy.tolist() == trained.metrics.test_accuracy.tolist()
-    planned = plan(task="digits", model="mlp", ues=4, batch=4, quorums=[2], stalenesses=[4], pilot_rounds=5)
+    one = {"bits": [32], "local_steps": [1], "stale": ["restart"], "schedule": ["first"], "bandwidth": ["equal_share"]}
+    planned = plan(
+        task="digits", model="mlp", ues=4, batch=4, quorums=[4], stalenesses=[4], search=one, target_accuracy=0.05,
+        horizon_s=2, seeds=[0],
+    )  # fmt: skip
     assert planned.task == "digits"
     assert perfeds2("compare", "--resume", tmp_path / "run") == (0, "")
 

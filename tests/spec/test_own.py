@@ -318,9 +318,11 @@ def test_a_file_that_starts_a_sweep_when_a_sweep_loads_it_is_told_so(monkeypatch
 @pytest.mark.slow
 @pytest.mark.usefixtures("file")
 def test_a_plan_is_made_for_an_own_cell_and_task():
+    one = {"bits": [32], "local_steps": [1], "stale": ["restart"], "schedule": ["first"], "bandwidth": ["equal_share"]}
     made = plan(
-        task="mine.py:task", cell="mine.py:FreeSpace", ues=4, batch=4, quorums=[2], stalenesses=[4], pilot_rounds=20
-    )
+        task="mine.py:task", cell="mine.py:FreeSpace", ues=4, batch=4, quorums=[4], stalenesses=[4], search=one,
+        target_accuracy=0.05, horizon_s=2, seeds=[0],
+    )  # fmt: skip
     assert (made.task, made.population) == ("task", 4)
 
 

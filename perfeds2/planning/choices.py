@@ -1,0 +1,237 @@
+"""Which choices are there, which are beside each other, and what is the spec of one?"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from perfeds2.errors import InputError
+from perfeds2.planning.data import Choice
+from perfeds2.spec.build import combination_of, settings_name
+from perfeds2.spec.fields import Section, Spec
+from perfeds2.spec.names import Named
+from perfeds2.spec.resolve import place_of, put, resolve
+from perfeds2.spec.rounds import bound_of
+from perfeds2.spec.values import POLICY, SCHEDULE
+
+PLACES = {
+    "quorum": ("protocol", "quorum"),
+    "max_staleness": ("protocol", "max_staleness"),
+    "schedule": ("protocol", "schedule"),
+    "bandwidth": ("protocol", "bandwidth"),
+    "stale": ("protocol", "stale"),
+    "local_steps": ("learning", "local_steps"),
+    "bits": ("radio", "bits"),
+}
+NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
+STEPPED = ("quorum", "max_staleness", "local_steps")  # numbers that may come out otherwise: they have neighbours
+FOR_PLANS = ("equal_finish", "planned_share")  # bands that make sense only for a round whose UEs are known
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched, around what a spec says."""
+
+    spec: Spec
+    axes: dict[str, Values]  # the values of each, numbers rising; None is no bound, or a name's text
+    named: dict[tuple[str, str], Named]  # what the texts stand for
+
+    @property
+    def asked(self) -> Choice:
+        """What the spec itself says."""
+        protocol, name = self.spec.protocol, algorithm_of(self.spec)
+        assert protocol.quorum is not None
+        return Choice(
+            protocol.quorum,
+            bound_of(self.spec),
+            str(protocol.schedule),
+            str(protocol.bandwidth),
+            protocol.stale,
+            self.spec.learning_of(name).local_steps,
+            self.spec.radio.bits or 32,
+        )
+
+    def spec_of(self, choice: Choice, seeds: Sequence[int], horizon_s: float, looks: int) -> Spec:
+        """A run of one choice."""
+        name = algorithm_of(self.spec)
+        values: dict[str, Any] = {
+            key: dict(part) if isinstance(part, Section | Mapping) else part for key, part in dict(self.spec).items()
+        }
+        values["each"] = {
+            whose: {key: value for key, value in own.items() if (whose, key) != (name, "local_steps")}
+            for whose, own in values["each"].items()
+        }
+        for axis, place in PLACES.items():
+            put(values, *place, self._value(axis, choice))
+        run = {"seeds": list(seeds), "horizon_s": horizon_s, "eval_every_s": horizon_s / looks, "rounds": None}
+        for key, value in (run | {"stop_when_diverged": True}).items():
+            put(values, "run", key, value)
+        values.pop("own")
+        return resolve(values)
+
+    def _value(self, axis: str, choice: Choice) -> Any:
+        value = value_of(choice, axis)
+        if axis in NAMED:
+            return self.named[axis, value]
+        if axis == "bits" and value == 32 and self.spec.radio.bits is None:
+            return None  # as a spec that says nothing of it
+        return "unbounded" if axis == "max_staleness" and value is None else value
+
+
+def value_of(choice: Choice, axis: str) -> Any:
+    return next(value for key, value in _items(choice) if key == axis)
+
+
+def _items(choice: Choice) -> list[tuple[str, Any]]:
+    values = (choice.quorum, choice.max_staleness, choice.schedule, choice.bandwidth, choice.stale)
+    names = [field.name for field in fields(choice)]
+    return list(zip(names, (*values, choice.local_steps, choice.bits), strict=True))
+
+
+def algorithm_of(spec: Spec) -> str:
+    """The one algorithm a plan is for, by the name its settings have."""
+    (named,) = spec.algorithms
+    return settings_name(named) or named.label
+
+
+def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
+    """The values to search: those given, or some around the spec's own."""
+    if len(spec.algorithms) != 1:
+        raise InputError(
+            f"--algorithms: a plan is for one algorithm, got {len(spec.algorithms)}; give one, such as PerFedS2."
+        )
+    found = combination_of(spec.algorithms[0])
+    if found is None or found[1].mode != "S2" or found[1].rounds is not None:
+        raise InputError(
+            f"--algorithms {spec.algorithms[0]} has rounds of its own, so no A and S can be planned for it; expected one that "
+            f"runs in semi-synchronous rounds, such as PerFedS2, FedAvgS2 or FedBuff."
+        )
+    asked = Space(spec, {}, {}).asked
+    named = {
+        ("schedule", asked.schedule): spec.protocol.schedule,
+        ("bandwidth", asked.bandwidth): spec.protocol.bandwidth,
+    }
+    axes = _usual(spec.cell.ues, asked)
+    for name, values in given.items():
+        place = place_of(name, "something a plan can search")
+        axis = next((axis for axis, known in PLACES.items() if known == place), None)
+        if axis is None:
+            raise InputError(f"--search {name} cannot be planned; expected one of {', '.join(PLACES)}.")
+        axes[axis] = _checked(spec, axis, name, tuple(values))
+    for axis, kind in NAMED.items():
+        for text in axes[axis]:
+            found = kind.find(text)
+            named[axis, str(found)] = named.get((axis, str(found)), found)
+        axes[axis] = tuple(str(kind.find(text)) for text in axes[axis])
+    return Space(spec, axes, named)
+
+
+def _usual(n: int, asked: Choice) -> dict[str, Values]:
+    """About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of the rest, with the spec's own."""
+    spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
+    apart = {a for a in spaced if a in (1, n) or not 0.8 < a / asked.quorum < 1.25}
+    bound = asked.max_staleness
+    bounds = {n, None} if bound is None else {bound, 2 * bound, max(n, 4 * bound)}
+    return {
+        "quorum": tuple(sorted(apart | {asked.quorum})),
+        "max_staleness": tuple(sorted(bounds, key=_place)),
+        "schedule": tuple(dict.fromkeys((asked.schedule, "first", "deficit"))),
+        "bandwidth": tuple(dict.fromkeys((asked.bandwidth, "equal_share", "equal_finish"))),
+        "stale": tuple(dict.fromkeys((asked.stale, "restart", "wait", "ignore"))),
+        "local_steps": tuple(sorted({1, 2, 4, asked.local_steps})),
+        "bits": tuple(sorted({32, 8, 4, asked.bits})),
+    }
+
+
+def _checked(spec: Spec, axis: str, name: str, values: Values) -> Values:
+    """As the spec reads them."""
+    section, key = PLACES[axis]
+    if not values:
+        raise InputError(f"--search {name} is empty; give at least one value.")
+    read = []
+    for value in values:
+        if axis in NAMED:
+            try:
+                read.append(str(NAMED[axis].find(value)))
+            except ValueError as error:
+                raise InputError(f"--search {name}={value} {error}.") from None
+            continue
+        tried = resolve({"cell": {"ues": spec.cell.ues}, section: {key: "unbounded" if value is None else value}})
+        found = dict(dict(tried)[section])[key]
+        read.append(None if found == "unbounded" else found)
+    read = list(dict.fromkeys(read))
+    return tuple(sorted(read, key=_place)) if axis in (*STEPPED, "bits") else tuple(read)
+
+
+def _place(value: int | None) -> float:
+    return math.inf if value is None else value
+
+
+def map_of(space: Space, base: Choice) -> list[Choice]:
+    """Every A, S, schedule and band, with the rest as ``base`` has it."""
+    axes = space.axes
+    found = [
+        base.with_(quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band)
+        for quorum in axes["quorum"]
+        for bound in axes["max_staleness"]
+        for schedule in axes["schedule"]
+        for band in axes["bandwidth"]
+        if fits(schedule, band) or len(axes["bandwidth"]) == 1
+    ]
+    return list(dict.fromkeys(found))
+
+
+def fits(schedule: str, bandwidth: str) -> bool:
+    """Who finishes together must be known beforehand."""
+    together = bandwidth in FOR_PLANS or bandwidth.startswith("between:")
+    return schedule != "first" or not together
+
+
+def variants(space: Space, choice: Choice) -> list[Choice]:
+    """The same A, S and schedule with other local steps, bits or stale rule: one of them changed."""
+    return [
+        choice.with_(local_steps=steps, bits=bits, stale=stale)
+        for steps in space.axes["local_steps"]
+        for bits in space.axes["bits"]
+        for stale in space.axes["stale"]
+        if sum((steps != choice.local_steps, bits != choice.bits, stale != choice.stale)) == 1
+    ]
+
+
+def around(space: Space, choice: Choice) -> list[Choice]:
+    """One step away in A or S, among what is searched."""
+    return [
+        choice.with_(**{axis: value})
+        for axis in ("quorum", "max_staleness")
+        for value in (
+            *_below(space.axes[axis], value_of(choice, axis)),
+            *_above(space.axes[axis], value_of(choice, axis)),
+        )
+    ]
+
+
+def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
+    """One step away on any axis of numbers; of A and S also beyond the edge of what is searched."""
+    found: list[tuple[str, Choice]] = []
+    for axis in STEPPED:
+        now = value_of(choice, axis)
+        smaller, larger = _below(space.axes[axis], now), _above(space.axes[axis], now)
+        if axis == "quorum":
+            n = space.spec.cell.ues
+            smaller = smaller or [min(now - 1, int(now / 1.5))] * (now > 1)
+            larger = larger or [min(max(now + 1, math.ceil(1.5 * now)), n)] * (now < n)
+        elif axis == "max_staleness" and now is not None:
+            smaller, larger = smaller or [now // 2] * (now > 0), larger or [max(2 * now, 1)]
+        found += [(axis, choice.with_(**{axis: step})) for step in (*smaller, *larger)]
+    return found
+
+
+def _below(values: Values, now: int | None) -> list[Any]:
+    return [value for value in values if _place(value) < _place(now)][-1:]
+
+
+def _above(values: Values, now: int | None) -> list[Any]:
+    return [value for value in values if _place(value) > _place(now)][:1]

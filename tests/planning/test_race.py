@@ -1,0 +1,259 @@
+"""Is the right choice found, by few trainings? On curves that are made up, so that nothing is trained."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from perfeds2.errors import InputError
+from perfeds2.planning.choices import Space, make_space, map_of, neighbours, value_of
+from perfeds2.planning.data import Choice, ClockFacts, Limits
+from perfeds2.planning.kept import Curve
+from perfeds2.planning.plan import make_plan
+from perfeds2.planning.race import Request
+from perfeds2.planning.trials import LOOKS, Played, Trials, Want
+from perfeds2.spec.resolve import spec_from
+
+FACTS = ClockFacts(0.1, 10.0, 1.0, 2, 0.0, 0.01)
+Law = Callable[[Choice, int], tuple[float, float]]  # when the target is reached, and the share of looks that hold it
+
+
+def space_of(ues: int = 50, search: dict[str, Any] | None = None, **settings: Any) -> Space:
+    fixed = {
+        "bits": [32],
+        "local_steps": [1],
+        "stale": ["restart"],
+        "schedule": ["first"],
+        "bandwidth": ["equal_share"],
+    }
+    spec = spec_from(ues=ues, algorithms=["PerFedS2"], target_accuracy=0.9, **settings)
+    return make_space(spec, fixed | (search or {}))
+
+
+@dataclass
+class MadeUp(Trials):
+    """Trials that follow a law instead of a training."""
+
+    law: Law = lambda choice, seed: (1.0, 1.0)  # noqa: ARG005 (a law has these)
+    impossible: Callable[[Choice], bool] = lambda choice: False  # noqa: ARG005
+    starved: Callable[[Choice], bool] = lambda choice: False  # noqa: ARG005
+    joules: Callable[[Choice], float] = lambda choice: 1.0  # noqa: ARG005 (a second)
+    wanted: list[Want] = field(default_factory=list)
+
+    def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
+        starved = (3,) if self.starved(choice) else ()
+        found = "it cannot be" if self.impossible(choice) else Played(FACTS, str(choice), starved)
+        self.played[choice, seed, horizon_s] = found
+        return found
+
+    def train(self, wants: Sequence[Want], tell: Any = None) -> list[Curve]:  # noqa: ARG002 (nothing to tell)
+        self.wanted += wants
+        for want in wants:
+            reached_s, held = self.law(want.choice, want.seed)
+            times = [want.horizon_s * look / LOOKS for look in range(LOOKS + 1)]
+            scores = [_score(time_s, number, reached_s, held) for number, time_s in enumerate(times)]
+            spent = [self.joules(want.choice) * time_s for time_s in times]
+            self.curves[str(want.choice), want.seed, want.horizon_s] = Curve(
+                want.seed, tuple(times), tuple(scores), tuple(spent), 0.01
+            )
+        return [self.curves[str(want.choice), want.seed, want.horizon_s] for want in wants]
+
+
+def _score(time_s: float, number: int, reached_s: float, held: float) -> float:
+    if time_s < reached_s:
+        return 0.85 * time_s / reached_s
+    return 0.95 if (number * 0.618) % 1 < held else 0.5
+
+
+def made(law: Law, space: Space | None = None, request: Request | None = None, **more: Any):
+    space = space or space_of()
+    trials = MadeUp(space, None, law=law, **more)
+    return make_plan(space, request or Request(), trials), trials
+
+
+def cliff(choice: Choice, seed: int) -> tuple[float, float]:
+    """As 50 UEs were: the smaller A, the sooner; below 7 it does not last."""
+    return 0.25 * choice.quorum + 0.6 + 0.05 * (seed % 3), 0.35 if choice.quorum < 7 else 1.0
+
+
+def test_a_cliff_is_not_recommended_and_neither_is_its_edge():
+    """A = 4 reaches 90 % soonest and holds it in a third of the looks. A = 7 holds, but stands beside it."""
+    plan, _ = made(cliff)
+    assert plan.best is not None
+    assert plan.best.quorum == 12
+    by_quorum = {each.quorum: each for each in plan.candidates if each.max_staleness == plan.best.max_staleness}
+    assert by_quorum[4].verdict == "fails"
+    assert "lost again" in by_quorum[4].why
+    assert by_quorum[7].verdict == "on an edge"
+    assert by_quorum[7].seconds < plan.best.seconds
+    assert all(not neighbour.fails for neighbour in plan.best.neighbours)
+    assert {neighbour.axis for neighbour in plan.best.neighbours} == {"quorum", "max_staleness"}
+
+
+def test_the_soonest_that_stands_is_found():
+    plan, trials = made(lambda choice, _: (1 + abs(choice.quorum - 7) / 7 + 1 / (choice.max_staleness or 99), 1.0))
+    assert plan.best is not None
+    assert plan.best.quorum == 7
+    everything = len(plan.candidates) * len(plan.seeds)
+    assert (
+        len({(want.choice, want.seed) for want in trials.wanted if want.horizon_s == plan.target.horizon_s})
+        < everything
+    )
+
+
+def test_bits_and_local_steps_are_searched_too():
+    space = space_of(search={"bits": [32, 8], "local_steps": [1, 2, 4]})
+    plan, _ = made(lambda c, _: (0.1 * c.quorum + c.bits / 8 + abs(c.local_steps - 2), 1.0), space)
+    assert plan.best is not None
+    assert (plan.best.choice.bits, plan.best.choice.local_steps) == (8, 2)
+
+
+def test_what_is_lost_when_it_is_watched_longer_is_not_recommended():
+    def law(choice: Choice, _: int) -> tuple[float, float]:
+        return 0.2 * choice.quorum, 1.0
+
+    class Forgetful(MadeUp):
+        def train(self, wants: Sequence[Want], tell: Any = None) -> list[Curve]:
+            curves = super().train(wants, tell)
+            for number, want in enumerate(wants):
+                late = [score if time < 12 or want.choice.quorum > 14 else 0.5
+                        for time, score in zip(curves[number].time_s, curves[number].score, strict=True)]  # fmt: skip
+                curves[number] = replace(curves[number], score=tuple(late))
+                self.curves[str(want.choice), want.seed, want.horizon_s] = curves[number]
+            return curves
+
+    space = space_of()
+    plan = make_plan(space, Request(horizon_s=11.0), Forgetful(space, None, law=law))
+    assert plan.best is not None
+    assert plan.best.quorum > 14
+
+
+def test_limits_are_kept():
+    plan, _ = made(cliff, request=Request(Limits(within_s=2.0)))
+    assert plan.best is None
+    assert "--within-s 2" in plan.sentence or "Nothing can be recommended" in plan.sentence
+    plan, _ = made(cliff, request=Request(Limits(joules=100.0)), joules=lambda choice: 1e4 / choice.quorum)
+    assert plan.best is None
+    plan, _ = made(cliff, request=Request(Limits(least_share=0.02)))
+    assert plan.best is None
+    assert {each.verdict for each in plan.candidates} == {"breaks a limit"}
+
+
+def test_who_leaves_a_ue_out_is_no_choice_and_no_neighbour():
+    plan, _ = made(lambda choice, _: (0.1 * choice.quorum, 1.0), starved=lambda choice: choice.quorum < 4)
+    assert plan.best is not None
+    assert plan.best.quorum == 7  # 4 stands beside 2, which leaves UE 3 out
+    allowed, _ = made(
+        lambda choice, _: (0.1 * choice.quorum, 1.0),
+        starved=lambda choice: choice.quorum < 4,
+        request=Request(Limits(least_share=0.0)),
+    )
+    assert allowed.best is not None
+    assert allowed.best.quorum == 1
+
+
+def test_what_cannot_be_done_is_listed_with_the_reason_and_is_no_cliff():
+    plan, _ = made(lambda choice, _: (0.1 * choice.quorum, 1.0), impossible=lambda choice: choice.quorum < 4)
+    assert plan.best is not None
+    assert plan.best.quorum == 4
+    impossible = [each for each in plan.candidates if each.verdict == "not possible"]
+    assert {each.why for each in impossible} == {"it cannot be"}
+
+
+def test_what_was_asked_for_is_checked_and_something_better_named():
+    plan, _ = made(cliff, space_of(quorum=4), Request(check=True))
+    assert plan.check is not None
+    assert "does not hold: lost again in 5 of 5 seeds" in plan.check
+    assert f"Better: A = {plan.best.quorum}" in plan.check
+    good, _ = made(cliff, space_of(quorum=26), Request(check=True))
+    assert good.check is not None
+    assert "holds: 90 % personalised test accuracy" in good.check
+    assert "times as soon" in good.check
+
+
+def test_nothing_is_recommended_where_nothing_stands():
+    plan, _ = made(lambda choice, _: (0.1 * choice.quorum, 0.4))
+    assert (plan.best, plan.command) == (None, None)
+    assert "lose it again" in plan.sentence
+    assert "none of" in repr(plan)
+
+
+def test_a_target_nobody_reaches_is_refused_with_how_far_it_got():
+    with pytest.raises(
+        InputError, match=r"--target-accuracy 0.9 is not reached within 240 simulated seconds .*best look"
+    ):
+        made(lambda *_: (1e6, 1.0))
+
+
+# ---- choices
+
+
+def test_neighbours_lie_on_both_sides_also_beyond_what_is_searched():
+    space = space_of(search={"quorum": [4, 7, 12], "max_staleness": [5, 10]})
+    choice = space.asked.with_(quorum=4, max_staleness=10)
+    beside = {(axis, value_of(each, axis)) for axis, each in neighbours(space, choice)}
+    assert beside == {("quorum", 2), ("quorum", 7), ("max_staleness", 5), ("max_staleness", 20)}
+    all_of_them = choice.with_(quorum=50, max_staleness=None)
+    beside = {(axis, value_of(each, axis)) for axis, each in neighbours(space, all_of_them)}
+    assert beside == {("quorum", 12), ("max_staleness", 10)}
+
+
+def test_bands_that_finish_together_go_with_plans_only():
+    space = space_of(search={"schedule": ["first", "deficit"], "bandwidth": ["equal_share", "equal_finish"]})
+    found = {(each.schedule, each.bandwidth) for each in map_of(space, space.asked)}
+    assert found == {("first", "equal_share"), ("deficit", "equal_share"), ("deficit", "equal_finish")}
+
+
+def test_the_spec_of_a_choice_says_what_the_choice_says():
+    space = space_of(search={"bits": [8]}, local_steps={"PerFedS2": 3}, beta={"PerFedS2": 0.02})
+    assert space.asked.local_steps == 3
+    choice = Choice(7, None, "deficit", "equal_finish", "wait", 2, 8)
+    space = replace(space, named=make_space(space.spec, {}).named)
+    spec = space.spec_of(choice, [3], 12.0, 60)
+    assert make_space(spec, {}).asked == choice
+    assert (spec.learning_of("PerFedS2").beta, spec.run.seeds, spec.run.horizon_s) == (0.02, (3,), 12.0)
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"beta": [1]}, "--search beta cannot be planned; expected one of quorum, max_staleness"),
+        ({"quorum": [51]}, "--quorum must be from 1 to the number of UEs, 50"),
+        ({"quorum": []}, "--search quorum is empty"),
+        ({"schedule": ["firts"]}, "--search schedule=firts is not known; did you mean first"),
+        ({"bits": [7]}, "--bits"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_one_sentence(search, said):
+    with pytest.raises(InputError, match=said):
+        space_of(search=search)
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (Request(keep=0.2), "--keep must be from 0.5 to 1"),
+        (Request(horizon_s=-1.0), "--horizon-s must be a finite number above 0"),
+        (Request(Limits(joules=float("nan"))), "--joules must be a finite number above 0"),
+        (Request(Limits(least_share=2.0)), "--least-share must be from 0 to 1"),
+    ],
+)
+def test_limits_that_are_none_are_refused_in_one_sentence(request_, said):
+    with pytest.raises(InputError, match=said):
+        request_.verify()
+
+
+def test_a_plan_is_for_one_algorithm_in_semi_synchronous_rounds():
+    with pytest.raises(InputError, match="has rounds of its own"):
+        make_space(spec_from(algorithms=["FedAvg-SYN"]), {})
+    with pytest.raises(InputError, match="one algorithm, got 2"):
+        make_space(spec_from(algorithms=["PerFedS2", "FedBuff"]), {})
+    assert make_space(spec_from(algorithms=["FedBuff"]), {}).asked.quorum == 5
+
+
+def test_a_race_needs_no_training_of_what_the_clock_rules_out():
+    space = space_of()
+    trials = MadeUp(space, None, law=cliff, starved=lambda choice: choice.quorum == 4)
+    make_plan(space, Request(), trials)
+    assert not [want for want in trials.wanted if want.choice.quorum == 4]
