@@ -4,7 +4,6 @@ A crew takes assignments from a line, and tells what happens to them. It knows n
 that is to be tried again is simply put into the line again.
 """
 
-import importlib.util
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ from typing import Any
 import jax
 
 from perfeds2.errors import InputError
-from perfeds2.learning.compiled import deterministic
+from perfeds2.learning.compiled import deterministic, may_have_gpu
 from perfeds2.runs.worker import Reply, Result, work, work_for_cluster
 from perfeds2.spec.fields import Spec
 
@@ -43,6 +42,7 @@ class Assignment:
     shape: str  # jobs of equal shape share compiled programs
     specs: list[Spec]  # one per point
     together: bool | None = None  # as ``execute`` takes it; None: several specs are trained at once
+    part: tuple[str, int, int] | None = None  # only this of its one spec, into this folder: (folder, algorithm, seed)
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Moved:
     job: Assignment
     worker: int
     share: float  # of the job
+    time_s: float = 0.0  # simulated
+    rounds: int = 0  # trained
 
 
 @dataclass(frozen=True)
@@ -217,13 +219,26 @@ def check_crew(on: str, workers: int | None) -> None:
 def local_crew(workers: int | None, log: Path) -> Crew:
     """A process per core; where there are GPUs, one per GPU."""
     gpus = _count_gpus()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = workers or gpus or cores
+    count = workers or gpus or count_cores()
 
     def environment(place: int) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": _visible(place % gpus), **deterministic()} if gpus else ONE_CORE
 
     return Crew(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
+
+
+def core_crew(count: int, log: Path) -> Crew:
+    """So many processes of this machine that see no GPU, in the environment of this one."""
+    return Crew(count, False, lambda line: _on_processes(line, count, lambda _: {"JAX_PLATFORMS": "cpu"}, log))
+
+
+def count_cores() -> int:
+    """The cores this process may use, and no more than its container is granted."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number: there is no limit
+    return cores
 
 
 def crew_here() -> Crew:
@@ -240,7 +255,7 @@ def crew_here() -> Crew:
 
 def _count_gpus() -> int:
     """Asked in a process of its own: whoever asks JAX holds the GPU from then on."""
-    if importlib.util.find_spec("jax_plugins") is None or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
+    if not may_have_gpu() or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
         return 0
     code = "import jax; print(jax.local_device_count() if jax.default_backend() == 'gpu' else 0)"
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
@@ -279,7 +294,7 @@ class _Worker:
         self.job, self.shape = job, job.shape
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # if it has died, its reader says so
-            self.process.stdin.write(json.dumps([[spec.values() for spec in job.specs], job.together]) + "\n")
+            self.process.stdin.write(json.dumps([[spec.values() for spec in job.specs], job.together, job.part]) + "\n")
             self.process.stdin.flush()
 
     def _read(self, inbox: "Inbox") -> None:
@@ -338,7 +353,7 @@ def _on_processes(
                 if job is not None:
                     yield Failed(job, place, worker.last_words, again=True)
             elif job is not None and "share" in reply:
-                yield Moved(job, place, reply["share"])
+                yield Moved(job, place, reply["share"], reply["time_s"], reply["rounds"])
             elif job is not None:
                 worker.job = None
                 yield _outcome(job, place, reply)

@@ -1,12 +1,14 @@
 """Which algorithm learns fastest on the same cell, data, fading and initial weights, in the same simulated time?"""
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points
 from perfeds2.learning.train_many import Trial, group_trials, shape_of, train_together
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.comparison import Comparison, Which, csv_text, load_comparison, write_results
+from perfeds2.runs.crew import Assignment
 from perfeds2.runs.folder import Arrays, Folder, alone, open_folder
+from perfeds2.runs.jobs import count_jobs, do_jobs
 from perfeds2.runs.summary import Row, costs_at, summarise
 from perfeds2.spec.build import (
     Algorithm,
@@ -32,6 +36,7 @@ from perfeds2.spec.build import (
     make_task,
     make_timelines,
     model_of,
+    what_is_played,
     what_the_clock_sees,
 )
 from perfeds2.spec.fields import Spec
@@ -61,6 +66,7 @@ def compare(
     out: Path | str | None = None,
     watch: ProgressWatch | None = None,
     together: bool | None = None,
+    jobs: int | None = 1,
     yes: bool = False,
     **settings: Any,
 ) -> Comparison:
@@ -69,19 +75,19 @@ def compare(
     Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Where they take a
     name, your own object goes in as well: ``task`` a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
     subclass or a function, ``algorithms`` names and ``Algorithm``s, and so on (``perfeds2.spec.build`` says what is
-    called with what). Without ``out`` nothing is written. ``together`` is explained at ``execute``; ``yes`` starts
-    also what would take days.
+    called with what). Without ``out`` nothing is written. ``together`` and ``jobs`` are explained at ``execute``; ``yes``
+    starts also what would take days.
     """
     refuse_while_loading("compare")
     spec = spec_from(**settings)
     refuse_days([spec], yes=yes)
     if out is None:
-        return execute(spec, "compare", None, watch=watch, together=together)
+        return execute(spec, "compare", None, watch=watch, together=together, jobs=jobs)
     folder = open_folder(Path(out), spec)
     with alone(folder.path):
         if folder.finished:
             return load_comparison(spec, folder)
-        return execute(spec, "compare", folder, watch=watch, together=together)
+        return execute(spec, "compare", folder, watch=watch, together=together, jobs=jobs)
 
 
 def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:
@@ -115,14 +121,19 @@ def execute(
     *,
     watch: ProgressWatch | None = None,
     together: bool | None = None,
+    jobs: int | None = 1,
 ) -> Comparison:
     """Do what a spec says, going on from what the folder already has.
 
     Trainings are independent. A processor trains one on each core, while the next timelines are being simulated.
     Anything else (a GPU) trains those of equal shape together, usually all seeds of an algorithm: one of them alone
     would leave it idle. ``together`` decides instead of the kind of device.
+
+    With ``jobs`` above 1 a processor's trainings are done by so many processes, started with this one's environment
+    and JAX's own settings; None decides by the cores, the memory and the work. The results are the same.
     """
-    (comparison,) = execute_all([spec], command, None if folder is None else [folder], watch=watch, together=together)
+    own = None if folder is None else [folder]
+    (comparison,) = execute_all([spec], command, own, watch=watch, together=together, jobs=jobs)
     return comparison
 
 
@@ -133,17 +144,25 @@ class Entrant:
     spec: Spec
     number: int  # of the spec
     place: tuple[int, int]  # of the algorithm among the spec's, and of the seed
+    seed: int
     algorithm: Algorithm
-    trial: Trial
+    task: Task | None  # None: somebody else trains it
+    timeline: Timeline
+    points: Sequence[EvaluationPoint]
     costs: list[Row]  # by the time of each evaluation: joules, and bits that were merged
 
     @property
     def which(self) -> Which:
-        return self.algorithm.name, self.trial.seed
+        return self.algorithm.name, self.seed
 
     @property
     def name(self) -> str:
-        return f"{self.algorithm.name}-{self.trial.seed}"
+        return f"{self.algorithm.name}-{self.seed}"
+
+    @property
+    def trial(self) -> Trial:
+        assert self.task is not None
+        return Trial(self.task, self.timeline, self.algorithm.learner, self.points, self.seed)
 
 
 @dataclass(frozen=True)
@@ -162,6 +181,7 @@ def execute_all(
     *,
     watch: ProgressWatch | None = None,
     together: bool | None = None,
+    jobs: int | None = 1,
 ) -> list[Comparison]:
     """The same for several specs at once: what is of equal shape goes together, whichever spec it is of.
 
@@ -170,6 +190,11 @@ def execute_all(
     together = jax.default_backend() != "cpu" if together is None else together
     teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs))
     results = _Results(specs, command, folders)
+    processes = 1 if together else count_jobs(specs, jobs)
+    if processes > 1:
+        with _places(specs, folders) as places:
+            _execute_in_processes(specs, places, processes, teller, results)
+        return results.comparisons()
     busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
     with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
         try:
@@ -213,8 +238,8 @@ class _Results:
 
     def _comparison(self, number: int) -> Comparison:
         spec, own = self._specs[number], self._trained[number]
-        timelines = {entrant.which: entrant.trial.timeline for entrant, _ in own}
-        algorithms = [entrant.algorithm for entrant, _ in own if entrant.trial.seed == spec.run.seeds[-1]]
+        timelines = {entrant.which: entrant.timeline for entrant, _ in own}
+        algorithms = [entrant.algorithm for entrant, _ in own if entrant.seed == spec.run.seeds[-1]]
         rows = {entrant.which: one.rows for entrant, one in own}
         return Comparison(
             spec,
@@ -235,24 +260,45 @@ class _Contender:
     number: int
     place: tuple[int, int]
     seed: int
-    task: Task
+    task: Task | None
     stage: Stage
-    algorithm: Algorithm
+    algorithms: Sequence[Algorithm]  # all of the spec's
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.algorithms[self.place[0]]
+
+    @property
+    def program(self) -> str:
+        """What is compiled for it, roughly: those with the same had better be trained by the same process."""
+        learner = self.algorithm.learner
+        made = (type(learner.objective), type(learner.merge), learner.batch, learner.local_steps)
+        return repr((self.spec.task, self.spec.cell.ues, made))
 
     @property
     def company(self) -> Hashable:
         """Who may be trained together: those of equal shape that stop, or do not stop, when they diverge."""
+        assert self.task is not None
         shape = shape_of(self.task, self.algorithm.learner, self.algorithm.protocol.quorum)
         return bool(self.spec.run.stop_when_diverged), shape
 
-    def enter(self, teller: "Teller") -> Entrant:
-        """With its timeline."""
-        run, tell = self.spec.run, partial(teller.tell_clock, self.seed)
+    def enter(self, teller: "Teller", folder: Folder | None = None) -> Entrant:
+        """With its timeline: the folder's if it has it, else played, and left there for others."""
+        run, tell, played = self.spec.run, partial(teller.tell_clock, self.seed), self.stage.timelines
+        what = partial(what_is_played, self.spec)
+        if folder is not None and (same := what(self.algorithm)) not in played:
+            first = next(each.name for each in self.algorithms if what(each) == same)  # of those that share it
+            name, found = f"{first}-{self.seed}", folder.load_timeline(f"{first}-{self.seed}")
+            if found is None:
+                (found,) = make_timelines(self.spec, self.stage, [self.algorithm], tell)
+                folder.save_timeline(name, found)
+            played[same] = found
         (timeline,) = make_timelines(self.spec, self.stage, [self.algorithm], tell)
         points = evaluation_points(timeline, horizon_s=run.horizon_s, every_s=run.eval_every_s)
-        trial = Trial(self.task, timeline, self.algorithm.learner, points, self.seed)
         costs = costs_at(self.spec, self.stage.cell, self.algorithm, timeline, points)
-        return Entrant(self.spec, self.number, self.place, self.algorithm, trial, costs)
+        return Entrant(
+            self.spec, self.number, self.place, self.seed, self.algorithm, self.task, timeline, points, costs
+        )
 
 
 def _companies(specs: Sequence[Spec], teller: "Teller", together: bool) -> Iterator[list[Entrant]]:
@@ -270,17 +316,99 @@ def _companies(specs: Sequence[Spec], teller: "Teller", together: bool) -> Itera
             yield [entrants[number] for number in numbers]
 
 
+class _Props:
+    """What contenders share: specs that agree in the data, or in all that the clock looks at, have the same."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most  # how many are kept: data may be large
+        self._tasks: dict[Any, Task] = {}
+        self._stages: dict[Any, Stage] = {}
+
+    def contenders(self, spec: Spec, number: int, seed: int, *, trained: bool = True) -> list[_Contender]:
+        """Every algorithm of a spec with one seed; without a task if it is trained elsewhere."""
+        data, clock = (spec.task, spec.cell.ues, seed), (what_the_clock_sees(spec), seed)
+        task = self._kept(self._tasks, data, lambda: make_task(spec, seed)) if trained else None
+        stage = self._kept(self._stages, clock, lambda: Stage.of(spec, seed))
+        algorithms, place = make_algorithms(spec, stage), spec.run.seeds.index(seed)
+        ranks = range(len(algorithms))
+        return [_Contender(spec, number, (rank, place), seed, task, stage, algorithms) for rank in ranks]
+
+    def _kept(self, known: dict[Any, Any], what: Any, make: Callable[[], Any]) -> Any:
+        if what not in known:
+            while self._most is not None and len(known) >= self._most:
+                del known[next(iter(known))]
+            known[what] = make()
+        return known[what]
+
+
 def _contenders(specs: Sequence[Spec]) -> Iterator[_Contender]:
-    """Every algorithm with every seed. Specs that agree in the data, or in all that the clock looks at, share them."""
-    tasks: dict[Any, Task] = {}
-    stages: dict[Any, Stage] = {}
+    """Every algorithm with every seed."""
+    props = _Props()
     for number, spec in enumerate(specs):
-        for place, seed in enumerate(spec.run.seeds):
-            data, clock = (spec.task, spec.cell.ues, seed), (what_the_clock_sees(spec), seed)
-            task = tasks[data] = tasks.get(data) or make_task(spec, seed)
-            stage = stages[clock] = stages.get(clock) or Stage.of(spec, seed)
-            for rank, algorithm in enumerate(make_algorithms(spec, stage)):
-                yield _Contender(spec, number, (rank, place), seed, task, stage, algorithm)
+        for seed in spec.run.seeds:
+            yield from props.contenders(spec, number, seed)
+
+
+# ---- where processes train
+
+
+def _execute_in_processes(
+    specs: Sequence[Spec], folders: Sequence[Folder], processes: int, teller: "Teller", results: _Results
+) -> None:
+    """Let processes train what the folders lack, and collect what they leave there as it comes."""
+    props, jobs, waiting = _Props(), list[Assignment](), list[_Contender]()
+
+    def collect(contender: _Contender) -> None:
+        entrant = contender.enter(teller, folders[contender.number])
+        results.add(_finish([entrant], folders, teller))
+        teller.tell(entrant, len(entrant.points))
+
+    for number, spec in enumerate(specs):
+        for seed in spec.run.seeds:
+            for contender in props.contenders(spec, number, seed, trained=False):
+                if folders[number].has_part(f"{contender.algorithm.name}-{seed}"):
+                    collect(contender)
+                else:
+                    part = (str(folders[number].path), contender.place[0], seed)
+                    label, one = f"{contender.algorithm.name} seed {seed}", len(jobs)
+                    jobs.append(Assignment(one, (number,), 1, label, contender.program, [spec], part=part))
+                    waiting.append(contender)
+    do_jobs(
+        jobs,
+        processes,
+        folders[0].path / "workers.log",
+        lambda job: collect(waiting[job.number]),
+        lambda job, now: teller.hear(waiting[job.number], now.share, now.time_s, now.rounds),
+        lambda job, words: folders[job.points[0]].log(f"{job.label}: {words}"),
+    )
+
+
+def train_part(spec: Spec, path: str, rank: int, seed: int, watch: ProgressWatch | None = None) -> None:
+    """Train one algorithm of a spec with one seed, and leave it in the spec's folder. What such a process does."""
+    teller, folder = Teller(watch, 1), Folder(Path(path))
+    entrant = _kept_props().contenders(spec, 0, seed)[rank].enter(teller, folder)
+    _finish([entrant], [folder], teller)
+
+
+@cache
+def _kept_props() -> _Props:
+    return _Props(most=1)
+
+
+@contextmanager
+def _places(specs: Sequence[Spec], folders: Sequence[Folder] | None) -> Iterator[Sequence[Folder]]:
+    """Where processes leave what they trained: the runs' folders, else some that are gone afterwards."""
+    if folders is not None:
+        yield folders
+        return
+    with tempfile.TemporaryDirectory(prefix="perfeds2-") as place:
+        made = [Folder(Path(place) / str(number)) for number in range(len(specs))]
+        for folder in made:
+            folder.parts.mkdir(parents=True)
+        yield made
+
+
+# ---- training
 
 
 def _finish(
@@ -359,10 +487,10 @@ def _train_together(
 
 def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | None) -> Trained:
     """What an entrant leaves when it has been trained to its end."""
-    (name, seed), timeline = entrant.which, entrant.trial.timeline
+    (name, seed), timeline = entrant.which, entrant.timeline
     rows = [
         {"algorithm": name, "seed": seed, "round": point.round, "time_s": point.time_s, **values, **cost}
-        for point, values, cost in zip(entrant.trial.points, training.values, entrant.costs, strict=True)
+        for point, values, cost in zip(entrant.points, training.values, entrant.costs, strict=True)
     ]
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}
@@ -377,13 +505,12 @@ def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | N
 
 def _per_ue(entrant: Entrant, weights: Any, memory: Any) -> list[Row]:
     """How the final model serves each UE."""
-    (name, seed), task = entrant.which, entrant.trial.task
-    learner = entrant.trial.learner
+    (name, seed), task, learner = entrant.which, entrant.trial.task, entrant.algorithm.learner
     own, steps = own_model(learner.objective), learner.personal_steps
     table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
-    merges = entrant.trial.timeline.merges
+    merges = entrant.timeline.merges
     return [
         {"algorithm": name, "seed": seed, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
         | {key: float(metrics[key][ue]) for key in METRICS}
@@ -403,16 +530,19 @@ class Teller:
 
     def tell(self, entrant: Entrant, evaluated: int) -> None:
         """An entrant has been evaluated so many times."""
-        points: Sequence[EvaluationPoint] = entrant.trial.points
-        now, last = points[evaluated - 1], points[-1]
+        now, last = entrant.points[evaluated - 1], entrant.points[-1]
+        self.hear(entrant, now.time_s / max(last.time_s, 1e-300), now.time_s, now.round)
+
+    def hear(self, one: "Entrant | _Contender", share: float, time_s: float, rounds: int) -> None:
+        """How far one of them is."""
+        which = one.algorithm.name, one.seed
         with self._lock:
             if self._stopped:
                 raise CancelledError
-            self._at[entrant.number, entrant.which] = (now.time_s / max(last.time_s, 1e-300), now.round)
+            self._at[one.number, which] = (share, rounds)
             if self._watch is not None:
-                share = sum(share for share, _ in self._at.values()) / self._total
-                rounds = sum(rounds for _, rounds in self._at.values())
-                self._watch(Progress(*entrant.which, share, now.time_s, rounds))
+                whole = sum(share for share, _ in self._at.values()) / self._total
+                self._watch(Progress(*which, whole, time_s, sum(rounds for _, rounds in self._at.values())))
 
     def tell_clock(self, seed: int, algorithm: Algorithm, closed: int, time_s: float) -> None:  # noqa: ARG002 (as the clock says it)
         """The clock is being played ahead. Said now and then, as long as nothing has been trained."""
