@@ -29,6 +29,10 @@ from perfeds2.spec.fields import Spec
 
 # Workers stand side by side, so each keeps to one core. Then a result does not depend on how many there are, either.
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+WHAT_CHANGES_NUMBERS = (  # of what a program may have told JAX
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"),
+    *("jax_numpy_dtype_promotion", "jax_disable_most_optimizations"),
+)
 
 
 @dataclass(frozen=True)
@@ -228,8 +232,10 @@ def local_crew(workers: int | None, log: Path) -> Crew:
 
 
 def core_crew(count: int, log: Path) -> Crew:
-    """So many processes of this machine that see no GPU, in the environment of this one."""
-    return Crew(count, False, lambda line: _on_processes(line, count, lambda _: {"JAX_PLATFORMS": "cpu"}, log))
+    """So many processes of this machine that see no GPU, and compute as this one does: in its environment."""
+    told = {name: jax.config.values.get(name) for name in WHAT_CHANGES_NUMBERS}
+    env = {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
+    return Crew(count, False, lambda line: _on_processes(line, count, lambda _: env, log))
 
 
 def count_cores() -> int:
