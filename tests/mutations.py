@@ -401,7 +401,7 @@ MUTATIONS = [
     *of(
         "runs/jobs.py",
         "runs/test_jobs.py",
-        ("work_s(specs) < LEAST_WORK_S", "False", "test_how_many_processes_there_are"),
+        ("(work := work_s(specs)) < LEAST_WORK_S", "(work := work_s(specs)) < 0", "test_how_many_processes_there_are"),
         (" or any(spec.unwritten for spec in specs)", "", "test_what_is_written_nowhere_is_trained_in_this_process"),
         ("line.put(event.job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
     ),

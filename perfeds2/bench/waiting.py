@@ -28,11 +28,11 @@ PARTS = {
 TURNS = 3
 
 
-def waiting_group(repeats: int, seed: int, tell: Hear) -> Iterator[Result]:
+def waiting_group(repeats: int, seed: int, tell: Hear, horizon_s: float = 30.0) -> Iterator[Result]:
     """compare --seeds 1, in parts."""
     turns = min(repeats, TURNS)
     tell(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
-    code = f"from perfeds2.bench.waiting import main; main({seed})"
+    code = f"from perfeds2.bench.waiting import main; main({seed}, {horizon_s})"
     spent: list[dict[str, float]] = []
     for _ in range(-1, turns):  # the first fills the cache
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
@@ -46,7 +46,7 @@ def waiting_group(repeats: int, seed: int, tell: Hear) -> Iterator[Result]:
     yield measured("waiting/evaluations", "share of the whole that evaluations are", share, "", at_most=0.1)
 
 
-def main(seed: int) -> None:
+def main(seed: int, horizon_s: float) -> None:
     """In the fresh process: every part's processor seconds, as JSON."""
     spent, last = dict.fromkeys(PARTS, 0.0), 0.0
 
@@ -70,7 +70,7 @@ def main(seed: int) -> None:
 
     lap("import")
     prepare_to_train(2)
-    spec = resolve({"run": {"seeds": [seed]}})
+    spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
     check(spec, trains=True)
     contenders = Props().contenders(spec, 0, seed)
     lap("check")
@@ -98,7 +98,3 @@ def main(seed: int) -> None:
         write_report(folder.path)
     lap("report")
     print(json.dumps(spent))
-
-
-if __name__ == "__main__":
-    main(0)

@@ -24,7 +24,7 @@ import jax
 
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import deterministic, may_have_gpu
-from perfeds2.runs.worker import Reply, Result, work, work_for_cluster
+from perfeds2.runs.worker import Reply, Result, now_and_then, work, work_for_cluster
 from perfeds2.spec.fields import Spec
 
 # Workers stand side by side, so each keeps to one core. Then a result does not depend on how many there are, either.
@@ -231,11 +231,14 @@ def local_crew(workers: int | None, log: Path) -> Crew:
     return Crew(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
 
 
-def core_crew(count: int, log: Path) -> Crew:
-    """So many processes of this machine that see no GPU, and compute as this one does: in its environment."""
+def core_crew(count: int, log: Path, *, here: bool) -> Crew:
+    """So many processes of this machine that see no GPU, and compute as this one does: in its environment.
+
+    ``here``: this one is among them, and at work while the others are being started.
+    """
     told = {name: jax.config.values.get(name) for name in WHAT_CHANGES_NUMBERS}
     env = {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
-    return Crew(count, False, lambda line: _on_processes(line, count, lambda _: env, log))
+    return Crew(count, False, lambda line: _on_processes(line, count, lambda _: env, log, here=here))
 
 
 def count_cores() -> int:
@@ -311,6 +314,13 @@ class _Worker:
         self.process.wait()
         inbox.put((self, None))
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> None:
+        self.process.kill()
+
     def end(self) -> None:
         self.process.kill()
         self._reader.join()
@@ -328,27 +338,65 @@ class _Worker:
         return f"its process ended with status {status}"
 
 
-Inbox = queue.SimpleQueue[tuple[_Worker, Reply | None]]
+class _Here:
+    """This very process as one of them: a thread that does one job after the other."""
+
+    def __init__(self, place: int, inbox: "Inbox") -> None:
+        self.place, self.pid = place, os.getpid()
+        self.job: Assignment | None = None
+        self.shape: str | None = None
+        self._jobs: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(inbox,), daemon=True)
+        self._thread.start()
+
+    def give(self, job: Assignment) -> None:
+        self.job, self.shape = job, job.shape
+        self._jobs.put(job)
+
+    def _work(self, inbox: "Inbox") -> None:
+        def watch(reply: Reply) -> None:
+            if self._stopped.is_set():
+                raise KeyboardInterrupt  # which nobody on the way takes for an error
+            inbox.put((self, reply))
+
+        tell = now_and_then(watch, lambda: not self._stopped.is_set())
+        while (job := self._jobs.get()) is not None:
+            with suppress(KeyboardInterrupt):
+                inbox.put((self, work(job.specs, job.together, job.part, tell)))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._jobs.put(None)
+
+    def end(self) -> None:
+        self._thread.join()
+
+    last_words = ""  # it does not die before the one who listens
+
+
+Inbox = queue.SimpleQueue[tuple[_Worker | _Here, Reply | None]]
 
 
 def _on_processes(
-    line: WaitingLine, count: int, environment: Callable[[int], dict[str, str]], log: Path
+    line: WaitingLine, count: int, environment: Callable[[int], dict[str, str]], log: Path, *, here: bool = False
 ) -> Iterator[Event]:
     inbox: Inbox = queue.SimpleQueue()
-    crew: dict[int, _Worker] = {}
+    crew: dict[int, _Worker | _Here] = {}
     try:
         while True:
             for place in range(count):
                 if not line:
                     break
                 if place not in crew:
-                    crew[place] = _Worker(place, inbox, environment(place), log)
+                    in_this = here and place == 0
+                    crew[place] = _Here(place, inbox) if in_this else _Worker(place, inbox, environment(place), log)
                 worker = crew[place]
                 if worker.job is None:
                     busy = [other.shape for other in crew.values() if other.job is not None and other.shape is not None]
                     worker.give(line.take(worker.shape, busy))
                     assert worker.job is not None
-                    yield Started(worker.job, place, worker.process.pid)
+                    yield Started(worker.job, place, worker.pid)
             if all(worker.job is None for worker in crew.values()):
                 return
             worker, reply = inbox.get()
@@ -365,7 +413,7 @@ def _on_processes(
                 yield _outcome(job, place, reply)
     finally:
         for worker in crew.values():
-            worker.process.kill()
+            worker.stop()
         for worker in crew.values():
             worker.end()
 

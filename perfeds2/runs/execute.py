@@ -136,7 +136,8 @@ def execute_all(
             _execute_in_processes(specs, places, processes, teller, results)
         return results.comparisons()
     busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
-    with ThreadPoolExecutor(1 if busy else os.cpu_count()) as pool:
+    cores = int(os.environ.get("NPROC") or 0) or os.cpu_count()  # as many threads as XLA has
+    with ThreadPoolExecutor(1 if busy else cores) as pool:
         try:
             futures = list[Future[list[tuple[Entrant, Trained]]]]()
             for company in _companies(specs, teller, together):

@@ -5,6 +5,7 @@ what comes out in the run's folder, where the one who asked finds it, as it woul
 """
 
 import errno
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -19,7 +20,8 @@ from perfeds2.runs.crew import Assignment, Done, Failed, Moved, WaitingLine, cor
 from perfeds2.spec.build import Stage, make_algorithms, make_task, make_timelines, model_of
 from perfeds2.spec.fields import Spec
 
-LEAST_WORK_S = 15.0  # of one core: with less to do, starting processes takes longer than they save
+LEAST_WORK_S = 4.0  # of one core: with less to do, another process would come too late
+WORK_EACH_S = 2.0  # at least: what a process takes to start
 PROCESS_BYTES = 600 << 20  # of Python, JAX and its compiler
 GRADIENT_S = 1e-4  # of a small model, whatever its arithmetic
 FLOPS = 1e10  # a second, of one core
@@ -27,7 +29,7 @@ RETRIES = 2  # of a training whose process died
 
 
 def count_jobs(specs: Sequence[Spec], jobs: int | None) -> int:
-    """How many processes train: as many as asked for, or as cores, memory and the work call for. 1 is this one.
+    """How many processes train, this one among them: as many as asked for, or as cores, memory and the work call for.
 
     What is written down nowhere cannot be told to another process, and a GPU trains all at once.
     """
@@ -41,8 +43,9 @@ def count_jobs(specs: Sequence[Spec], jobs: int | None) -> int:
     if jobs is not None:
         return min(jobs, most)
     count = min(most, count_cores())
-    if count < 2 or work_s(specs) < LEAST_WORK_S:
+    if count < 2 or (work := work_s(specs)) < LEAST_WORK_S:
         return 1
+    count = min(count, math.ceil(work / WORK_EACH_S))
     free = free_bytes()
     return count if free is None else max(1, min(count, free // max(map(bytes_needed, _one_a_task(specs)))))
 
@@ -95,13 +98,15 @@ def do_jobs(
     collect: Callable[[Assignment], None],
     tell: Callable[[Assignment, Moved], None],
     say: Callable[[Assignment, str], None],
+    *,
+    here: bool = True,
 ) -> None:
     """Let processes do all jobs: ``collect`` hears of each when it is done, ``tell`` how far it is, ``say`` what went wrong.
 
-    A job whose process died is done again, and goes on where its checkpoint stands.
+    This one is among them unless not ``here``. A job whose process died is done again, and goes on where its checkpoint stands.
     """
     line, attempts = WaitingLine(jobs), Counter[int]()
-    with closing(core_crew(processes, log).events(line)) as events:  # type: ignore[type-var]  # a generator
+    with closing(core_crew(processes, log, here=here).events(line)) as events:  # type: ignore[type-var]  # a generator
         for event in events:
             match event:
                 case Moved():

@@ -19,14 +19,14 @@ from perfeds2.errors import InputError
 
 if TYPE_CHECKING:
     from perfeds2.runs.comparison import Comparison
-    from perfeds2.runs.execute import Progress
+    from perfeds2.runs.execute import Progress, ProgressWatch
     from perfeds2.spec.fields import Spec
 
 Reply = dict[str, Any]
 Result = dict[str, Any]  # what came out of one seed
 FACTS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")  # of a timeline
 TELL_EVERY_S = 0.2
-Part = list[Any]  # (folder, algorithm, seed): which training of the one spec, and where it leaves what comes out
+Part = Sequence[Any]  # (folder, algorithm, seed): which training of the one spec, and where it leaves what comes out
 Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None, Part | None]]
 
 
@@ -34,7 +34,7 @@ def work(
     specs: "Sequence[Spec | dict[str, Any]]",
     together: bool | None = None,
     part: Part | None = None,
-    watch: "Callable[[Progress], None] | None" = None,
+    watch: "ProgressWatch | None" = None,
 ) -> Reply:
     """Train what specs say, those of equal shape at once unless told otherwise. Returns for each spec a result per seed.
 
@@ -45,7 +45,8 @@ def work(
         from perfeds2.spec.resolve import resolve
 
         if part is not None:
-            train_part(_resolved(json.dumps(specs[0])), *part, watch=watch)
+            (spec,) = specs
+            train_part(_resolved(json.dumps(spec)) if isinstance(spec, dict) else spec, *part, watch=watch)
             return {"results": []}
         resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]
         together = (len(specs) > 1 or None) if together is None else together
@@ -119,16 +120,22 @@ def main() -> None:
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()  # what one worker has compiled, the others and the next sweep find
+    watch = now_and_then(say)
+    while True:
+        say(work(*jobs.get(), watch))
+
+
+def now_and_then(say: Callable[[Reply], None], may_wait: Callable[[], bool] = lambda: True) -> "ProgressWatch":
+    """Says how far the work is, a few times a second; at once where it may not wait."""
     told = 0.0
 
     def watch(now: "Progress") -> None:
         nonlocal told
-        if time.monotonic() - told > TELL_EVERY_S:
+        if time.monotonic() - told > TELL_EVERY_S or not may_wait():
             told = time.monotonic()
             say({"share": now.share, "time_s": now.time_s, "rounds": now.rounds})
 
-    while True:
-        say(work(*jobs.get(), watch))
+    return watch
 
 
 def _read(jobs: "Jobs") -> None:

@@ -109,7 +109,7 @@ def test_processes_that_train_side_by_side_give_the_same_figures(reproduced, tmp
 
     monkeypatch.setattr(runs_module, "do_jobs", here)
     out = tmp_path / "side-by-side"
-    written = dict((figure.name, path) for figure, path in reproduce(BOTH, runs_of(*BOTH), out, jobs=2))
+    written = {figure.name: path for figure, path in reproduce(BOTH, runs_of(*BOTH), out, jobs=2)}
     assert given == [(2 * len(runs_of(*BOTH)), 2)]
     for name, path in written.items():
         assert path.read_bytes() == (reproduced / f"{name}.csv").read_bytes()
