@@ -485,6 +485,27 @@ MUTATIONS = [
         ("if trains else 0.0", "if True else 0.0", "test_days_are_counted_by_rounds_seeds_points_and_arithmetic"),
     ),
     *of(
+        "runs/jobs.py",
+        "runs/test_jobs.py",
+        ("(work := work_s(specs)) < LEAST_WORK_S", "(work := work_s(specs)) < 0", "test_how_many_processes_there_are"),
+        (" or any(spec.unwritten for spec in specs)", "", "test_what_is_written_nowhere_is_trained_in_this_process"),
+        ("line.put(event.job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
+    ),
+    *of(
+        "runs/entrants.py",
+        "runs/test_jobs.py",
+        (
+            "if found is None:",
+            "if True:",
+            "test_a_shared_timeline_is_played_once_and_found_by_the_next_process",
+        ),
+        (
+            "next(each.name for each in",
+            "next(self.algorithm.name for each in",
+            "test_a_shared_timeline_is_played_once_and_found_by_the_next_process",
+        ),
+    ),
+    *of(
         "runs/folder.py",
         "runs/test_compare.py",
         (

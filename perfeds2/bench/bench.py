@@ -17,11 +17,13 @@ import numpy as np
 from perfeds2 import __version__
 from perfeds2.bench.allocation import allocation_group
 from perfeds2.bench.clock import clock_group
+from perfeds2.bench.jobs import jobs_group
 from perfeds2.bench.joint import joint_group
 from perfeds2.bench.methods import methods_group
 from perfeds2.bench.replay import replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import Group, Hear, Result
+from perfeds2.bench.waiting import waiting_group
 from perfeds2.errors import InputError
 
 GROUPS: dict[str, Group] = {
@@ -29,6 +31,8 @@ GROUPS: dict[str, Group] = {
     "methods": methods_group,
     "clock": clock_group,
     "start-up": start_up_group,
+    "waiting": waiting_group,
+    "jobs": jobs_group,
     "allocation": allocation_group,
     "joint": joint_group,
 }

@@ -10,7 +10,9 @@ from perfeds2.console import guarded
 
 def bench(
     only: list[str] | None = flag(
-        "--only", "Just this group: replay, methods, clock, start-up, allocation or joint. Repeatable.", "GROUP"
+        "--only",
+        "Just this group: replay, methods, clock, start-up, waiting, jobs, allocation or joint. Repeatable.",
+        "GROUP",
     ),
     seed: int = flag("--seed", "Of the random data and cells.", "SEED", 0, min=0),
     out: Path | None = flag("--out", "Where bench.json goes. (default: a new folder in runs/)", "DIR"),

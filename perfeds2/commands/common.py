@@ -45,6 +45,14 @@ def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any
     return typer.Option(default, name, help=help_, metavar=look or None, **more)
 
 
+JOBS = flag(
+    "--jobs",
+    "How many processes train side by side on a CPU. The results are the same. (default: by cores, memory and work)",
+    "N",
+    min=1,
+)
+
+
 def _forget_compiled(wanted: bool | None) -> None:
     if wanted:
         os.environ["PERFEDS2_COMPILE_CACHE"] = "off"  # also for processes that are started from here
@@ -172,8 +180,11 @@ def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]
         yield watch
 
 
-def prepare_to_train() -> None:
-    from perfeds2.learning.compiled import deterministic, keep_compiled
+def prepare_to_train(trainings: int = 1) -> None:
+    """Several trainings have a core each, whoever trains them: then the bytes do not depend on how many cores there are."""
+    from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
 
     os.environ.update(deterministic())
+    if trainings > 1:
+        one_core_each()
     keep_compiled()

@@ -7,21 +7,23 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import new_folder, prepare_to_train, read_spec, watching
+from perfeds2.commands.common import JOBS, new_folder, prepare_to_train, read_spec, watching
 from perfeds2.console import guarded, say
 
 
-def compare(**given: Any) -> None:
+def compare(jobs: int | None = JOBS, **given: Any) -> None:
     """Run algorithms side by side on the same cell, data, fading and initial weights, and see who learns fastest.
 
     The terminal shows a table, the output folder gets everything: metrics.csv, timeline.npz, model.safetensors,
     summary.json and report.html, which opens offline. The same spec gives the same bytes of metrics. Wherever a name is
     taken, your own goes as FILE.py:NAME.
     """
-    do_spec("compare", given)
+    do_spec("compare", given, jobs=jobs)
 
 
-def do_spec(command: str, given: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
+def do_spec(
+    command: str, given: dict[str, Any], defaults: dict[str, Any] | None = None, jobs: int | None = None
+) -> None:
     """What compare, run and simulate do: a folder, the work, the page, the table."""
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
     trains, place = command != "simulate", list[Path]()
@@ -35,7 +37,7 @@ def do_spec(command: str, given: dict[str, Any], defaults: dict[str, Any] | None
             from perfeds2.spec.build import check
 
             if trains:
-                prepare_to_train()
+                prepare_to_train(len(spec.algorithms) * len(spec.run.seeds))
             check(spec, trains=trains)
             refuse_days([spec], yes=yes, trains=trains)
         folder = open_folder(path, spec)
@@ -45,7 +47,10 @@ def do_spec(command: str, given: dict[str, Any], defaults: dict[str, Any] | None
         else:
             with alone(path), watching(quiet, command) as watch:
                 folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
-                (execute if trains else execute_timelines)(spec, command, folder, watch=watch)
+                if trains:
+                    execute(spec, command, folder, watch=watch, jobs=jobs)
+                else:
+                    execute_timelines(spec, command, folder, watch=watch)
         if not (path / "report.html").exists():
             from perfeds2.report.page import write_report
 

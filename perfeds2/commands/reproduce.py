@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfeds2.commands.common import COMPILE_ANEW, flag, prepare_to_train, watching
+from perfeds2.commands.common import COMPILE_ANEW, JOBS, flag, prepare_to_train, watching
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -47,6 +47,7 @@ def reproduce(
         "DIR",
     ),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
+    jobs: int | None = JOBS,
     no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
     quiet: bool = flag("--quiet", "No progress, no table.", default=False),
 ) -> None:
@@ -70,9 +71,9 @@ def reproduce(
         if names:
             from perfeds2.report.reproduction import write_figure
 
-            prepare_to_train()
             seeds = seeds or ("3" if scale == "quick" else "5")
             figures, all_seeds = load_figures(names), resolve({"run": {"seeds": seeds}}).run.seeds
+            prepare_to_train(len(all_seeds))
             changed: dict[str, Any] = {}
             for assignment in changes or ():
                 put_text(changed, assignment)
@@ -82,7 +83,7 @@ def reproduce(
             open_set(path, scale, changed, tuned)
             place.append(path)
             with watching(quiet, "reproduce") as watch:
-                for figure, table in run_figures(figures, runs, path, watch, data_dir):
+                for figure, table in run_figures(figures, runs, path, watch, data_dir, jobs):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)
         if names or beside is not None:

@@ -1,5 +1,6 @@
 """Where do compiled loops wait for the next run, and do they give the same bytes in it?"""
 
+import importlib.util
 import os
 import tempfile
 import warnings
@@ -39,6 +40,24 @@ def deterministic() -> dict[str, str]:
     """The environment in which a GPU gives the same bytes every time: else it chooses among algorithms by the clock."""
     flags, wanted = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops"
     return {} if wanted in flags else {"XLA_FLAGS": f"{flags} {wanted}=true".strip()}
+
+
+def one_core_each() -> None:
+    """From now on every training keeps to one core, as long as JAX has not been asked for anything yet.
+
+    How many cores share a product decides the order in which floats are added up, so a large model's last digits. Where
+    there may be a GPU, nothing changes: it needs the cores to compile.
+    """
+    import jax
+
+    if "NPROC" in os.environ or (may_have_gpu() and not os.environ.get("JAX_PLATFORMS", "").startswith("cpu")):
+        return
+    os.environ["NPROC"] = "1"  # how many threads XLA makes
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # else they would all wait for that one thread
+
+
+def may_have_gpu() -> bool:
+    return importlib.util.find_spec("jax_plugins") is not None
 
 
 def _default_folder() -> Path:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from perfeds2.learning.objectives import norm
@@ -119,7 +118,7 @@ class Mean:
 class Optax:
     """Any transformation of optax on the mean; β is then only the length of local steps."""
 
-    transformation: optax.GradientTransformation
+    transformation: Any  # an optax.GradientTransformation; optax is not loaded for everybody else
 
     def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
         return self.transformation.init(params)

@@ -122,23 +122,26 @@ def reproduce(
     out: Path,
     watch: "ProgressWatch | None" = None,
     data_dir: Path | str | None = None,
+    jobs: int | None = 1,
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
     import jax
 
     from perfeds2.runs.execute import execute, execute_all
+    from perfeds2.runs.jobs import count_jobs
 
     done = _finished_runs(out)
     _check([run for run in runs if run.spec.to_toml() not in done], data_dir)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out):
         clear_unfinished(out)
-        if jax.default_backend() != "cpu":  # which trains what is of equal shape at once, whichever figure it is for
-            missing = [run for run in runs if run.spec.to_toml() not in done]
+        missing = [run for run in runs if run.spec.to_toml() not in done]
+        processes = count_jobs([_with_data(run.spec, data_dir) for run in missing], jobs)
+        if jax.default_backend() != "cpu" or processes > 1:  # what is trained at once may be for several figures
             opened = [(run, open_folder(out / "runs" / run.name, run.spec)) for run in missing]
             left = [(run, folder) for run, folder in opened if not folder.finished]
             specs = [_with_data(run.spec, data_dir) for run, _ in left]
-            execute_all(specs, "reproduce", [folder for _, folder in left], watch=watch)
+            execute_all(specs, "reproduce", [folder for _, folder in left], watch=watch, jobs=processes)
         rows: dict[str, list[dict[str, object]]] = {figure.name: [] for figure in figures}
         last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
         for number, run in enumerate(runs):

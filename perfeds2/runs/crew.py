@@ -4,7 +4,6 @@ A crew takes assignments from a line, and tells what happens to them. It knows n
 that is to be tried again is simply put into the line again.
 """
 
-import importlib.util
 import json
 import logging
 import os
@@ -24,12 +23,16 @@ from typing import Any
 import jax
 
 from perfeds2.errors import InputError
-from perfeds2.learning.compiled import deterministic
-from perfeds2.runs.worker import Reply, Result, work, work_for_cluster
+from perfeds2.learning.compiled import deterministic, may_have_gpu
+from perfeds2.runs.worker import Reply, Result, now_and_then, work, work_for_cluster
 from perfeds2.spec.fields import Spec
 
 # Workers stand side by side, so each keeps to one core. Then a result does not depend on how many there are, either.
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+WHAT_CHANGES_NUMBERS = (  # of what a program may have told JAX
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"),
+    *("jax_numpy_dtype_promotion", "jax_disable_most_optimizations"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Assignment:
     shape: str  # jobs of equal shape share compiled programs
     specs: list[Spec]  # one per point
     together: bool | None = None  # as ``execute`` takes it; None: several specs are trained at once
+    part: tuple[str, int, int] | None = None  # only this of its one spec, into this folder: (folder, algorithm, seed)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Moved:
     job: Assignment
     worker: int
     share: float  # of the job
+    time_s: float = 0.0  # simulated
+    rounds: int = 0  # trained
 
 
 @dataclass(frozen=True)
@@ -217,13 +223,31 @@ def check_crew(on: str, workers: int | None) -> None:
 def local_crew(workers: int | None, log: Path) -> Crew:
     """A process per core; where there are GPUs, one per GPU."""
     gpus = _count_gpus()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = workers or gpus or cores
+    count = workers or gpus or count_cores()
 
     def environment(place: int) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": _visible(place % gpus), **deterministic()} if gpus else ONE_CORE
 
     return Crew(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
+
+
+def core_crew(count: int, log: Path, *, here: bool) -> Crew:
+    """So many processes of this machine that see no GPU, and compute as this one does: in its environment.
+
+    ``here``: this one is among them, and at work while the others are being started.
+    """
+    told = {name: jax.config.values.get(name) for name in WHAT_CHANGES_NUMBERS}
+    env = {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
+    return Crew(count, False, lambda line: _on_processes(line, count, lambda _: env, log, here=here))
+
+
+def count_cores() -> int:
+    """The cores this process may use, and no more than its container is granted."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number: there is no limit
+    return cores
 
 
 def crew_here() -> Crew:
@@ -240,7 +264,7 @@ def crew_here() -> Crew:
 
 def _count_gpus() -> int:
     """Asked in a process of its own: whoever asks JAX holds the GPU from then on."""
-    if importlib.util.find_spec("jax_plugins") is None or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
+    if not may_have_gpu() or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
         return 0
     code = "import jax; print(jax.local_device_count() if jax.default_backend() == 'gpu' else 0)"
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
@@ -279,7 +303,7 @@ class _Worker:
         self.job, self.shape = job, job.shape
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # if it has died, its reader says so
-            self.process.stdin.write(json.dumps([[spec.values() for spec in job.specs], job.together]) + "\n")
+            self.process.stdin.write(json.dumps([[spec.values() for spec in job.specs], job.together, job.part]) + "\n")
             self.process.stdin.flush()
 
     def _read(self, inbox: "Inbox") -> None:
@@ -289,6 +313,13 @@ class _Worker:
                 inbox.put((self, json.loads(line)))
         self.process.wait()
         inbox.put((self, None))
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> None:
+        self.process.kill()
 
     def end(self) -> None:
         self.process.kill()
@@ -307,27 +338,65 @@ class _Worker:
         return f"its process ended with status {status}"
 
 
-Inbox = queue.SimpleQueue[tuple[_Worker, Reply | None]]
+class _Here:
+    """This very process as one of them: a thread that does one job after the other."""
+
+    def __init__(self, place: int, inbox: "Inbox") -> None:
+        self.place, self.pid = place, os.getpid()
+        self.job: Assignment | None = None
+        self.shape: str | None = None
+        self._jobs: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(inbox,), daemon=True)
+        self._thread.start()
+
+    def give(self, job: Assignment) -> None:
+        self.job, self.shape = job, job.shape
+        self._jobs.put(job)
+
+    def _work(self, inbox: "Inbox") -> None:
+        def watch(reply: Reply) -> None:
+            if self._stopped.is_set():
+                raise KeyboardInterrupt  # which nobody on the way takes for an error
+            inbox.put((self, reply))
+
+        tell = now_and_then(watch, lambda: not self._stopped.is_set())
+        while (job := self._jobs.get()) is not None:
+            with suppress(KeyboardInterrupt):
+                inbox.put((self, work(job.specs, job.together, job.part, tell)))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._jobs.put(None)
+
+    def end(self) -> None:
+        self._thread.join()
+
+    last_words = ""  # it does not die before the one who listens
+
+
+Inbox = queue.SimpleQueue[tuple[_Worker | _Here, Reply | None]]
 
 
 def _on_processes(
-    line: WaitingLine, count: int, environment: Callable[[int], dict[str, str]], log: Path
+    line: WaitingLine, count: int, environment: Callable[[int], dict[str, str]], log: Path, *, here: bool = False
 ) -> Iterator[Event]:
     inbox: Inbox = queue.SimpleQueue()
-    crew: dict[int, _Worker] = {}
+    crew: dict[int, _Worker | _Here] = {}
     try:
         while True:
             for place in range(count):
                 if not line:
                     break
                 if place not in crew:
-                    crew[place] = _Worker(place, inbox, environment(place), log)
+                    in_this = here and place == 0
+                    crew[place] = _Here(place, inbox) if in_this else _Worker(place, inbox, environment(place), log)
                 worker = crew[place]
                 if worker.job is None:
                     busy = [other.shape for other in crew.values() if other.job is not None and other.shape is not None]
                     worker.give(line.take(worker.shape, busy))
                     assert worker.job is not None
-                    yield Started(worker.job, place, worker.process.pid)
+                    yield Started(worker.job, place, worker.pid)
             if all(worker.job is None for worker in crew.values()):
                 return
             worker, reply = inbox.get()
@@ -338,13 +407,13 @@ def _on_processes(
                 if job is not None:
                     yield Failed(job, place, worker.last_words, again=True)
             elif job is not None and "share" in reply:
-                yield Moved(job, place, reply["share"])
+                yield Moved(job, place, reply["share"], reply["time_s"], reply["rounds"])
             elif job is not None:
                 worker.job = None
                 yield _outcome(job, place, reply)
     finally:
         for worker in crew.values():
-            worker.process.kill()
+            worker.stop()
         for worker in crew.values():
             worker.end()
 

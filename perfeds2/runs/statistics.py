@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import stdtr, stdtrit
 
 Means = Any  # an array with one a time, or one number
 
@@ -29,6 +28,8 @@ def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means |
     seeds, mean = len(values), values.mean(axis=0)
     if seeds < INTERVAL_SEEDS:
         return mean, None, None
+    from scipy.special import stdtrit  # late: it takes a while to load
+
     half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half
 
@@ -44,6 +45,8 @@ def paired_p(differences: Sequence[float]) -> float:
     error = float(values.std(ddof=1)) / math.sqrt(seeds)
     if error == 0:
         return 0.0 if values.any() else 1.0
+    from scipy.special import stdtr
+
     return float(2 * stdtr(seeds - 1, -abs(float(values.mean()) / error)))
 
 

@@ -1,4 +1,4 @@
-"""What does a worker of a sweep do all day?
+"""What does a worker of a sweep or a comparison do all day?
 
 It reads one job a line, trains it, and writes what came out in a line. It lives until its input ends, so programs
 compiled for one job serve the next of the same shape, and nobody is left over when the one who asked is killed.
@@ -12,44 +12,59 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from perfeds2.errors import InputError
 
 if TYPE_CHECKING:
     from perfeds2.runs.comparison import Comparison
+    from perfeds2.runs.execute import Progress, ProgressWatch
     from perfeds2.spec.fields import Spec
 
 Reply = dict[str, Any]
 Result = dict[str, Any]  # what came out of one seed
 FACTS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")  # of a timeline
 TELL_EVERY_S = 0.2
-Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None]]
+Part = Sequence[Any]  # (folder, algorithm, seed): which training of the one spec, and where it leaves what comes out
+Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None, Part | None]]
 
 
 def work(
     specs: "Sequence[Spec | dict[str, Any]]",
     together: bool | None = None,
-    watch: Callable[[float], None] | None = None,
+    part: Part | None = None,
+    watch: "ProgressWatch | None" = None,
 ) -> Reply:
     """Train what specs say, those of equal shape at once unless told otherwise. Returns for each spec a result per seed.
 
-    Or in words what went wrong, and whether it may help to try again.
+    Of a part there are none: its folder has it. Or in words what went wrong, and whether it may help to try again.
     """
     try:
-        from perfeds2.runs.execute import execute_all
+        from perfeds2.runs.execute import execute_all, train_part
         from perfeds2.spec.resolve import resolve
 
-        share = None if watch is None else lambda now: watch(now.share)
+        if part is not None:
+            (spec,) = specs
+            train_part(_resolved(json.dumps(spec)) if isinstance(spec, dict) else spec, *part, watch=watch)
+            return {"results": []}
         resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]
         together = (len(specs) > 1 or None) if together is None else together
-        compared = execute_all(resolved, "sweep", watch=share, together=together)
+        compared = execute_all(resolved, "sweep", watch=watch, together=together)
         return {"results": [results_of(each) for each in compared]}
     except InputError as error:
         return {"error": str(error), "again": False}
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}", "again": True}
+
+
+@lru_cache(maxsize=4)
+def _resolved(values: str) -> "Spec":
+    """The same spec for the same text, so that what is the user's own is loaded once."""
+    from perfeds2.spec.resolve import resolve
+
+    return resolve(json.loads(values))
 
 
 def results_of(compared: "Comparison") -> list[Result]:
@@ -105,16 +120,22 @@ def main() -> None:
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()  # what one worker has compiled, the others and the next sweep find
-    told = 0.0
-
-    def watch(share: float) -> None:
-        nonlocal told
-        if time.monotonic() - told > TELL_EVERY_S:
-            told = time.monotonic()
-            say({"share": share})
-
+    watch = now_and_then(say)
     while True:
         say(work(*jobs.get(), watch))
+
+
+def now_and_then(say: Callable[[Reply], None], may_wait: Callable[[], bool] = lambda: True) -> "ProgressWatch":
+    """Says how far the work is, a few times a second; at once where it may not wait."""
+    told = 0.0
+
+    def watch(now: "Progress") -> None:
+        nonlocal told
+        if time.monotonic() - told > TELL_EVERY_S or not may_wait():
+            told = time.monotonic()
+            say({"share": now.share, "time_s": now.time_s, "rounds": now.rounds})
+
+    return watch
 
 
 def _read(jobs: "Jobs") -> None:

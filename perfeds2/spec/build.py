@@ -446,6 +446,13 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
 # ---- their timelines
 
 
+def what_is_played(spec: Spec, algorithm: Algorithm) -> tuple[Any, ...]:
+    """Equal in algorithms of a stage that have the same timeline."""
+    bits = upload_bits(spec, algorithm.learner.objective)
+    shares = None if algorithm.shares is None else algorithm.shares.tobytes()
+    return (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
+
+
 def make_timelines(
     spec: Spec,
     stage: Stage,
@@ -458,9 +465,7 @@ def make_timelines(
     """
     known, cell = stage.timelines, stage.cell
     for algorithm in algorithms:
-        bits = upload_bits(spec, algorithm.learner.objective)
-        shares = None if algorithm.shares is None else algorithm.shares.tobytes()
-        same = (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
+        same = what_is_played(spec, algorithm)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
@@ -468,7 +473,7 @@ def make_timelines(
                 known[same] = simulate(
                     cell,
                     algorithm.protocol,
-                    payload_bits=bits,
+                    payload_bits=upload_bits(spec, algorithm.learner.objective),
                     samples=algorithm.learner.samples,
                     rounds=spec.run.rounds,
                     horizon_s=spec.run.horizon_s,

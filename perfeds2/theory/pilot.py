@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import minimize
 
 from perfeds2.theory.constants import Constants
 
@@ -264,6 +263,8 @@ def _gap(
         return float(value), np.asarray(gradient, np.float64)
 
     at_start = for_scipy(np.asarray(flat))[0]
+    from scipy.optimize import minimize  # late: it takes a while to load
+
     found = minimize(for_scipy, np.asarray(flat, np.float64), jac=True, method="L-BFGS-B", options={"maxiter": steps})
     gained = max(at_start - float(found.fun), 0.0)
     if lower_bound is None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,13 @@ from perfeds2.bench import clock
 from perfeds2.bench.allocation import allocation_group, opening, solver_finish_s
 from perfeds2.bench.bench import bench, print_results, to_json
 from perfeds2.bench.clock import clock_group
+from perfeds2.bench.jobs import jobs_group
 from perfeds2.bench.joint import WAYS, joint_group
 from perfeds2.bench.methods import LEARNERS, methods_group
 from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, numpy_replay, random_tasks, replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
+from perfeds2.bench.waiting import PARTS, waiting_group
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
@@ -38,7 +41,7 @@ def assert_measured(results: list[Result], names: set[str]) -> None:
     for result in results:
         assert result.value is not None, result
         assert math.isfinite(result.value)
-        assert result.value > 0 or result.name == "start-up/jax"
+        assert result.value > 0 or result.name in ("start-up/jax", "jobs/bytes")
         assert result.low is not None
         assert result.high is not None
         assert result.low <= result.value <= result.high
@@ -111,6 +114,16 @@ def test_start_up_loads_no_jax():
     assert results["start-up/jax"].value == 0
 
 
+def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
+    parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
+    assert_measured(list(waiting_group(1, 0, silent, horizon_s=1.0)), parts)
+    monkeypatch.setattr("perfeds2.bench.jobs.count_cores", lambda: 2)
+    results = {result.name: result for result in jobs_group(1, 0, silent, each=1, horizon_s=1.0)}
+    assert_measured(list(results.values()), {"jobs/one", "jobs/2", "jobs/bytes"})
+    assert results["jobs/bytes"].value == 0
+    assert "NPROC" not in os.environ
+
+
 def test_allocation_is_measured_against_a_solver():
     pytest.importorskip("cvxpy")
     results = list(allocation_group(1, 0, silent, many=50, few=8, scheduled=40, rounds=5, quorum=4))
@@ -171,7 +184,9 @@ def test_rivals_take_turns_and_warm_up_once():
 
 
 def test_an_unknown_group_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"--only speed .* replay, methods, clock, start-up, allocation, joint"):
+    with pytest.raises(
+        InputError, match=r"--only speed .* replay, methods, clock, start-up, waiting, jobs, allocation, joint"
+    ):
         bench(["clock", "speed"])
 
 

@@ -7,9 +7,18 @@ from hypothesis import strategies as st
 
 from perfeds2.learning.data import Generated, Shards
 from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.datasets.digits import read_digits
 from perfeds2.learning.partition import partition_by_label
 
 LABELS = np.repeat(np.arange(10), 60)
+
+
+def test_the_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    for ours, theirs in zip(read_digits(), load_digits(return_X_y=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
 
 
 @given(ues=st.integers(1, 30), labels_per_ue=st.integers(1, 10), seed=st.integers(0, 99), own_test=st.booleans())

@@ -97,6 +97,24 @@ def test_a_figure_run_before_costs_nothing_in_a_larger_set_and_where_the_data_li
     assert everything_in(copied / "runs") == before
 
 
+def test_processes_that_train_side_by_side_give_the_same_figures(reproduced, tmp_path, monkeypatch):
+    """The processes are played here: others would not know of these small figures."""
+    given = []
+
+    def here(jobs, processes, _log, collect, *_):
+        given.append((len(jobs), processes))
+        for job in reversed(jobs):
+            runs_module.train_part(job.specs[0], *job.part)
+            collect(job)
+
+    monkeypatch.setattr(runs_module, "do_jobs", here)
+    out = tmp_path / "side-by-side"
+    written = {figure.name: path for figure, path in reproduce(BOTH, runs_of(*BOTH), out, jobs=2)}
+    assert given == [(2 * len(runs_of(*BOTH)), 2)]
+    for name, path in written.items():
+        assert path.read_bytes() == (reproduced / f"{name}.csv").read_bytes()
+
+
 def test_a_run_that_an_older_version_named_and_wrote_otherwise_is_found(copied, trained):
     runs = runs_of(*BOTH)
     older = (copied / "runs" / runs[0].name).rename(copied / "runs" / "digits-0123456789")

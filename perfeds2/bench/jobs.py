@@ -1,0 +1,84 @@
+"""What is a core worth, when several train side by side?
+
+Every process gets the same number of trainings, so with twice the processes twice the work is done, and with perfect ones in the
+same time. Starting them counts.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from perfeds2.bench.timing import Hear, Result, measured
+from perfeds2.errors import InputError
+from perfeds2.runs.crew import Assignment, count_cores
+from perfeds2.runs.folder import Folder, open_folder
+from perfeds2.runs.jobs import do_jobs
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import resolve
+
+EACH = 6  # trainings a process has
+HORIZON_S = 60.0  # simulated: a second or two of one core
+TURNS = 2
+
+
+def jobs_group(repeats: int, seed: int, tell: Hear, each: int = EACH, horizon_s: float = HORIZON_S) -> Iterator[Result]:
+    """One process, two, four, … up to one a core."""
+    cores = count_cores()
+    counts = sorted({1, *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores), cores})
+    turns = min(repeats, TURNS)
+    tell(f"jobs: {each} trainings for each of {', '.join(map(str, counts))} processes, {turns} turns …")
+    seconds, kept = {count: np.empty(turns) for count in counts}, dict[str, set[bytes]]()
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = "1"  # as commands that have several trainings
+    try:
+        for turn in range(-1, turns):  # one before the first compiles
+            for count in counts if turn >= 0 else counts[:1]:
+                took_s, files = _train(count, range(seed, seed + count * each), horizon_s)
+                if turn >= 0:
+                    seconds[count][turn] = took_s
+                for name, content in files.items():
+                    kept.setdefault(name, set()).add(content)
+    finally:
+        if before is None:
+            del os.environ["NPROC"]
+        else:
+            os.environ["NPROC"] = before
+    yield measured("jobs/one", f"{each} trainings in one process, its start included", seconds[1], "s")
+    for count in counts[1:]:
+        what = f"{count * each} trainings in {count} processes: the first time over this one"
+        yield measured(f"jobs/{count}", what, seconds[1] / seconds[count], "", at_least=0.7)
+    differ = np.array([float(sum(len(contents) > 1 for contents in kept.values()))])
+    yield measured("jobs/bytes", "trainings that left other bytes beside others", differ, "", at_most=0)
+
+
+def _train(processes: int, seeds: Sequence[int], horizon_s: float) -> tuple[float, dict[str, bytes]]:
+    """Seconds, and what every training left."""
+    spec = resolve({"run": {"algorithms": ["PerFedS2"], "seeds": list(seeds), "horizon_s": horizon_s}})
+    with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
+        folder = open_folder(Path(place) / "run", spec)
+        failed: list[str] = []
+        began = time.perf_counter()
+        do_jobs(
+            _assignments(spec, folder),
+            processes,
+            folder.path / "workers.log",
+            lambda _: None,
+            lambda *_: None,
+            lambda job, words: failed.append(f"{job.label}: {words}"),
+            here=False,
+        )
+        took_s = time.perf_counter() - began
+        if failed:
+            raise InputError(f"a process of the benchmark died: {failed[0]}")
+        return took_s, {path.name: path.read_bytes() for path in folder.parts.glob("*.safetensors")}
+
+
+def _assignments(spec: Spec, folder: Folder) -> list[Assignment]:
+    return [
+        Assignment(number, (0,), 1, f"seed {seed}", "one", [spec], part=(str(folder.path), 0, seed))
+        for number, seed in enumerate(spec.run.seeds)
+    ]

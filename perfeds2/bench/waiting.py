@@ -1,0 +1,100 @@
+"""Where does the time of a small comparison go, the second time it is run?
+
+One fresh process does the parts one after the other, and says how many seconds of a processor each took. A busy machine changes
+these little. The command itself overlaps what it can.
+"""
+
+import json
+import subprocess  # only ever starts this very Python
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from perfeds2.bench.timing import Hear, Result, measured
+
+PARTS = {
+    "import": "importing Python packages",
+    "check": "reading the data, checking what was asked for",
+    "clock": "playing the virtual clock",
+    "compile": "tracing, and finding compiled programs in the cache",
+    "train": "training",
+    "evaluate": "evaluating",
+    "report": "writing results and the report",
+}
+TURNS = 3
+
+
+def waiting_group(repeats: int, seed: int, tell: Hear, horizon_s: float = 30.0) -> Iterator[Result]:
+    """compare --seeds 1, in parts."""
+    turns = min(repeats, TURNS)
+    tell(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
+    code = f"from perfeds2.bench.waiting import main; main({seed}, {horizon_s})"
+    spent: list[dict[str, float]] = []
+    for _ in range(-1, turns):  # the first fills the cache
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
+        spent.append(json.loads(done.stdout.splitlines()[-1]))
+    each = {part: np.array([one[part] for one in spent[1:]]) for part in PARTS}
+    whole = np.sum(list(each.values()), axis=0)
+    yield measured("waiting/whole", "perfeds2 compare --seeds 1 again, of one core", whole, "s")
+    for part, what in PARTS.items():
+        yield measured(f"waiting/{part}", f"of it {what}", each[part], "s")
+    share = each["evaluate"] / whole
+    yield measured("waiting/evaluations", "share of the whole that evaluations are", share, "", at_most=0.1)
+
+
+def main(seed: int, horizon_s: float) -> None:
+    """In the fresh process: every part's processor seconds, as JSON."""
+    spent, last = dict.fromkeys(PARTS, 0.0), 0.0
+
+    def lap(part: str) -> None:
+        nonlocal last
+        now = time.process_time()  # from the start of the process
+        spent[part] += now - last
+        last = now
+
+    import jax
+
+    from perfeds2.commands.common import prepare_to_train
+    from perfeds2.learning.evaluate import evaluate, own_model
+    from perfeds2.learning.replay import Prepared, Script, advance, start
+    from perfeds2.report.page import write_report
+    from perfeds2.runs.entrants import Props, Teller
+    from perfeds2.runs.execute import execute
+    from perfeds2.runs.folder import open_folder
+    from perfeds2.spec.build import check
+    from perfeds2.spec.resolve import resolve
+
+    lap("import")
+    prepare_to_train(2)
+    spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
+    check(spec, trains=True)
+    contenders = Props().contenders(spec, 0, seed)
+    lap("check")
+    entrants = [contender.enter(Teller(None, 1)) for contender in contenders]
+    lap("clock")
+    with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
+        folder = open_folder(Path(place) / "run", spec)
+        for entrant in entrants:
+            trial, learner = entrant.trial, entrant.algorithm.learner
+            own, steps = own_model(learner.objective), learner.personal_steps
+            script = Script.of(trial.timeline, learner.merge)
+            prepared = Prepared.of(trial.task, script, learner, seed)
+            state = advance(prepared, start(trial.task, script, learner, seed), 0, 1)
+            jax.block_until_ready(evaluate(trial.task, state.params, learner.personal_step, state.memory, own, steps))
+            lap("compile")
+            state = jax.block_until_ready(advance(prepared, state, 1, trial.timeline.rounds))
+            lap("train")
+            for _ in entrant.points[1:]:
+                jax.block_until_ready(
+                    evaluate(trial.task, state.params, learner.personal_step, state.memory, own, steps)
+                )
+            lap("evaluate")
+        spec = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": 1, "horizon_s": None})})
+        execute(spec, "compare", folder)
+        write_report(folder.path)
+    lap("report")
+    print(json.dumps(spent))

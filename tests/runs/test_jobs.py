@@ -1,0 +1,191 @@
+"""Do processes that train side by side leave what one process would, whoever of them is killed?"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfeds2 import FedAvg, compare
+from perfeds2.errors import InputError
+from perfeds2.runs import entrants, jobs
+from perfeds2.runs.entrants import Props, Teller
+from perfeds2.runs.execute import execute_all, train_part
+from perfeds2.runs.folder import open_folder
+
+TINY = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "eval_every_s": 0.1}
+FILES = ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml")
+OWN = """
+def half_each(uplink):
+    sends = uplink.bits > 0
+    return sends * uplink.bandwidth_hz / max(sends.sum(), 1)
+"""
+
+
+def spec_of(**settings):
+    from perfeds2.spec.resolve import spec_from
+
+    return spec_from(**{**TINY, **settings})
+
+
+def same_files(one: Path, other: Path) -> None:
+    for name in FILES:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def children() -> list[int]:
+    """The processes this one has started, and that are alive."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == os.getpid() and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
+    """With a policy from a file, timelines that are shared, and a process that dies at work."""
+    (tmp_path / "own.py").write_text(OWN)
+    settings = {
+        **TINY,
+        "bandwidth": f"{tmp_path / 'own.py'}:half_each",
+        "algorithms": ("FedAvgS2", "FedProxS2", "FedAvg-SYN"),
+        "seeds": (0, 1),
+    }
+    killed, shares = [], []
+
+    def watch(now):
+        shares.append(now.share)
+        if not killed:
+            killed.append(children()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    in_one = compare(**settings, out=tmp_path / "one")
+    in_two = compare(**settings, out=tmp_path / "two", jobs=2, watch=watch)
+    same_files(tmp_path / "one", tmp_path / "two")
+    assert in_two.rows == in_one.rows
+    assert killed
+    assert "killed by SIGKILL (out of memory?) (attempt 1 of 3)" in (tmp_path / "two" / "events.log").read_text()
+    assert shares[-1] == pytest.approx(1.0)
+    assert not children()
+    assert not (tmp_path / "two" / "parts").exists()
+
+
+def test_a_shared_timeline_is_played_once_and_found_by_the_next_process(tmp_path, monkeypatch):
+    spec = spec_of(algorithms=("FedAvgS2", "FedProxS2", "FedAvg-SYN"), seeds=(0,))
+    folder = open_folder(tmp_path / "run", spec)
+    first = Props().contenders(spec, 0, 0)[0].enter(Teller(None, 1), folder)
+    assert [path.name for path in folder.parts.iterdir()] == ["FedAvgS2-0.timeline.npz"]
+
+    def never(*_, **__):
+        raise AssertionError("the clock was played again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("perfeds2.spec.build.simulate", never)
+        second = Props().contenders(spec, 0, 0)[1].enter(Teller(None, 1), folder)
+        with pytest.raises(AssertionError, match="played again"):
+            Props().contenders(spec, 0, 0)[2].enter(Teller(None, 1), folder)
+    assert (second.timeline.time_s == first.timeline.time_s).all()
+    assert (second.timeline.ues == first.timeline.ues).all()
+    (folder.parts / "FedAvgS2-0.timeline.npz").write_bytes(b"half of it")
+    again = Props().contenders(spec, 0, 0)[1].enter(Teller(None, 1), folder)
+    assert (again.timeline.time_s == first.timeline.time_s).all()
+
+
+def test_what_a_process_leaves_is_collected_without_being_trained_again(tmp_path, monkeypatch):
+    """And a run that processes began goes on in one process."""
+    spec = spec_of(algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1))
+    folder = open_folder(tmp_path / "run", spec)
+    for rank, seed in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        train_part(spec, str(folder.path), rank, seed)
+    monkeypatch.setattr(entrants, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
+    execute_all([spec], "compare", [folder], jobs=2)
+    monkeypatch.undo()
+    compare(**TINY, algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1), out=tmp_path / "whole")
+    same_files(folder.path, tmp_path / "whole")
+
+
+def test_how_many_processes_there_are(monkeypatch):
+    many = spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5))
+    monkeypatch.setattr(jobs, "count_cores", lambda: 4)
+    monkeypatch.setattr(jobs, "free_bytes", lambda: None)
+    assert jobs.count_jobs([many], None) == 1  # half a simulated second: less than a process takes to start
+    assert jobs.count_jobs([many], 3) == 3
+    assert jobs.count_jobs([many], 99) == 10
+    assert jobs.count_jobs([many], 1) == 1
+    assert jobs.count_jobs([spec_of(seeds=(0,), algorithms=("FedAvgS2",))], 8) == 1
+    long = spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5), horizon_s=1e4)
+    assert jobs.count_jobs([long], None) == 4
+    monkeypatch.setattr(jobs, "free_bytes", lambda: int(2.5 * jobs.bytes_needed(long)))
+    assert jobs.count_jobs([long], None) == 2
+    monkeypatch.setattr(jobs, "free_bytes", lambda: 0)
+    assert jobs.count_jobs([long], None) == 1
+    with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
+        jobs.count_jobs([many], 0)
+
+
+def test_a_large_task_takes_more_memory_than_a_small_one():
+    small, large = spec_of(), spec_of(ues=50_000, quorum=2)
+    assert jobs.bytes_needed(small) < jobs.bytes_needed(large)
+    assert jobs.PROCESS_BYTES < jobs.bytes_needed(small) < 2 * jobs.PROCESS_BYTES
+
+
+def test_what_is_written_nowhere_is_trained_in_this_process(monkeypatch):
+    monkeypatch.setattr("perfeds2.runs.execute.do_jobs", lambda *_: pytest.fail("sent to a process"))
+
+    class Mine(FedAvg):
+        pass
+
+    found = compare(**TINY, algorithms=["FedAvgS2", Mine()], seeds=(0,), jobs=2)
+    assert [row["algorithm"] for row in found.summary["algorithms"]] == ["FedAvgS2", "MineS2"]
+
+
+@pytest.mark.slow
+def test_what_a_user_did_wrong_is_said_as_in_one_process(tmp_path):
+    (tmp_path / "own.py").write_text("def nobody(uplink):\n    return 0 * uplink.bits\n")
+    settings = {**TINY, "bandwidth": f"{tmp_path / 'own.py'}:nobody", "algorithms": ("FedAvgS2",), "seeds": (0, 1)}
+    said = []
+    for count in (1, 2):
+        with pytest.raises(InputError) as error:
+            compare(**settings, jobs=count)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
+    """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that nobody disturbed."""
+    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 60 --eval-every-s 0.5 --seeds 2 --quiet"
+    start = [*flags.split(), "--algorithms", "FedAvgS2,PerFed-ASY"]
+    perfeds2 = [sys.executable, "-m", "perfeds2.cli", "compare"]
+    subprocess.run([*perfeds2, *start, "--jobs", "1", "--out", tmp_path / "whole"], check=True)
+    out, go_on = tmp_path / "out", ["--resume", tmp_path / "out", "--quiet"]
+    for arguments, sent in (([*start, "--out", out], signal.SIGINT), (go_on, signal.SIGKILL)):
+        asked = subprocess.Popen([*perfeds2, *arguments, "--jobs", "2"], stderr=subprocess.PIPE, text=True)
+        before, crew = len(list(out.glob("parts/*.safetensors"))), []
+        while len(list(out.glob("parts/*.safetensors"))) == before and asked.poll() is None:
+            time.sleep(0.02)
+        crew = children_of(asked.pid)
+        assert crew
+        asked.send_signal(sent)
+        _, said = asked.communicate(timeout=60)
+        if sent == signal.SIGINT:
+            assert asked.returncode == 130
+            assert f"go on with: perfeds2 compare --resume {out}" in said
+        ends_s = time.monotonic() + 20
+        while any(Path(f"/proc/{pid}").exists() for pid in crew):
+            assert time.monotonic() < ends_s, "a process was left over"
+            time.sleep(0.05)
+    subprocess.run([*perfeds2, *go_on, "--jobs", "2"], check=True)
+    same_files(tmp_path / "whole", out)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(found) for found in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
