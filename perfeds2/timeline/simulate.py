@@ -128,7 +128,10 @@ def simulate(
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
-        timeline = play_crowd(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell)
+        from perfeds2.timeline.compiled import crowd_pays, hurry_through_crowd  # late: it imports this file
+
+        play_it = hurry_through_crowd if crowd_pays(conditions, rounds) else play_crowd
+        timeline = play_it(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell)
         if timeline is not None:
             return timeline
     _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
@@ -160,11 +163,16 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
-    past = _nothing_yet(conditions) if past is None else past
+    past = no_rounds_yet(conditions) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record = Recorder(conditions, past)
-    while rounds is None or clock.server.round < past.rounds + rounds:
+    record, last = Recorder(conditions, past), None if rounds is None else past.rounds + rounds
+    hurry = _hurry(conditions) if watch is None else None
+    while True:
+        if hurry is not None:  # as many rounds as the compiled clock knows: the same, to the last bit
+            clock = hurry(clock, record, last, horizon_s, tell)
+        if last is not None and clock.server.round >= last:
+            break
         later, info = tick(conditions, clock)
         if horizon_s is not None and later.time_s > horizon_s:
             break
@@ -174,7 +182,13 @@ def play(
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
-    return clock, record.timeline(clock.server, clock.arrived_s)
+    return clock, record.timeline(clock.server.versions, clock.arrived_s)
+
+
+def _hurry(conditions: Conditions) -> Callable[..., Clock]:
+    from perfeds2.timeline.compiled import Hurry  # late: it imports this file
+
+    return Hurry(conditions)
 
 
 class Recorder:
@@ -206,7 +220,12 @@ class Recorder:
             round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
             self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
 
-    def timeline(self, server: Server, arrived_s: Float[np.ndarray, " n"]) -> Timeline:
+    def add_rounds(self, rounds: list[np.ndarray], lost: list[np.ndarray]) -> None:
+        """Several rounds at once: their fields of a timeline, and those of the jobs lost in them."""
+        self._rounds.append(rounds)
+        self._lost.append(lost)
+
+    def timeline(self, versions: Int[np.ndarray, " n"], arrived_s: Float[np.ndarray, " n"]) -> Timeline:
         """What was recorded, and what everybody had in hand when the clock stopped."""
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
@@ -214,11 +233,11 @@ class Recorder:
         )
         return Timeline(
             ues, staleness, arrival_s, time_s, self._conditions.compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count,
+            lost_ue, lost_version, lost_round, lost_arrival_s, versions, arrived_s, lost_count,
         )  # fmt: skip
 
 
-def _nothing_yet(conditions: Conditions) -> Timeline:
+def no_rounds_yet(conditions: Conditions) -> Timeline:
     quorum, n = conditions.protocol.quorum, conditions.cell.ues
     none, never = np.empty(0, np.int64), np.empty(0)
     table = (0, quorum)
@@ -440,7 +459,7 @@ def play_crowd(
     clock = Clock(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
-    record, sent_bits = Recorder(conditions, _nothing_yet(conditions)), 0.0  # by a hopeless UE in its job, at most
+    record, sent_bits = Recorder(conditions, no_rounds_yet(conditions)), 0.0  # by a hopeless UE in its job, at most
     since_s = crowd.least_s  # no hopeless UE sends before
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
     while rounds is None or clock.server.round < rounds:
@@ -464,4 +483,4 @@ def play_crowd(
             tell(later.round, later.opened_s)
     arrived_s = np.full(n, np.inf)
     arrived_s[ues] = clock.arrived_s
-    return record.timeline(clock.server, arrived_s)
+    return record.timeline(clock.server.versions, arrived_s)
