@@ -15,13 +15,14 @@ import platform
 import subprocess  # only ever starts this very Python
 import sys
 import time
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -36,6 +37,7 @@ from perfeds2.timeline.timeline import Timeline
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
 LOAD_S, COMPILE_S = 1.0, 20.0  # what loading and compiling take, about: less work than that is sooner done by NumPy
+COMPILE_PAYS_S = 4.0  # from so much work on the next run should find it compiled
 ROUND_S, UE_S = 2.5e-4, 1e-7  # what a round takes the NumPy clock, and for each UE
 SOMEBODY_COMPILES_S = 300.0  # so long nobody else begins to
 AT_A_TIME = 65_536  # signals drawn for rounds to come: as many as the processor's cache holds
@@ -44,8 +46,24 @@ LOST_ROWS = 4_096
 
 KNOWN_CONDITIONS = ["cell", "protocol", "payload_bits", "compute_s", "shares", "bandwidth", "schedule"]
 KNOWN_RULES = ["quorum", "max_staleness", "stale"]
-KNOWN_CELL = ["distance_m", "cpu_hz", "cycles_per_sample", "power_w", "bandwidth_hz", "path_loss_exponent", "noise_dbm_per_hz", "fading_scale", "downlink_s", "seed", "radio", "rician_k", "most_bits_per_s_hz", "angle_rad", "downlink"]
-POLICIES = {  # by their numbers in ``kernel_bands``
+KNOWN_CELL = [
+    "distance_m",
+    "cpu_hz",
+    "cycles_per_sample",
+    "power_w",
+    "bandwidth_hz",
+    "path_loss_exponent",
+    "noise_dbm_per_hz",
+    "fading_scale",
+    "downlink_s",
+    "seed",
+    "radio",
+    "rician_k",
+    "most_bits_per_s_hz",
+    "angle_rad",
+    "downlink",
+]
+POLICIES = {  # by their numbers in ``kernel`` and ``kernel_search``
     policies.equal_share: 0,
     policies.planned_share: 1,
     policies.equal_finish: 2,
@@ -92,14 +110,30 @@ def _policy(policy: policies.Policy) -> tuple[int, float] | None:
     return None
 
 
+def searches(policy: policies.Policy) -> bool:
+    """Whether it looks for a number: such policies are compiled apart."""
+    return policy not in (policies.equal_share, policies.planned_share)
+
+
 # ---- rounds
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is compiled."""
+
+    names: ModuleType  # of its records, and of why it ended
+    play: Callable[..., tuple[int, int, int, float]]
+    draw: Callable[..., None]
+    loops: tuple[Any, ...]  # NumPy's logarithms
 
 
 class Hurry:
     """Takes a clock further, as far as the compiled clock can and if it is worth it."""
 
     def __init__(self, conditions: Conditions) -> None:
-        self._conditions, self._known = conditions, _allowed() and knows(conditions)
+        self._conditions, self._known = conditions, allowed() and knows(conditions)
+        self._searching = self._known and searches(conditions.bandwidth)
 
     def __call__(
         self, clock: Clock, record: Recorder, last: int | None, horizon_s: float | None, tell: Tell | None
@@ -107,12 +141,12 @@ class Hurry:
         """Rounds up to the last wanted, written into the record. Returns the clock behind them: the same, if there were none."""
         if not self._known or (last is not None and clock.server.round >= last):
             return clock
-        kernel = loaded(_seconds_left(clock, last, horizon_s))
+        kernel = loaded(self._searching, _seconds_left(clock, last, horizon_s))
         if kernel is None:
             return clock
         conditions, server, n = self._conditions, clock.server, self._conditions.cell.ues
         state = [a.copy() for a in (clock.compute_s, clock.bits, clock.arrived_s, server.versions, server.merged_in)]
-        people = kernel.People(np.arange(n), conditions.compute_s, conditions.shares, *state)
+        people = kernel.names.People(np.arange(n), conditions.compute_s, conditions.shares, *state)
         rules = _rules(kernel, conditions, horizon_s)
         played = _play(kernel, conditions, rules, people, server.round, clock.time_s, record, last, tell)
         if played is None or played[0] == server.round:
@@ -128,13 +162,13 @@ def hurry_through_crowd(
     conditions: Conditions, crowd: Crowd, *, rounds: int | None, horizon_s: float | None, tell: Tell | None
 ) -> Timeline | None:
     """What ``play_crowd`` says, which proves in every round that nobody else could have arrived; None if it cannot."""
-    cell, n, ues = conditions.cell, conditions.cell.ues, crowd.hopeful
-    kernel = loaded(COMPILE_S)
+    n, ues = conditions.cell.ues, crowd.hopeful
+    kernel = loaded(searching=False, work_s=math.inf)
     assert kernel is not None  # ``crowd_pays`` has seen to it
     few, never = ues.size, np.full(ues.size, np.inf)
     job_s = conditions.compute_s[ues]
     state = (job_s.copy(), np.full(few, conditions.payload_bits), never, np.zeros(few, np.int64), np.full(few, -1))
-    people = kernel.People(ues, job_s, conditions.shares[ues], *state)
+    people = kernel.names.People(ues, job_s, conditions.shares[ues], *state)
     rules = _rules(kernel, conditions, horizon_s)._replace(
         others=n - few, others_hz=crowd.strongest_hz, others_s=crowd.least_s
     )
@@ -152,15 +186,15 @@ def hurry_through_crowd(
 def crowd_pays(conditions: Conditions, rounds: int | None) -> bool:
     """Whether a crowd should be played compiled, even if it has to be compiled first."""
     work_s = math.inf if rounds is None else rounds * 0.3 * UE_S * conditions.cell.ues
-    return _allowed() and knows(conditions) and loaded(work_s, wait=True) is not None
+    return allowed() and knows(conditions) and loaded(searching=False, work_s=work_s, wait=True) is not None
 
 
-def _rules(kernel: ModuleType, conditions: Conditions, horizon_s: float | None) -> Any:
+def _rules(kernel: Kernel, conditions: Conditions, horizon_s: float | None) -> Any:
     protocol, cell = conditions.protocol, conditions.cell
     policy = _policy(conditions.bandwidth)
     assert policy is not None
     bound, cap = protocol.max_staleness, cell.cap_bits_per_s_hz
-    return kernel.Rules(
+    return kernel.names.Rules(
         quorum=int(protocol.quorum),
         bound=-1 if bound is None else int(bound),
         stale=STALE[protocol.stale],
@@ -183,7 +217,7 @@ def _most_at_work(ues: int, protocol: Protocol) -> int:
 
 
 def _play(
-    kernel: ModuleType,
+    kernel: Kernel,
     conditions: Conditions,
     rules: Any,
     people: Any,
@@ -195,37 +229,37 @@ def _play(
 ) -> tuple[int, float] | None:
     """Block after block of rounds. Returns the open round and the second it opened; None if somebody not followed might arrive."""
     hope = np.array([0.0, rules.others_s])
-    loops, most, rounds, lost_rows = kernel.loops(), max(AT_A_TIME // people.ues.size, 1), FEW_ROUNDS, LOST_ROWS
+    loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // people.ues.size, 1), FEW_ROUNDS, LOST_ROWS
     while last is None or round_ < last:
         rounds = min(rounds, most, most if last is None else last - round_)
         rows = _rows(conditions, round_, rounds)
         signals = _signals(kernel, conditions.cell, people.ues, round_, rows.shape[0])
-        at, why = 0, kernel.DONE
+        at, why = 0, kernel.names.DONE
         while at < signals.shape[0]:
             written = _paper(kernel, signals.shape[0] - at, rules.quorum, lost_rows)
-            why, played, lost, time_s = kernel.play_rounds(
+            why, played, lost, time_s = kernel.play(
                 loops, rules, people, signals[at:], rows[at:], round_, time_s, hope, written
             )
             record.add_rounds([field[:played] for field in written[:4]], [field[:lost].copy() for field in written[4:]])
             at, round_ = at + played, round_ + played
-            if why == kernel.FULL and not played:
+            if why == kernel.names.FULL and not played:
                 lost_rows *= 2
-            elif why != kernel.FULL:
+            elif why != kernel.names.FULL:
                 break
         if tell is not None and at:
             tell(round_, time_s)
-        if why == kernel.LOST_HOPE:
+        if why == kernel.names.LOST_HOPE:
             return None
-        if why != kernel.DONE or not at:
+        if why != kernel.names.DONE or not at:
             break
         rounds *= 2
     return round_, time_s
 
 
-def _paper(kernel: ModuleType, rounds: int, quorum: int, lost_rows: int) -> Any:
+def _paper(kernel: Kernel, rounds: int, quorum: int, lost_rows: int) -> Any:
     """Where rounds are written down."""
     table, whole = (rounds, quorum), np.int64
-    return kernel.Record(
+    return kernel.names.Record(
         *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
         *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
         *(np.empty(lost_rows), np.empty(lost_rows, whole)),
@@ -254,7 +288,7 @@ def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "r
 
 
 def _signals(
-    kernel: ModuleType, cell: Cell, ues: Int[np.ndarray, " f"], first: int, rounds: int
+    kernel: Kernel, cell: Cell, ues: Int[np.ndarray, " f"], first: int, rounds: int
 ) -> Float[np.ndarray, "rounds f"]:
     """The signals of UEs in successive rounds: what ``Cell.signal_hz`` says of each."""
     mean_hz, k = cell.mean_signal_hz, cell.rician_k
@@ -284,17 +318,17 @@ def _signals(
 # ---- is it there, and is it worth loading or compiling it?
 
 
-def _allowed() -> bool:
+def allowed() -> bool:
     return os.environ.get(VARIABLE) != "numpy" and find_spec("numba") is not None
 
 
 class _Here:
     """What this process has of the compiled clock."""
 
-    kernel: ModuleType | None = None
+    kernels: ClassVar[dict[bool, Kernel]] = {}  # with policies that search, and without
     broken = False  # it cannot be loaded; the NumPy clock can always play
     spent_s = 0.0  # what the NumPy clock has spent, about, on what the compiled one could have played
-    compiling: "subprocess.Popen[bytes] | None" = None
+    compiling: "ClassVar[subprocess.Popen[bytes] | None]" = None
 
 
 def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None) -> float:
@@ -308,48 +342,52 @@ def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None) -> fl
     return rounds * round_s
 
 
-def loaded(work_s: float, *, wait: bool = False) -> ModuleType | None:
+def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | None:
     """The compiled loops, if they are there or soon loaded, and worth it for so much work of the NumPy clock."""
-    if _Here.kernel is not None or _Here.broken:
-        return _Here.kernel
+    if searching in _Here.kernels or _Here.broken:
+        return _Here.kernels.get(searching)
     at_once = os.environ.get(VARIABLE) == "compiled"
     if not at_once and work_s + _Here.spent_s < LOAD_S:
         return None
     folder = _folder()
-    if at_once or (wait and work_s > COMPILE_S) or (folder is not None and _ready(folder).exists()):
-        _load(folder)
+    if at_once or (wait and work_s > COMPILE_S) or (folder is not None and _ready(folder, searching).exists()):
+        _load(searching, folder)
     elif folder is None:
         if work_s > 2 * COMPILE_S:
-            _load(None)
-    elif _Here.compiling is None or _Here.compiling.poll() is not None:
+            _load(searching, None)
+    elif work_s + _Here.spent_s > COMPILE_PAYS_S and (_Here.compiling is None or _Here.compiling.poll() is not None):
         _start_compiling(folder)
-    return _Here.kernel
+    return _Here.kernels.get(searching)
 
 
-def _load(folder: Path | None) -> None:
+def _load(searching: bool, folder: Path | None) -> None:
+    """Import it and play a round, so that everything is read, or else compiled."""
     import numba
 
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, "" if folder is None else str(folder)
     try:
         from perfeds2.timeline import kernel
+        from perfeds2.timeline.kernel_numbers import draw, loops
 
-        _try(kernel)
-        _Here.kernel = kernel
+        play, policy = kernel.play_rounds, policies.equal_share
+        if searching:
+            from perfeds2.timeline.kernel_search import play_searching
+
+            play, policy = play_searching, policies.equal_finish
+        new = Kernel(kernel, play, draw, loops())
+        conditions = Conditions(Cell.draw(2), Protocol(1, 1), 1.0, np.ones(2), np.full(2, 0.5), policy)
+        state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
+        people = kernel.People(np.arange(2), conditions.compute_s, conditions.shares, *state)
+        record = Recorder(conditions, no_rounds_yet(conditions))
+        _play(new, conditions, _rules(new, conditions, None), people, 0, 0.0, record, 1, None)
+        _Here.kernels[searching] = new
     except Exception:  # an odd NumPy, a broken file in the folder: the NumPy clock shows the same
         _Here.broken = True
+        raise
         if folder is not None:
-            _ready(folder).unlink(missing_ok=True)
+            _ready(folder, searching).unlink(missing_ok=True)
     finally:
         numba.config.CACHE_DIR = before
-
-
-def _try(kernel: ModuleType) -> None:
-    """Play a round, so that everything is compiled or read."""
-    conditions = Conditions(Cell.draw(2), Protocol(1, 1), 1.0, np.ones(2), np.full(2, 0.5))
-    state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
-    people = kernel.People(np.arange(2), conditions.compute_s, conditions.shares, *state)
-    record = Recorder(conditions, no_rounds_yet(conditions))
-    _play(kernel, conditions, _rules(kernel, conditions, None), people, 0, 0.0, record, 1, None)
 
 
 @cache
@@ -367,7 +405,7 @@ def _folder() -> Path | None:
         chosen = pooch.os_cache("perfeds2")
     here = Path(__file__).parent
     what = hashlib.sha256(f"{sys.version} {platform.machine()} {version('numba')} {version('llvmlite')}".encode())
-    for source in (here / "kernel.py", here / "kernel_bands.py"):
+    for source in (here / name for name in ("kernel.py", "kernel_numbers.py", "kernel_search.py")):
         what.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     folder = Path(chosen).expanduser() / "clock" / what.hexdigest()[:16]
     try:
@@ -380,8 +418,8 @@ def _folder() -> Path | None:
         return None
 
 
-def _ready(folder: Path) -> Path:
-    return folder / "ready"
+def _ready(folder: Path, searching: bool) -> Path:
+    return folder / ("searching-ready" if searching else "ready")
 
 
 def _start_compiling(folder: Path) -> None:
@@ -405,12 +443,13 @@ def _start_compiling(folder: Path) -> None:
 
 
 def compile_for_others() -> None:
-    """Fill the folder, politely."""
+    """Fill the folder, politely: first what most runs need."""
     if hasattr(os, "nice"):
         os.nice(10)
     folder = _folder()
-    if folder is not None and loaded(math.inf) is not None:
-        _ready(folder).touch()
+    for searching in (False, True):
+        if folder is not None and loaded(searching, math.inf) is not None:
+            _ready(folder, searching).touch()
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
 """What does the clock of ``simulate`` show, in plain loops that a compiler can read?
 
 The compiled clock. It plays the same rounds with the same formulas in the same order, so that its times are those of the NumPy
-clock to the last bit; the two share no function. Only ``compiled`` imports this file, and only when it pays: Numba takes a
-second to load.
+clock to the last bit; the two share no function. Logarithms are the only operation that is not exact everywhere: they are NumPy's
+own loops, called by their address (``loops``). Only ``compiled`` imports this file, and only when it pays: Numba takes a second
+to load.
 """
 
 from typing import NamedTuple
 
-import llvmlite.ir
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
-from perfeds2.timeline.kernel_bands import LN2, apply, compiled, share_band
+from perfeds2.timeline.kernel_numbers import apply, compiled, compiled_with_memory, entrance
 
 IDLE = -1  # the version of a UE without a job
 DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the rounds ended; ASK: let the NumPy clock see to this one
 RESTART, WAIT, IGNORE = range(3)
+EQUAL_SHARE, PLANNED_SHARE = range(2)
+LN2 = float(np.log(2))
 LEAST_LEFT = float(np.finfo(float).eps)  # of its payload a job has at least this left until it has arrived
 MANY_LOST = 256  # jobs lost at once; from here on UEs with successive numbers and the same fate are one row
 MARGIN = 1e-12  # of the proof that nobody else arrives
@@ -68,103 +68,116 @@ class Record(NamedTuple):
     lost_count: np.ndarray
 
 
-# ---- the fading's random numbers: Philox 4×64, whose numbers belong to (seed, round, stream, UE)
+class Desk(NamedTuple):
+    """Room to work in: of one round, for everybody."""
 
-
-@intrinsic
-def _high(typing_context, a, b):  # noqa: ARG001 (Numba passes it)
-    """The upper half of a product of two 64-bit numbers."""
-
-    def generate(context, builder, signature, arguments):  # noqa: ARG001
-        wide = llvmlite.ir.IntType(128)
-        a, b = (builder.zext(argument, wide) for argument in arguments)
-        return builder.trunc(builder.lshr(builder.mul(a, b), wide(64)), llvmlite.ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-@compiled
-def draw(uniform, seed, first_round, stream, ues):
-    """U of these UEs in successive rounds, a row each."""
-    four = np.empty(4)
-    for row in range(uniform.shape[0]):
-        drawn = np.int64(-1)
-        for i in range(ues.size):
-            if ues[i] // 4 != drawn:
-                drawn = ues[i] // 4
-                _philox(four, seed, np.uint64(first_round + row), np.uint64(drawn + 1), np.uint64(stream))
-            uniform[row, i] = four[ues[i] % 4]
-
-
-@compiled
-def _philox(four, key_0, key_1, c0, c1):
-    c2 = c3 = np.uint64(0)
-    for turn in range(10):
-        if turn:
-            key_0 += np.uint64(0x9E3779B97F4A7C15)
-            key_1 += np.uint64(0xBB67AE8584CAA73B)
-        high_0, low_0 = _high(np.uint64(0xD2E7470EE14C6C93), c0), np.uint64(0xD2E7470EE14C6C93) * c0
-        high_1, low_1 = _high(np.uint64(0xCA5A826395121157), c2), np.uint64(0xCA5A826395121157) * c2
-        c0, c1, c2, c3 = high_1 ^ c1 ^ key_0, low_1, high_0 ^ c3 ^ key_1, low_0
-    four[0], four[1] = np.float64(c0 >> np.uint64(11)) * 2.0**-53, np.float64(c1 >> np.uint64(11)) * 2.0**-53
-    four[2], four[3] = np.float64(c2 >> np.uint64(11)) * 2.0**-53, np.float64(c3 >> np.uint64(11)) * 2.0**-53
+    band: np.ndarray
+    rate: np.ndarray
+    arrival: np.ndarray
+    eligible: np.ndarray
+    spare: np.ndarray
+    key: np.ndarray
+    merged: np.ndarray
+    order: np.ndarray
+    lost: np.ndarray
+    serve: np.ndarray
+    call: np.ndarray
 
 
 # ---- rounds, one after the other
 
 
-@compiled
+@entrance
 def play_rounds(loops, rules, people, signals, rows, round_, time_s, hope, record):
-    """Rounds until the signals are used up, or why not. Returns (why, rounds played, rows of lost jobs, the second reached)."""
-    n = people.ues.size
-    band, rate, arrival, work = np.empty(n), np.empty(n), np.empty(n), np.empty((15, n))
-    merged, order, lost = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_)
-    serve, is_planned = np.empty(n, np.bool_), np.zeros(n, np.bool_)
-    call, lost_rows = np.empty(5, np.int64), 0
+    """Rounds with equal parts of the band, until the signals are used up, or why not.
+
+    Returns (why, rounds played, rows of lost jobs, the second reached).
+    """
+    desk, lost_rows = new_desk(people.ues.size), 0
     for played in range(signals.shape[0]):
-        signal = signals[played]
-        if rules.planned:
-            for ue in rows[played]:
-                is_planned[ue] = True
-        given = share_band(loops, rules, people, signal, is_planned, serve, band, work, call)
-        if rules.planned:
-            for ue in rows[played]:
-                is_planned[ue] = False
-        if not given:
-            return ASK, played, lost_rows, time_s
-        _arrivals(loops[0], rules, people, signal, band, rate, arrival, time_s, call)
-        close_s, eligible = _close(rules, people, arrival, rows, played, round_, merged, order, work)
-        if close_s == np.inf:
-            return ASK, played, lost_rows, time_s
-        close_s = max(close_s, time_s)
-        if rules.others and not _hopeless(loops[0], rules, people, round_, time_s, close_s, hope, work[4], call):
-            return LOST_HOPE, played, lost_rows, time_s
-        if close_s > rules.horizon_s:
-            return LATE, played, lost_rows, time_s
-        end = _lose(rules, people, arrival, round_, close_s, merged, lost, record, lost_rows)
-        if end < 0:
-            return FULL, played, lost_rows, time_s
-        lost_rows = end
-        for slot in range(rules.quorum):
-            i = merged[slot]
-            record.ues[played, slot] = people.ues[i]
-            record.staleness[played, slot] = round_ - people.versions[i]
-            record.arrival_s[played, slot] = eligible[i]
-        record.time_s[played] = close_s
-        _hand_out(rules, people, round_ + 1, merged, lost, order, work[1])
-        _carry_over(rules, people, rate, arrival, round_ + 1, time_s, close_s)
-        time_s = close_s
-        round_ += 1
+        who_is_served(rules, people, rows, played, desk.serve)
+        _equal_parts(rules, people, desk)
+        why, lost_rows, time_s = settle(
+            loops, rules, people, signals[played], rows, played, round_ + played, time_s, hope, record, lost_rows, desk
+        )
+        if why != DONE:
+            return why, played, lost_rows, time_s
     return DONE, signals.shape[0], lost_rows, time_s
 
 
+@compiled_with_memory
+def new_desk(n):
+    return Desk(
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.zeros(n, np.bool_),
+        np.empty(n, np.bool_),
+        np.empty(5, np.int64),
+    )
+
+
 @compiled
-def _arrivals(log1p, rules, people, signal, band, rate, arrival, time_s, call):
+def who_is_served(rules, people, rows, played, serve):
+    """The planned, or everybody, as far as they have something to send."""
+    for i in range(serve.size):
+        serve[i] = people.bits[i] > 0 and not rules.planned
+    if rules.planned:
+        for slot in range(rules.quorum):
+            ue = rows[played, slot]
+            serve[ue] = people.bits[ue] > 0
+
+
+@compiled
+def _equal_parts(rules, people, desk):
+    """The same band for everybody who sends, or for those served."""
+    count = rules.others
+    for i in range(desk.band.size):
+        count += desk.serve[i] if rules.policy == PLANNED_SHARE else people.bits[i] > 0
+    part = rules.bandwidth_hz / max(count, 1)
+    for i in range(desk.band.size):
+        sends = desk.serve[i] if rules.policy == PLANNED_SHARE else people.bits[i] > 0
+        desk.band[i] = part if sends else 0.0
+
+
+@compiled
+def settle(loops, rules, people, signal, rows, played, round_, time_s, hope, record, lost_rows, desk):
+    """Play a round whose bands are shared out. Returns DONE or why not, the next row for lost jobs, and when it closed."""
+    _arrivals(loops[0], rules, people, signal, time_s, desk)
+    close_s = _close(rules, people, rows, played, round_, desk)
+    if close_s == np.inf:
+        return ASK, lost_rows, time_s
+    close_s = max(close_s, time_s)
+    if rules.others and not _hopeless(loops[0], rules, people, round_, time_s, close_s, hope, desk):
+        return LOST_HOPE, lost_rows, time_s
+    if close_s > rules.horizon_s:
+        return LATE, lost_rows, time_s
+    end = _lose(rules, people, desk.arrival, round_, close_s, desk.merged, desk.lost, record, lost_rows)
+    if end < 0:
+        return FULL, lost_rows, time_s
+    for slot in range(rules.quorum):
+        i = desk.merged[slot]
+        record.ues[played, slot] = people.ues[i]
+        record.staleness[played, slot] = round_ - people.versions[i]
+        record.arrival_s[played, slot] = desk.arrival[i]
+    record.time_s[played] = close_s
+    _hand_out(rules, people, round_ + 1, desk)
+    _carry_over(rules, people, desk.rate, desk.arrival, round_ + 1, time_s, close_s)
+    return DONE, end, close_s
+
+
+@compiled
+def _arrivals(log1p, rules, people, signal, time_s, desk):
     """Everybody's rate, and when its update is complete if the round lasts: now, computing, sending."""
-    n = signal.size
+    n, band, rate, arrival = signal.size, desk.band, desk.rate, desk.arrival
     for i in range(n):
         rate[i] = signal[i] / band[i] if band[i] > 0 else 0.0
-    apply(log1p, rate, n, call)
+    apply(log1p, rate, n, desk.call)
     soonest_s = np.nextafter(time_s, np.inf)  # an open job is over later, however few bits rounding left it
     for i in range(n):
         rate[i] = min(rate[i], rules.most_nats) * (band[i] / LN2)
@@ -175,28 +188,27 @@ def _arrivals(log1p, rules, people, signal, band, rate, arrival, time_s, call):
 
 
 @compiled
-def _close(rules, people, arrival, rows, played, round_, merged, order, work):
-    """When the round closes, on whom (in order of arrival, ties by number), and everybody's arrival as far as it counts."""
-    n, quorum, versions, eligible, copy = arrival.size, rules.quorum, people.versions, work[0], work[1]
+def _close(rules, people, rows, played, round_, desk):
+    """When the round closes, and on whom: in order of arrival, ties by number."""
+    versions, arrival, eligible, merged = people.versions, desk.arrival, desk.eligible, desk.merged
     oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
-    for i in range(n):
-        eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
-        copy[i] = eligible[i]
+    for i in range(arrival.size):
+        desk.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
+    close_s = -np.inf
     if rules.planned:
-        close_s = -np.inf
-        for slot in range(quorum):
+        for slot in range(rules.quorum):
             merged[slot] = rows[played, slot]  # in rising order
             close_s = max(close_s, eligible[merged[slot]])
     else:
-        close_s = _smallest(copy, n, quorum)
+        close_s = _smallest(desk.spare, arrival.size, rules.quorum)
         waits = rules.stale == WAIT and rules.bound >= 0
         if waits:
-            close_s = max(close_s, _everyone_in_time(rules, versions, eligible, copy, round_))
+            close_s = max(close_s, _everyone_in_time(rules, versions, eligible, desk.spare, round_))
         if close_s < np.inf:
-            _pick(waits, quorum, eligible, versions, close_s, merged, order, work)
+            _pick(waits, rules.quorum, versions, close_s, desk)
     if close_s < np.inf:
-        _sort(merged, quorum, eligible, order)
-    return close_s, eligible
+        _sort(merged, rules.quorum, eligible, desk.order)
+    return close_s
 
 
 @compiled
@@ -241,8 +253,9 @@ def _everyone_in_time(rules, versions, arrival, copy, round_):
 
 
 @compiled
-def _pick(waits, quorum, arrival, versions, close_s, merged, order, work):
+def _pick(waits, quorum, versions, close_s, desk):
     """The A updates to merge, by rising number: the earliest; where the round waited, the stalest first."""
+    arrival, merged, key, chosen = desk.eligible, desk.merged, desk.key, desk.lost
     before = by_then = 0
     for i in range(arrival.size):
         before += arrival[i] < close_s
@@ -250,17 +263,17 @@ def _pick(waits, quorum, arrival, versions, close_s, merged, order, work):
     if waits and by_then > quorum:
         here = 0
         for i in range(arrival.size):
-            work[2, i], work[3, i] = versions[i], 0.0
+            key[i], chosen[i] = versions[i], False
             if arrival[i] <= close_s:
                 merged[here] = i
                 here += 1
-        _sort(merged, here, arrival, order)
-        _sort(merged, here, work[2], order)
+        _sort(merged, here, arrival, desk.order)
+        _sort(merged, here, key, desk.order)
         for slot in range(quorum):
-            work[3, merged[slot]] = 1.0
+            chosen[merged[slot]] = True
         here = 0
         for i in range(arrival.size):
-            if work[3, i] == 1.0:
+            if chosen[i]:
                 merged[here] = i
                 here += 1
         return
@@ -300,7 +313,7 @@ def _sort(places, count, key, spare):
 
 
 @compiled
-def _hopeless(log1p, rules, people, round_, time_s, close_s, hope, one, call):
+def _hopeless(log1p, rules, people, round_, time_s, close_s, hope, desk):
     """Whether nobody who is not followed can have arrived: with the strongest fading there is, from a job's start to its end."""
     if round_ % (rules.bound + 1) == 0:
         hope[0], hope[1] = 0.0, time_s + rules.others_s  # never merged, they all start over together
@@ -308,9 +321,9 @@ def _hopeless(log1p, rules, people, round_, time_s, close_s, hope, one, call):
     for i in range(people.bits.size):
         sending += people.bits[i] > 0
     part = rules.bandwidth_hz / sending
-    one[0] = rules.others_hz / part
-    apply(log1p, one, 1, call)
-    hope[0] += min(one[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
+    desk.key[0] = rules.others_hz / part
+    apply(log1p, desk.key, 1, desk.call)
+    hope[0] += min(desk.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
     return hope[0] < (1 - MARGIN) * rules.payload_bits
 
 
@@ -369,8 +382,9 @@ def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
 
 
 @compiled
-def _hand_out(rules, people, new, merged, lost, order, key):
+def _hand_out(rules, people, new, desk):
     """The new model exists. Who was merged or lost is handed it; where a round waits, whoever is out longest."""
+    merged, lost, order, key = desk.merged, desk.lost, desk.order, desk.key
     versions, waits = people.versions, rules.stale == WAIT and rules.bound >= 0
     ended = IDLE if waits else new
     for slot in range(rules.quorum):

@@ -1,126 +1,45 @@
-"""Who gets how much of the band, in plain loops that a compiler can read?
+"""Which bands make UEs end together, or are fair, in plain loops that a compiler can read?
 
-The policies of ``allocation.bandwidth`` once more, with the same formulas in the same order, so that a band is the same to the last bit;
-the two share no function. What is not exact everywhere, logarithms and exponentials, is left to NumPy's own loops, called by their
-address (``loops``); sums are added up in NumPy's order. Only ``kernel`` imports this file.
+Those policies of ``allocation.bandwidth`` that look for a number, with the same formulas in the same order, so that a band is the
+same to the last bit; the two share no function. Sums are added up in NumPy's order. It is a file of its own because it takes as
+long to compile as all the rest of the clock, and most runs do without.
 """
 
-import ctypes
-import inspect
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 
-EQUAL_SHARE, PLANNED_SHARE, EQUAL_FINISH, WEIGHTED_RATE, BETWEEN, MAX_THROUGHPUT, PROPORTIONAL_FAIR = range(7)
-LN2 = float(np.log(2))
+from perfeds2.timeline.kernel import ASK, DONE, LN2, new_desk, settle, who_is_served
+from perfeds2.timeline.kernel_numbers import apply, compiled, entrance
+
+EQUAL_FINISH, WEIGHTED_RATE, BETWEEN, MAX_THROUGHPUT, PROPORTIONAL_FAIR = range(2, 7)
 MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # of the iterations: steps, UEs at a time, the fewest bits
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile it when it is called first. (A test run's type checks, which are wrapped around functions, are taken off.)"""
-    return numba.njit(cache=numba.config.CACHE_DIR != "", error_model="numpy")(inspect.unwrap(function))
-
-
-# ---- NumPy's own logarithms
-
-
-class _Ufunc(ctypes.Structure):
-    """The beginning of NumPy's ``PyUFuncObject``, behind what every object has; it is part of its C interface."""
-
-    _fields_ = (
-        *((name, ctypes.c_int) for name in ("nin", "nout", "nargs", "identity")),
-        *((name, ctypes.POINTER(ctypes.c_size_t)) for name in ("functions", "data")),
-        ("ntypes", ctypes.c_int),
-    )
-
-
-_Loop = ctypes.CFUNCTYPE(
-    None, *[ctypes.c_size_t] * 4
-)  # of where the arguments are, how many, how far apart, and its data
-
-
-def loop_of(ufunc: np.ufunc) -> tuple[Callable[..., None], int]:
-    """The loop by which NumPy works out a function of float64 on this processor, and the data it wants to be handed."""
-    inside = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
-    if (inside.nin, inside.nout, inside.nargs, inside.ntypes) != (ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.ntypes):
-        raise RuntimeError("this NumPy keeps its loops elsewhere")
-    number = ufunc.types.index("d->d")
-    return _Loop(inside.functions[number]), inside.data[number] or 0
-
-
-def loops() -> tuple[tuple[Callable[..., None], int], ...]:
-    return loop_of(np.log1p), loop_of(np.log), loop_of(np.exp)
+@entrance
+def play_searching(loops, rules, people, signals, rows, round_, time_s, hope, record):
+    """What ``play_rounds`` does, with these policies."""
+    desk, work, lost_rows = new_desk(people.ues.size), np.empty((15, people.ues.size)), 0
+    for played in range(signals.shape[0]):
+        who_is_served(rules, people, rows, played, desk.serve)
+        if not _share_band(loops, rules, people, signals[played], desk.serve, desk.band, work, desk.call):
+            return ASK, played, lost_rows, time_s
+        why, lost_rows, time_s = settle(
+            loops, rules, people, signals[played], rows, played, round_ + played, time_s, hope, record, lost_rows, desk
+        )
+        if why != DONE:
+            return why, played, lost_rows, time_s
+    return DONE, signals.shape[0], lost_rows, time_s
 
 
 @compiled
-def apply(loop, values, count, call):  # values become the function's
-    call[0] = call[1] = values.ctypes.data
-    call[2] = count
-    call[3] = call[4] = 8
-    at = call.ctypes.data
-    loop[0](at, at + 16, at + 24, loop[1])
-
-
-@compiled
-def sum_of(values, start, stop):
-    """In NumPy's order: halves of halves, then eight sums side by side."""
-    count = stop - start
-    if count < 8:
-        total = 0.0
-        for i in range(start, stop):
-            total += values[i]
-        return total
-    if count <= 128:
-        a, b, c, d = values[start], values[start + 1], values[start + 2], values[start + 3]
-        e, f, g, h = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
-        whole = stop - count % 8
-        for i in range(start + 8, whole, 8):
-            a += values[i]
-            b += values[i + 1]
-            c += values[i + 2]
-            d += values[i + 3]
-            e += values[i + 4]
-            f += values[i + 5]
-            g += values[i + 6]
-            h += values[i + 7]
-        total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-        for i in range(whole, stop):
-            total += values[i]
-        return total
-    half = count // 2
-    half -= half % 8
-    return sum_of(values, start, start + half) + sum_of(values, start + half, stop)
-
-
-# ---- the policies
-
-
-@compiled
-def share_band(loops, rules, people, signal, is_planned, serve, band, work, call):
+def _share_band(loops, rules, people, signal, serve, band, work, call):
     """Everybody's band in this round. False where a policy would complain."""
-    n, policy = signal.size, rules.policy
-    served = sending = 0
+    n, policy, served, sending = signal.size, rules.policy, 0, 0
     for i in range(n):
-        sends = people.bits[i] > 0
-        sending += sends
-        serve[i] = sends and (is_planned[i] or not rules.planned)
         served += serve[i]
+        sending += people.bits[i] > 0
         band[i] = 0.0
-    if policy == EQUAL_SHARE:
-        part = rules.bandwidth_hz / max(rules.others + sending, 1)
-        for i in range(n):
-            if people.bits[i] > 0:
-                band[i] = part
-        return True
-    if policy == PLANNED_SHARE:
-        part = rules.bandwidth_hz / max(served, 1)
-        for i in range(n):
-            if serve[i]:
-                band[i] = part
-        return True
     if policy == EQUAL_FINISH:
         for i in range(n):
             work[0, i] = 0.0
@@ -143,9 +62,6 @@ def share_band(loops, rules, people, signal, is_planned, serve, band, work, call
     for i in range(n):
         least = min(least, band[i])
     return least >= 0 and sum_of(band, 0, n) <= rules.bandwidth_hz * (1 + 1e-9)
-
-
-# ---- those that look for a number
 
 
 @compiled
@@ -436,3 +352,34 @@ def _log_fairness(loops, snr, value, slope, count, work, call):
         value[i] = share * gain / log[i]
         slope[i] = 1 + x * log[i] / gain - share - share / log[i]
     apply(loops[1], value, count, call)
+
+
+@compiled
+def sum_of(values, start, stop):
+    """In NumPy's order: halves of halves, then eight sums side by side."""
+    count = stop - start
+    if count < 8:
+        total = 0.0
+        for i in range(start, stop):
+            total += values[i]
+        return total
+    if count <= 128:
+        a, b, c, d = values[start], values[start + 1], values[start + 2], values[start + 3]
+        e, f, g, h = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
+        whole = stop - count % 8
+        for i in range(start + 8, whole, 8):
+            a += values[i]
+            b += values[i + 1]
+            c += values[i + 2]
+            d += values[i + 3]
+            e += values[i + 4]
+            f += values[i + 5]
+            g += values[i + 6]
+            h += values[i + 7]
+        total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+        for i in range(whole, stop):
+            total += values[i]
+        return total
+    half = count // 2
+    half -= half % 8
+    return sum_of(values, start, start + half) + sum_of(values, start + half, stop)
