@@ -383,7 +383,6 @@ def _load(searching: bool, folder: Path | None) -> None:
         _Here.kernels[searching] = new
     except Exception:  # an odd NumPy, a broken file in the folder: the NumPy clock shows the same
         _Here.broken = True
-        raise
         if folder is not None:
             _ready(folder, searching).unlink(missing_ok=True)
     finally:

@@ -41,31 +41,40 @@ class _Ufunc(ctypes.Structure):
     )
 
 
-_Loop = ctypes.CFUNCTYPE(
-    None, *[ctypes.c_size_t] * 4
-)  # of where the arguments are, how many, how far apart, and its data
-
-
-def loop_of(ufunc: np.ufunc) -> tuple[Callable[..., None], int]:
-    """The loop by which NumPy works out a function of float64 on this processor, and the data it wants to be handed."""
+def loop_of(ufunc: np.ufunc) -> tuple[int, int]:
+    """The address of the loop by which NumPy works out a function of float64 on this processor, and of the data it wants."""
     inside = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
     if (inside.nin, inside.nout, inside.nargs, inside.ntypes) != (ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.ntypes):
         raise RuntimeError("this NumPy keeps its loops elsewhere")
     number = ufunc.types.index("d->d")
-    return _Loop(inside.functions[number]), inside.data[number] or 0
+    return inside.functions[number], inside.data[number]
 
 
-def loops() -> tuple[tuple[Callable[..., None], int], ...]:
+def loops() -> tuple[tuple[int, int], ...]:
     return loop_of(np.log1p), loop_of(np.log), loop_of(np.exp)
 
 
+@intrinsic
+def _call(typing_context, loop, arguments, counts, steps, data):  # noqa: ARG001 (Numba passes it)
+    """Call a loop: with where its arguments are, how many there are, how far apart, and its data."""
+
+    def generate(context, builder, signature, values):  # noqa: ARG001
+        address = llvmlite.ir.IntType(64)
+        kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [address] * 4)
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
 @compiled
-def apply(loop, values, count, call):  # values become the function's
+def apply(loop, values, count, call):
+    """Put what the function makes of them in the place of so many values."""
     call[0] = call[1] = values.ctypes.data
     call[2] = count
     call[3] = call[4] = 8
     at = call.ctypes.data
-    loop[0](at, at + 16, at + 24, loop[1])
+    _call(loop[0], at, at + 16, at + 24, loop[1])
 
 
 # ---- the fading's random numbers: Philox 4×64, whose numbers belong to (seed, round, stream, UE)

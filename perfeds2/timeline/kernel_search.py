@@ -19,7 +19,7 @@ MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # of the iterations: steps, 
 @entrance
 def play_searching(loops, rules, people, signals, rows, round_, time_s, hope, record):
     """What ``play_rounds`` does, with these policies."""
-    desk, work, lost_rows = new_desk(people.ues.size), np.empty((15, people.ues.size)), 0
+    desk, work, lost_rows = new_desk(people.ues.size), np.empty((16, max(people.ues.size, 256))), 0
     for played in range(signals.shape[0]):
         who_is_served(rules, people, rows, played, desk.serve)
         if not _share_band(loops, rules, people, signals[played], desk.serve, desk.band, work, desk.call):
@@ -52,7 +52,7 @@ def _share_band(loops, rules, people, signal, serve, band, work, call):
     elif policy == MAX_THROUGHPUT:
         for i in range(n):
             work[0, i] = signal[i] if people.bits[i] > 0 else 0.0
-        total = sum_of(work[0], 0, n)
+        total = sum_of(work[0], 0, n, work[15])
         if total > 0:
             for i in range(n):
                 band[i] = rules.bandwidth_hz * work[0, i] / total
@@ -61,7 +61,7 @@ def _share_band(loops, rules, people, signal, serve, band, work, call):
     least = np.inf
     for i in range(n):
         least = min(least, band[i])
-    return least >= 0 and sum_of(band, 0, n) <= rules.bandwidth_hz * (1 + 1e-9)
+    return least >= 0 and sum_of(band, 0, n, work[15]) <= rules.bandwidth_hz * (1 + 1e-9)
 
 
 @compiled
@@ -108,7 +108,7 @@ def _between(loops, rules, people, signal, serve, served, band, work, call):
         if not serve[i]:
             work[1, rest] = band[i] = kept[i]
             rest += 1
-    band_hz = rules.bandwidth_hz - sum_of(work[1], 0, rest)
+    band_hz = rules.bandwidth_hz - sum_of(work[1], 0, rest, work[15])
     _to_end_together(loops, rules, band_hz, people, signal, serve, kept, band, work, call)
 
 
@@ -131,7 +131,7 @@ def _finish(loops, band_hz, most, count, work, call):
         limit_s[i] = nats[i] / signal[i]
         if compute_s[i] + limit_s[i] > latest_s:
             last, latest_s = i, compute_s[i] + limit_s[i]
-    spare_hz = band_hz - sum_of(least, 0, count)
+    spare_hz = band_hz - sum_of(least, 0, count, work[15])
     if spare_hz <= 1e-12 * band_hz:
         for i in range(count):
             given[i] = least[i]
@@ -152,11 +152,11 @@ def _finish(loops, band_hz, most, count, work, call):
         for start in range(0, count, STRETCH):
             stop = min(start + STRETCH, count)
             wrong = _needs(loops, after_s, most, start, stop, work, call)
-            slope += _sum_of_those_above(fall, given, least, start, stop)
+            slope += _sum_of_those_above(fall, given, least, start, stop, work[15])
             for i in range(start, stop):
                 given[i] = max(given[i], least[i])
             unsure = max(unsure, wrong)
-        total = sum_of(given, 0, count)
+        total = sum_of(given, 0, count, work[15])
         miss = total / band_hz - 1
         if (unsure < 1e-11 and abs(miss) * band_hz < 1e-11 * spare_hz) or high <= low * (1 + 1e-14):
             break
@@ -171,7 +171,7 @@ def _finish(loops, band_hz, most, count, work, call):
     for i in range(count):
         excess[i] = given[i] - least[i]
         above = above or excess[i] != 0
-    factor = spare_hz / sum_of(excess, 0, count) if above else 0.0
+    factor = spare_hz / sum_of(excess, 0, count, work[15]) if above else 0.0
     for i in range(count):
         given[i] = least[i] + excess[i] * factor if above else least[i]
 
@@ -263,7 +263,7 @@ def _excess(snr, log, most):
 
 
 @compiled
-def _sum_of_those_above(values, given, least, start, stop):
+def _sum_of_those_above(values, given, least, start, stop, stack):
     """As NumPy sums where a condition holds: stretch by stretch."""
     total, i = 0.0, start
     while i < stop:
@@ -273,7 +273,7 @@ def _sum_of_those_above(values, given, least, start, stop):
         while i < stop and given[i] >= least[i]:
             i += 1
         if i > first:
-            total += sum_of(values, first, i)
+            total += sum_of(values, first, i, stack)
     return total
 
 
@@ -302,14 +302,14 @@ def _proportional_fair(loops, band_hz, bits, signal, count, band, work, call):
         for i in range(count):
             given[i] = heard[i] / snr[i]
             value[i] = given[i] / slope[i]
-        total = sum_of(given, 0, count)
+        total = sum_of(given, 0, count, work[15])
         if abs(total - band_hz) < 1e-12 * band_hz or high <= low * (1 + 1e-14):
             break
         if total > band_hz:
             low = max(low, price)
         else:
             high = min(high, price)
-        newton = price * (1 + (total / band_hz - 1) * total / sum_of(value, 0, count))
+        newton = price * (1 + (total / band_hz - 1) * total / sum_of(value, 0, count, work[15]))
         price = newton if low < newton < high else math.sqrt(low * high)
     place = 0
     for i in range(signal.size):
@@ -355,31 +355,50 @@ def _log_fairness(loops, snr, value, slope, count, work, call):
 
 
 @compiled
-def sum_of(values, start, stop):
-    """In NumPy's order: halves of halves, then eight sums side by side."""
-    count = stop - start
-    if count < 8:
+def sum_of(values, start, stop, stack):
+    """In NumPy's order: halves, halves of halves, … of at most 128 numbers. The stack has four numbers for each halving.
+
+    (A function that calls itself would be shorter; Numba cannot read such a one back from its cache.)
+    """
+    depth = 0
+    while True:
+        while stop - start > 128:  # the left half now, the right one later
+            half = (stop - start) // 2
+            half -= half % 8
+            stack[depth], stack[depth + 1], stack[depth + 2] = start + half, stop, 1.0  # waits
+            stop = start + half
+            depth += 4
+        total = _short_sum(values, start, stop)
+        while depth and stack[depth - 2] == 0.0:
+            depth -= 4
+            total = stack[depth + 3] + total
+        if not depth:
+            return total
+        stack[depth - 2], stack[depth - 1] = 0.0, total
+        start, stop = int(stack[depth - 4]), int(stack[depth - 3])
+
+
+@compiled
+def _short_sum(values, start, stop):
+    """Eight sums side by side, then those, then what is left over."""
+    if stop - start < 8:
         total = 0.0
         for i in range(start, stop):
             total += values[i]
         return total
-    if count <= 128:
-        a, b, c, d = values[start], values[start + 1], values[start + 2], values[start + 3]
-        e, f, g, h = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
-        whole = stop - count % 8
-        for i in range(start + 8, whole, 8):
-            a += values[i]
-            b += values[i + 1]
-            c += values[i + 2]
-            d += values[i + 3]
-            e += values[i + 4]
-            f += values[i + 5]
-            g += values[i + 6]
-            h += values[i + 7]
-        total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-        for i in range(whole, stop):
-            total += values[i]
-        return total
-    half = count // 2
-    half -= half % 8
-    return sum_of(values, start, start + half) + sum_of(values, start + half, stop)
+    a, b, c, d = values[start], values[start + 1], values[start + 2], values[start + 3]
+    e, f, g, h = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
+    whole = stop - (stop - start) % 8
+    for i in range(start + 8, whole, 8):
+        a += values[i]
+        b += values[i + 1]
+        c += values[i + 2]
+        d += values[i + 3]
+        e += values[i + 4]
+        f += values[i + 5]
+        g += values[i + 6]
+        h += values[i + 7]
+    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for i in range(whole, stop):
+        total += values[i]
+    return total
