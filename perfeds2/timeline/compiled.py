@@ -8,7 +8,6 @@ NumPy clock plays; without Numba it plays everything; while the loops are compil
 """
 
 import hashlib
-import inspect
 import math
 import os
 import platform
@@ -71,7 +70,7 @@ POLICIES = {  # by their numbers in ``kernel`` and ``kernel_search``
     policies.max_throughput: 5,
     policies.proportional_fair: 6,
 }
-BETWEEN, BETWEENS_CODE = 4, policies.between(0.0).__code__
+BETWEEN = 4
 STALE = {"restart": 0, "wait": 1, "ignore": 2}
 
 
@@ -89,7 +88,7 @@ def knows(conditions: Conditions) -> bool:
         and own.signal_of_amplitude is Cell.signal_of_amplitude
         and _policy(conditions.bandwidth) is not None
         and (schedule is None or not conditions.looks)
-        and 1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200  # no signal is nothing or infinite
+        and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is nothing or infinite
     )
 
 
@@ -103,9 +102,9 @@ def _policy(policy: policies.Policy) -> tuple[int, float] | None:
     try:
         if policy in POLICIES:
             return POLICIES[policy], 0.0
-        if inspect.isfunction(policy) and policy.__code__ is BETWEENS_CODE:
-            return BETWEEN, float(inspect.getclosurevars(policy).nonlocals["theta"])
-    except TypeError:  # one's own, without a hash
+        if policy in policies.THETAS:
+            return BETWEEN, policies.THETAS[policy]
+    except TypeError:  # one's own, without a hash or not to be referred to weakly
         pass
     return None
 
@@ -166,6 +165,8 @@ def hurry_through_crowd(
     kernel = loaded(searching=False, work_s=math.inf)
     assert kernel is not None  # ``crowd_pays`` has seen to it
     few, never = ues.size, np.full(ues.size, np.inf)
+    if few < conditions.protocol.quorum:
+        return None
     job_s = conditions.compute_s[ues]
     state = (job_s.copy(), np.full(few, conditions.payload_bits), never, np.zeros(few, np.int64), np.full(few, -1))
     people = kernel.names.People(ues, job_s, conditions.shares[ues], *state)
@@ -248,7 +249,7 @@ def _play(
                 break
         if tell is not None and at:
             tell(round_, time_s)
-        if why == kernel.names.LOST_HOPE:
+        if why == kernel.names.LOST_HOPE or (why == kernel.names.ASK and rules.others):
             return None
         if why != kernel.names.DONE or not at:
             break
