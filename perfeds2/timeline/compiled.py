@@ -14,14 +14,15 @@ import platform
 import subprocess  # only ever starts this very Python
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -317,6 +318,19 @@ def _signals(
 
 
 # ---- is it there, and is it worth loading or compiling it?
+
+
+@contextmanager
+def only(which: Literal["numpy", "compiled"]) -> Iterator[None]:
+    """Let one of the clocks play, as far as it can, whatever is worth it."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = which
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
 
 
 def allowed() -> bool:
