@@ -63,7 +63,7 @@ KNOWN_CELL = [
     "angle_rad",
     "downlink",
 ]
-POLICIES = {  # by their numbers in ``kernel`` and ``kernel_search``
+POLICIES: dict[Any, int] = {  # by their numbers in ``kernel`` and ``kernel_search``
     policies.equal_share: 0,
     policies.planned_share: 1,
     policies.equal_finish: 2,
@@ -377,9 +377,10 @@ def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | No
 
 def _load(searching: bool, folder: Path | None) -> None:
     """Import it and play a round, so that everything is read, or else compiled."""
-    import numba
+    import numba.core.config
 
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, "" if folder is None else str(folder)
+    config: Any = numba.core.config
+    before, config.CACHE_DIR = config.CACHE_DIR, "" if folder is None else str(folder)
     try:
         from perfeds2.timeline import kernel
         from perfeds2.timeline.kernel_numbers import draw, loops
@@ -401,7 +402,7 @@ def _load(searching: bool, folder: Path | None) -> None:
         if folder is not None:
             _ready(folder, searching).unlink(missing_ok=True)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 @cache

@@ -7,25 +7,29 @@ from typing import Any
 
 import llvmlite.ir
 import numba
+import numba.core.config
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+NJIT: Any = numba.njit  # its types do not name all it takes
+CONFIG: Any = numba.core.config
+
 
 def entrance(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile it when Python calls it first. (A test run's type checks, which are wrapped around functions, are taken off.)"""
-    return numba.njit(cache=numba.config.CACHE_DIR != "", error_model="numpy")(inspect.unwrap(function))
+    return NJIT(cache=CONFIG.CACHE_DIR != "", error_model="numpy")(inspect.unwrap(function))
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same for what only compiled functions call."""
-    inside = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+    inside = NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
     return inside(inspect.unwrap(function))
 
 
 def compiled_with_memory(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same for what takes new memory."""
-    return numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(inspect.unwrap(function))
+    return NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(inspect.unwrap(function))
 
 
 # ---- NumPy's own logarithms
@@ -67,6 +71,9 @@ def _call(typing_context, loop, arguments, counts, steps, data):  # noqa: ARG001
     return types.void(*[types.int64] * 5), generate
 
 
+call_loop: Any = _call  # Numba adds the first argument
+
+
 @compiled
 def apply(loop, values, count, call):
     """Put what the function makes of them in the place of so many values."""
@@ -74,7 +81,7 @@ def apply(loop, values, count, call):
     call[2] = count
     call[3] = call[4] = 8
     at = call.ctypes.data
-    _call(loop[0], at, at + 16, at + 24, loop[1])
+    call_loop(loop[0], at, at + 16, at + 24, loop[1])
 
 
 # ---- the fading's random numbers: Philox 4×64, whose numbers belong to (seed, round, stream, UE)
@@ -90,6 +97,9 @@ def _high(typing_context, a, b):  # noqa: ARG001 (Numba passes it)
         return builder.trunc(builder.lshr(builder.mul(a, b), wide(64)), llvmlite.ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+upper: Any = _high  # Numba adds the first argument
 
 
 @entrance
@@ -112,8 +122,8 @@ def _philox(four, key_0, key_1, c0, c1):
         if turn:
             key_0 += np.uint64(0x9E3779B97F4A7C15)
             key_1 += np.uint64(0xBB67AE8584CAA73B)
-        high_0, low_0 = _high(np.uint64(0xD2E7470EE14C6C93), c0), np.uint64(0xD2E7470EE14C6C93) * c0
-        high_1, low_1 = _high(np.uint64(0xCA5A826395121157), c2), np.uint64(0xCA5A826395121157) * c2
+        high_0, low_0 = upper(np.uint64(0xD2E7470EE14C6C93), c0), np.uint64(0xD2E7470EE14C6C93) * c0
+        high_1, low_1 = upper(np.uint64(0xCA5A826395121157), c2), np.uint64(0xCA5A826395121157) * c2
         c0, c1, c2, c3 = high_1 ^ c1 ^ key_0, low_1, high_0 ^ c3 ^ key_1, low_0
     four[0], four[1] = np.float64(c0 >> np.uint64(11)) * 2.0**-53, np.float64(c1 >> np.uint64(11)) * 2.0**-53
     four[2], four[3] = np.float64(c2 >> np.uint64(11)) * 2.0**-53, np.float64(c3 >> np.uint64(11)) * 2.0**-53

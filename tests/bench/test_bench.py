@@ -103,7 +103,18 @@ def test_the_clock_is_measured_against_its_twin():
     pytest.importorskip("simpy")
     pytest.importorskip("numba")
     results = list(clock_group(2, 0, silent, ues=8, rounds=50, crowd=100))
-    names = ["five", "quarter", "finish", "bound", "numpy-five", "numpy-quarter", "simpy-five", "simpy-quarter", "simpy-everybody", "crowd"]
+    names = [
+        "five",
+        "quarter",
+        "finish",
+        "bound",
+        "numpy-five",
+        "numpy-quarter",
+        "simpy-five",
+        "simpy-quarter",
+        "simpy-everybody",
+        "crowd",
+    ]
     assert_measured(results, {f"clock/{name}" for name in names})
 
 

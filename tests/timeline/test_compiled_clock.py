@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def test_the_compiled_clock_agrees_with_processes(stale):
 
 @given(runs(), st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["numpy", "compiled"])), min_size=1, max_size=6))
 @PROPERTY
-def test_they_may_take_turns(run: Run, chunks: list[tuple[int, str]]):
+def test_they_may_take_turns(run: Run, chunks: list[tuple[int, Any]]):
     run = replace(run, bandwidth=bandwidth.equal_share)
     setting, past = run.setting, None
     now = start_clock(setting)
