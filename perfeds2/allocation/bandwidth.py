@@ -7,6 +7,7 @@ bandwidth per UE. The answer stands until the round closes.
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -85,6 +86,9 @@ def weighted_rate(uplink: Uplink) -> Bandwidth:
     )
 
 
+THETAS: WeakKeyDictionary[Policy, float] = WeakKeyDictionary()  # of the policies that ``between`` made
+
+
 def between(theta: float) -> Policy:
     """A policy between Theorem 4's extremes: ``weighted_rate`` at θ = 0, all band to the planned UEs at θ = 1.
 
@@ -120,6 +124,7 @@ def between(theta: float) -> Policy:
         return kept * ~serve + _spread(serve, together)
 
     policy.__name__ = f"between({theta:g})"
+    THETAS[policy] = float(theta)
     return policy
 
 

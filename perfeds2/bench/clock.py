@@ -1,41 +1,99 @@
-"""How fast is the clock, against a model with a process for every UE?"""
+"""How fast is the clock, against a model with a process for every UE, against its NumPy twin, and against its logarithms alone?"""
 
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
+from typing import Literal
 
-from perfeds2.allocation.bandwidth import equal_share
-from perfeds2.bench.timing import STALENESS, Hear, Result, left_out, measured, take_turns
+import numpy as np
+
+from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
+from perfeds2.bench.timing import QUORUM, STALENESS, Hear, Result, left_out, measured, take_turns
 from perfeds2.network.cell import Cell
+from perfeds2.timeline.compiled import only
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.timeline import Timeline
+
+PAYLOAD, SAMPLES, FEW_UES = 1e6, 120.0, 20
 
 
-def clock_group(repeats: int, seed: int, tell: Hear, *, ues: int = 188, rounds: int = 2_000) -> Iterator[Result]:
-    """Seconds for a timeline, and a round's seconds against the slow twin's (which plays a fiftieth of the rounds)."""
-    tell(f"clock: {rounds:,} rounds of {ues} UEs, {repeats} turns …")
-    cell, payload, samples, few = Cell.draw(ues, seed), 1e6, 120.0, max(rounds // 50, 1)
-    quarter, everybody = Protocol(max(ues // 4, 1), STALENESS), Protocol(ues)
-
-    def ours(protocol: Protocol) -> Callable[[], object]:
-        return lambda: simulate(cell, protocol, payload_bits=payload, samples=samples, rounds=rounds)
-
-    rivals = {"quarter": ours(quarter), "everybody": ours(everybody)}
-    if with_twin := find_spec("simpy") is not None:
-        from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
-
-        def slowly(protocol: Protocol) -> Callable[[], object]:
-            radio = Radio(cell.signal_hz, cell.bandwidth_hz, equal_share)
-            rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
-            return lambda: play_with_processes(radio, rules, cell.compute_s(samples), payload, few)
-
-        rivals |= {"slow quarter": slowly(quarter), "slow everybody": slowly(everybody)}
-    seconds = take_turns(rivals, repeats)
-    what = f"{ues} UEs × {rounds:,} rounds, A = {quarter.quorum}, S = {STALENESS}"
-    yield measured("clock/simulate", what, seconds["quarter"], "s", at_most=1)
-    for name, protocol in (("quarter", quarter), ("everybody", everybody)):
-        what = f"times as fast as SimPy, a process per UE, A = {protocol.quorum}"
-        if with_twin:
-            ratio = seconds[f"slow {name}"] / few / (seconds[name] / rounds)
-            yield measured(f"clock/simpy-{name}", what, ratio, "×", at_least=50)
+def clock_group(
+    repeats: int, seed: int, tell: Hear, *, ues: int = 188, rounds: int = 10_000, crowd: int = 1_000_000
+) -> Iterator[Result]:
+    """Rounds a processor second, one core. The slow rivals play fewer rounds: NumPy's twin a tenth, processes a 250th."""
+    tell(f"clock: {rounds:,} rounds of {FEW_UES} and of {ues} UEs, {repeats} turns …")
+    few, many = Cell.draw(FEW_UES, seed), Cell.draw(ues, seed)
+    five, quarter, everybody = Protocol(QUORUM, STALENESS), Protocol(max(ues // 4, 1), STALENESS), Protocol(ues)
+    with_numba, with_simpy = find_spec("numba") is not None, find_spec("simpy") is not None
+    ours = "compiled" if with_numba else "numpy"
+    by_numpy, by_simpy = max(rounds // 10, 1), max(rounds // 250, 1)
+    rivals: dict[str, Callable[[], object]] = {
+        "five": partial(_play, ours, few, five, rounds),
+        "quarter": partial(_play, ours, many, quarter, rounds),
+        "everybody": partial(_play, ours, many, everybody, rounds),
+        "finish": partial(_play, ours, few, five, rounds, equal_finish),
+        "numpy five": partial(_play, "numpy", few, five, by_numpy),
+        "numpy quarter": partial(_play, "numpy", many, quarter, by_numpy),
+        "logarithms": partial(_only_fading_and_rates, ues, rounds, np.random.default_rng(seed)),
+    }
+    if with_simpy:
+        rivals |= {
+            "simpy five": _processes(few, five, by_simpy),
+            "simpy quarter": _processes(many, quarter, by_simpy),
+            "simpy everybody": _processes(many, everybody, by_simpy),
+        }
+    seconds = take_turns(rivals, repeats, time.process_time)
+    what = {
+        "five": f"{FEW_UES} UEs, A = {QUORUM}",
+        "quarter": f"{ues} UEs, A = {quarter.quorum}",
+        "everybody": f"{ues} UEs, A = {ues}",
+    }
+    for name, least in (("five", 200_000), ("quarter", 40_000)):
+        yield measured(f"clock/{name}", f"rounds, {what[name]}", rounds / seconds[name], "/s", at_least=least)
+    yield measured("clock/finish", f"the same with equal_finish, {what['five']}", rounds / seconds["finish"], "/s", at_least=20_000)  # fmt: skip
+    share = 100 * seconds["logarithms"] / seconds["quarter"]
+    yield measured("clock/bound", f"of that is the fading's and the rates' arithmetic alone, by NumPy, {ues} UEs", share, "%")  # fmt: skip
+    for name in ("five", "quarter"):
+        row, words = f"clock/numpy-{name}", f"times as fast as the NumPy clock, {what[name]}"
+        ratio = seconds[f"numpy {name}"] / by_numpy / (seconds[name] / rounds)
+        yield measured(row, words, ratio, "×") if with_numba else left_out(row, words, "numba")
+    for name, least in (("five", 1_000), ("quarter", 50), ("everybody", 50)):
+        row, words = f"clock/simpy-{name}", f"times as fast as SimPy, a process per UE, {what[name]}"
+        if with_simpy:
+            ratio = seconds[f"simpy {name}"] / by_simpy / (seconds[name] / rounds)
+            yield measured(row, words, ratio, "×", at_least=least)
         else:
-            yield left_out(f"clock/simpy-{name}", what, "simpy")
+            yield left_out(row, words, "simpy")
+    tell(f"clock: {crowd:,} UEs × 1,000 rounds, once …")
+    place, protocol, begun = Cell.draw(crowd, seed), Protocol(min(1_000, crowd), STALENESS), time.process_time()
+    _play(ours, place, protocol, 1_000)
+    spent = np.array([time.process_time() - begun])
+    yield measured("clock/crowd", f"{crowd:,} UEs × 1,000 rounds, A = {protocol.quorum:,}", spent, "s", at_most=10)
+
+
+def _play(
+    which: Literal["numpy", "compiled"], cell: Cell, protocol: Protocol, rounds: int, bandwidth: Policy = equal_share
+) -> Timeline:
+    with only(which):
+        return simulate(cell, protocol, payload_bits=PAYLOAD, samples=SAMPLES, rounds=rounds, bandwidth=bandwidth)
+
+
+def _only_fading_and_rates(ues: int, rounds: int, dice: np.random.Generator) -> None:
+    """A random number, two logarithms, a square root and two quotients for every UE and round: no exact clock does with less."""
+    at_once = max(65_536 // ues, 1)
+    for _ in range(-(-rounds // at_once)):
+        numbers = dice.random((at_once, ues))
+        np.log(numbers, out=numbers)
+        np.sqrt(np.negative(numbers, out=numbers), out=numbers)
+        np.log1p(np.multiply(numbers, 1e4, out=numbers), out=numbers)
+        np.divide(1e6, numbers, out=numbers)
+
+
+def _processes(cell: Cell, protocol: Protocol, rounds: int) -> Callable[[], object]:
+    from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
+
+    radio = Radio(cell.signal_hz, cell.bandwidth_hz, equal_share)
+    rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
+    return lambda: play_with_processes(radio, rules, cell.compute_s(SAMPLES), PAYLOAD, rounds)

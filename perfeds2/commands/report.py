@@ -11,7 +11,8 @@ from perfeds2.errors import InputError
 
 def report(
     folder: Path = typer.Argument(
-        help="A run's folder, an arena's, a plan's, a sweep's, or one of figures that perfeds2 reproduce made.", metavar="DIR"
+        help="A run's folder, an arena's, a plan's, a sweep's, or one of figures that perfeds2 reproduce made.",
+        metavar="DIR",
     ),
     paper: bool = flag(
         "--paper", "Also PDF and PNG figures in a two-column paper's style, and a LaTeX table.", default=False

@@ -57,9 +57,14 @@ class Recorder:
         if model_s is not None:
             self._models.append([model_s[None, merged], model_s[lost]])
 
+    def add_rounds(self, rounds: list[np.ndarray], lost: list[np.ndarray]) -> None:
+        """Several rounds at once: their fields of a timeline, and those of the jobs lost in them."""
+        self._rounds.append(rounds)
+        self._lost.append(lost)
+
     def timeline(
         self,
-        server: Server,
+        versions: Int[np.ndarray, " n"],
         arrived_s: Float[np.ndarray, " n"],
         model_s: Float[np.ndarray, " n"] | None = None,
         log: Jobs | None = None,
@@ -69,14 +74,14 @@ class Recorder:
         if model_s is not None:
             merged, lost = zip(*self._models, strict=True)
             models = np.concatenate(merged), np.concatenate(lost)
-            model_s = np.where(server.versions == IDLE, 0.0, model_s)
+            model_s = np.where(versions == IDLE, 0.0, model_s)
         ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
         lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
             np.concatenate, zip(*self._lost, strict=True)
         )
         return Timeline(
             ues, staleness, arrival_s, time_s, self._compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, server.versions, arrived_s, lost_count, *models, model_s, log,
+            lost_ue, lost_version, lost_round, lost_arrival_s, versions, arrived_s, lost_count, *models, model_s, log,
         )  # fmt: skip
 
 

@@ -158,7 +158,10 @@ def simulate(
     hopeful = _hopeful(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
-        timeline = play_crowd(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell)
+        from perfeds2.timeline.compiled import crowd_pays, hurry_through_crowd  # late: it imports this file
+
+        play_it = hurry_through_crowd if crowd_pays(conditions, rounds) else play_crowd
+        timeline = play_it(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell)
         if timeline is not None:
             return timeline
     _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
@@ -196,15 +199,17 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
-    past = (
-        nothing_yet(conditions.compute_s, conditions.protocol.quorum, conditions.cell.downlink)
-        if past is None
-        else past
-    )
+    if past is None:
+        past = nothing_yet(conditions.compute_s, conditions.protocol.quorum, conditions.cell.downlink)
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record = Recorder(past)
-    while rounds is None or clock.server.round < past.rounds + rounds:
+    record, last = Recorder(past), None if rounds is None else past.rounds + rounds
+    hurry = _hurry(conditions) if watch is None else None
+    while True:
+        if hurry is not None:  # as many rounds as the compiled clock knows: the same, to the last bit
+            clock = hurry(clock, record, last, horizon_s, tell)
+        if last is not None and clock.server.round >= last:
+            break
         if conditions.budget is not None and too_few(clock.server.versions, clock.server.round, conditions.protocol):
             break
         ticked = tick(conditions, clock, math.inf if horizon_s is None else horizon_s)
@@ -221,7 +226,13 @@ def play(
         if tell is not None:
             tell(clock.server.round, clock.time_s)
     log = None if conditions.cell.is_plain else record.log.until(clock, conditions.cell.here(clock.time_s))
-    return clock, record.timeline(clock.server, clock.arrived_s, clock.model_s, log)
+    return clock, record.timeline(clock.server.versions, clock.arrived_s, clock.model_s, log)
+
+
+def _hurry(conditions: Conditions) -> Callable[..., Clock]:
+    from perfeds2.timeline.compiled import Hurry  # late: it imports this file
+
+    return Hurry(conditions)
 
 
 def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
@@ -451,10 +462,8 @@ def play_crowd(
     clock = Clock(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
-    record, sent_bits = (
-        Recorder(nothing_yet(conditions.compute_s, protocol.quorum)),
-        0.0,
-    )  # by a hopeless UE in its job, at most
+    record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum))
+    sent_bits = 0.0  # by a hopeless UE in its job, at most
     since_s = crowd.least_s  # no hopeless UE sends before
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
     while rounds is None or clock.server.round < rounds:
@@ -478,4 +487,4 @@ def play_crowd(
             tell(later.round, later.opened_s)
     arrived_s = np.full(n, np.inf)
     arrived_s[ues] = clock.arrived_s
-    return record.timeline(clock.server, arrived_s)
+    return record.timeline(clock.server.versions, arrived_s)

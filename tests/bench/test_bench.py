@@ -104,8 +104,21 @@ def test_a_memory_that_does_nothing_changes_no_weight():
 
 def test_the_clock_is_measured_against_its_twin():
     pytest.importorskip("simpy")
-    results = list(clock_group(2, 0, silent, ues=8, rounds=50))
-    assert_measured(results, {"clock/simulate", "clock/simpy-quarter", "clock/simpy-everybody"})
+    pytest.importorskip("numba")
+    results = list(clock_group(2, 0, silent, ues=8, rounds=50, crowd=100))
+    names = [
+        "five",
+        "quarter",
+        "finish",
+        "bound",
+        "numpy-five",
+        "numpy-quarter",
+        "simpy-five",
+        "simpy-quarter",
+        "simpy-everybody",
+        "crowd",
+    ]
+    assert_measured(results, {f"clock/{name}" for name in names})
 
 
 def test_start_up_loads_no_jax():
@@ -159,9 +172,10 @@ def test_a_target_no_seed_reaches_is_said_to_be_missed_not_averaged():
 
 def test_what_is_not_installed_leaves_a_note(monkeypatch):
     monkeypatch.setattr(clock, "find_spec", lambda _: None)
-    results = list(clock_group(1, 0, silent, ues=4, rounds=3))
-    assert [result.value is None for result in results] == [False, True, True]
-    assert "simpy is not installed" in results[1].what
+    results = list(clock_group(1, 0, silent, ues=4, rounds=3, crowd=20))
+    assert [result.value is None for result in results] == 4 * [False] + 5 * [True] + [False]
+    assert "numba is not installed" in results[4].what
+    assert "simpy is not installed" in results[6].what
     json.loads(to_json(results))
 
 

@@ -1,0 +1,422 @@
+"""What does the clock of ``simulate`` show, in plain loops that a compiler can read?
+
+The compiled clock. It plays the same rounds with the same formulas in the same order, so that its times are those of the NumPy
+clock to the last bit; the two share no function. Logarithms are the only operation that is not exact everywhere: they are NumPy's
+own loops, called by their address (``loops``). Only ``compiled`` imports this file, and only when it pays: Numba takes a second
+to load.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfeds2.timeline.kernel_numbers import apply, compiled, compiled_with_memory, entrance
+
+IDLE = -1  # the version of a UE without a job
+DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the rounds ended; ASK: let the NumPy clock see to this one
+RESTART, WAIT, IGNORE = range(3)
+EQUAL_SHARE, PLANNED_SHARE = range(2)
+LN2 = float(np.log(2))
+LEAST_LEFT = float(np.finfo(float).eps)  # of its payload a job has at least this left until it has arrived
+MANY_LOST = 256  # jobs lost at once; from here on UEs with successive numbers and the same fate are one row
+MARGIN = 1e-12  # of the proof that nobody else arrives
+
+
+class Rules(NamedTuple):
+    """What stays the same from round to round."""
+
+    quorum: int
+    bound: int  # S; below 0: none
+    stale: int
+    policy: int
+    theta: float  # of ``between``
+    planned: bool  # whether rounds close on rows of UEs
+    at_work: int  # so many UEs may hold a job at once
+    payload_bits: float
+    bandwidth_hz: float
+    most_nats: float  # that modulation carries a second and hertz; infinite: whatever the signal allows
+    horizon_s: float
+    others: int  # UEs that are not followed: they send, and never arrive
+    others_hz: float  # no signal of theirs is stronger
+    others_s: float  # none of them computes for less
+
+
+class People(NamedTuple):
+    """Those who are followed, by rising number, and where each stands."""
+
+    ues: np.ndarray
+    job_s: np.ndarray
+    shares: np.ndarray
+    compute_s: np.ndarray
+    bits: np.ndarray
+    arrived_s: np.ndarray
+    versions: np.ndarray
+    merged_in: np.ndarray
+
+
+class Record(NamedTuple):
+    """What is written down: of every round, and of the jobs lost on the way."""
+
+    ues: np.ndarray
+    staleness: np.ndarray
+    arrival_s: np.ndarray
+    time_s: np.ndarray
+    lost_ue: np.ndarray
+    lost_version: np.ndarray
+    lost_round: np.ndarray
+    lost_arrival_s: np.ndarray
+    lost_count: np.ndarray
+
+
+class Desk(NamedTuple):
+    """Room to work in: of one round, for everybody."""
+
+    band: np.ndarray
+    rate: np.ndarray
+    arrival: np.ndarray
+    eligible: np.ndarray
+    spare: np.ndarray
+    key: np.ndarray
+    merged: np.ndarray
+    order: np.ndarray
+    lost: np.ndarray
+    serve: np.ndarray
+    call: np.ndarray
+
+
+# ---- rounds, one after the other
+
+
+@entrance
+def play_rounds(loops, rules, people, signals, rows, round_, time_s, hope, record):
+    """Rounds with equal parts of the band, until the signals are used up, or why not.
+
+    Returns (why, rounds played, rows of lost jobs, the second reached).
+    """
+    desk, lost_rows = new_desk(people.ues.size), 0
+    for played in range(signals.shape[0]):
+        who_is_served(rules, people, rows, played, desk.serve)
+        _equal_parts(rules, people, desk)
+        why, lost_rows, time_s = settle(
+            loops, rules, people, signals[played], rows, played, round_ + played, time_s, hope, record, lost_rows, desk
+        )
+        if why != DONE:
+            return why, played, lost_rows, time_s
+    return DONE, signals.shape[0], lost_rows, time_s
+
+
+@compiled_with_memory
+def new_desk(n):
+    return Desk(
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.zeros(n, np.bool_),
+        np.empty(n, np.bool_),
+        np.empty(5, np.int64),
+    )
+
+
+@compiled
+def who_is_served(rules, people, rows, played, serve):
+    """The planned, or everybody, as far as they have something to send."""
+    for i in range(serve.size):
+        serve[i] = people.bits[i] > 0 and not rules.planned
+    if rules.planned:
+        for slot in range(rules.quorum):
+            ue = rows[played, slot]
+            serve[ue] = people.bits[ue] > 0
+
+
+@compiled
+def _equal_parts(rules, people, desk):
+    """The same band for everybody who sends, or for those served."""
+    count = rules.others
+    for i in range(desk.band.size):
+        count += desk.serve[i] if rules.policy == PLANNED_SHARE else people.bits[i] > 0
+    part = rules.bandwidth_hz / max(count, 1)
+    for i in range(desk.band.size):
+        sends = desk.serve[i] if rules.policy == PLANNED_SHARE else people.bits[i] > 0
+        desk.band[i] = part if sends else 0.0
+
+
+@compiled
+def settle(loops, rules, people, signal, rows, played, round_, time_s, hope, record, lost_rows, desk):
+    """Play a round whose bands are shared out. Returns DONE or why not, the next row for lost jobs, and when it closed."""
+    _arrivals(loops[0], rules, people, signal, time_s, desk)
+    close_s = _close(rules, people, rows, played, round_, desk)
+    if close_s == np.inf:
+        return ASK, lost_rows, time_s
+    close_s = max(close_s, time_s)
+    if rules.others and not _hopeless(loops[0], rules, people, round_, time_s, close_s, hope, desk):
+        return LOST_HOPE, lost_rows, time_s
+    if close_s > rules.horizon_s:
+        return LATE, lost_rows, time_s
+    end = _lose(rules, people, desk.arrival, round_, close_s, desk.merged, desk.lost, record, lost_rows)
+    if end < 0:
+        return FULL, lost_rows, time_s
+    for slot in range(rules.quorum):
+        i = desk.merged[slot]
+        record.ues[played, slot] = people.ues[i]
+        record.staleness[played, slot] = round_ - people.versions[i]
+        record.arrival_s[played, slot] = desk.arrival[i]
+    record.time_s[played] = close_s
+    _hand_out(rules, people, round_ + 1, desk)
+    _carry_over(rules, people, desk.rate, desk.arrival, round_ + 1, time_s, close_s)
+    return DONE, end, close_s
+
+
+@compiled
+def _arrivals(log1p, rules, people, signal, time_s, desk):
+    """Everybody's rate, and when its update is complete if the round lasts: now, computing, sending."""
+    n, band, rate, arrival = signal.size, desk.band, desk.rate, desk.arrival
+    for i in range(n):
+        rate[i] = signal[i] / band[i] if band[i] > 0 else 0.0
+    apply(log1p, rate, n, desk.call)
+    soonest_s = np.nextafter(time_s, np.inf)  # an open job is over later, however few bits rounding left it
+    for i in range(n):
+        rate[i] = min(rate[i], rules.most_nats) * (band[i] / LN2)
+        if people.bits[i] == 0:
+            arrival[i] = people.arrived_s[i]
+        else:
+            arrival[i] = max(people.bits[i] / rate[i] + (time_s + people.compute_s[i]), soonest_s)
+
+
+@compiled
+def _close(rules, people, rows, played, round_, desk):
+    """When the round closes, and on whom: in order of arrival, ties by number."""
+    versions, arrival, eligible, merged = people.versions, desk.arrival, desk.eligible, desk.merged
+    oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
+    for i in range(arrival.size):
+        desk.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
+    close_s = -np.inf
+    if rules.planned:
+        for slot in range(rules.quorum):
+            merged[slot] = rows[played, slot]  # in rising order
+            close_s = max(close_s, eligible[merged[slot]])
+    else:
+        close_s = _smallest(desk.spare, arrival.size, rules.quorum)
+        waits = rules.stale == WAIT and rules.bound >= 0
+        if waits:
+            close_s = max(close_s, _everyone_in_time(rules, versions, eligible, desk.spare, round_))
+        if close_s < np.inf:
+            _pick(waits, rules.quorum, versions, close_s, desk)
+    if close_s < np.inf:
+        _sort(merged, rules.quorum, eligible, desk.order)
+    return close_s
+
+
+@compiled
+def _smallest(values, count, rank):
+    """The ``rank``-th smallest, counting from 1; the values change places."""
+    low, high, place = 0, count - 1, rank - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if place <= j:
+            high = j
+        elif place >= i:
+            low = i
+        else:
+            break
+    return values[place]
+
+
+@compiled
+def _everyone_in_time(rules, versions, arrival, copy, round_):
+    """The earliest second at which the round can close with all other jobs still able to be merged within the bound."""
+    close_s = -np.inf
+    for later in range(rules.bound + 1):
+        due = 0
+        for i in range(arrival.size):
+            if versions[i] != IDLE and versions[i] + rules.bound - round_ <= later:
+                copy[due] = arrival[i]
+                due += 1
+        needed = due - rules.quorum * later
+        if needed > 0:
+            close_s = max(close_s, _smallest(copy, due, needed))
+    return close_s
+
+
+@compiled
+def _pick(waits, quorum, versions, close_s, desk):
+    """The A updates to merge, by rising number: the earliest; where the round waited, the stalest first."""
+    arrival, merged, key, chosen = desk.eligible, desk.merged, desk.key, desk.lost
+    before = by_then = 0
+    for i in range(arrival.size):
+        before += arrival[i] < close_s
+        by_then += arrival[i] <= close_s
+    if waits and by_then > quorum:
+        here = 0
+        for i in range(arrival.size):
+            key[i], chosen[i] = versions[i], False
+            if arrival[i] <= close_s:
+                merged[here] = i
+                here += 1
+        _sort(merged, here, arrival, desk.order)
+        _sort(merged, here, key, desk.order)
+        for slot in range(quorum):
+            chosen[merged[slot]] = True
+        here = 0
+        for i in range(arrival.size):
+            if chosen[i]:
+                merged[here] = i
+                here += 1
+        return
+    here, ties = 0, quorum - before
+    for i in range(arrival.size):
+        if arrival[i] < close_s or (arrival[i] == close_s and ties > 0):
+            ties -= arrival[i] == close_s
+            merged[here] = i
+            here += 1
+
+
+@compiled
+def _sort(places, count, key, spare):
+    """By rising key, those with the same key as they were: short stretches, then two into one."""
+    for start in range(0, count, 16):
+        for i in range(start + 1, min(start + 16, count)):
+            place, value, j = places[i], key[places[i]], i
+            while j > start and key[places[j - 1]] > value:
+                places[j] = places[j - 1]
+                j -= 1
+            places[j] = place
+    width = 16
+    while width < count:
+        for start in range(0, count, 2 * width):
+            i, middle, stop = start, min(start + width, count), min(start + 2 * width, count)
+            j = middle
+            for k in range(start, stop):
+                if i < middle and (j >= stop or key[places[i]] <= key[places[j]]):
+                    spare[k] = places[i]
+                    i += 1
+                else:
+                    spare[k] = places[j]
+                    j += 1
+        for k in range(count):
+            places[k] = spare[k]
+        width *= 2
+
+
+@compiled
+def _hopeless(log1p, rules, people, round_, time_s, close_s, hope, desk):
+    """Whether nobody who is not followed can have arrived: with the strongest fading there is, from a job's start to its end."""
+    if round_ % (rules.bound + 1) == 0:
+        hope[0], hope[1] = 0.0, time_s + rules.others_s  # never merged, they all start over together
+    sending = rules.others
+    for i in range(people.bits.size):
+        sending += people.bits[i] > 0
+    part = rules.bandwidth_hz / sending
+    desk.key[0] = rules.others_hz / part
+    apply(log1p, desk.key, 1, desk.call)
+    hope[0] += min(desk.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
+    return hope[0] < (1 - MARGIN) * rules.payload_bits
+
+
+@compiled
+def _lose(rules, people, arrival, round_, close_s, merged, lost, record, row):
+    """Find the jobs that end without a merge and write them down from a row on. Returns the next free row, below 0 if there are too few."""
+    n, versions, others, new = arrival.size, people.versions, 0, round_ + 1
+    for slot in range(rules.quorum):
+        people.merged_in[merged[slot]] = round_
+    if rules.bound < 0:
+        return row
+    count, others_version = 0, round_ - round_ % (rules.bound + 1)
+    for i in range(n):
+        if rules.stale == RESTART:  # whoever would be merged too stale starts over
+            lost[i] = versions[i] < new - rules.bound and people.merged_in[i] != round_
+        else:  # whoever is too stale is refused when it has arrived
+            lost[i] = versions[i] != IDLE and versions[i] < round_ - rules.bound and arrival[i] <= close_s
+        count += lost[i]
+    if rules.others and others_version < new - rules.bound:
+        others = rules.others
+    if count + others == 0:
+        return row
+    first, before = (row if count + others > MANY_LOST else record.lost_ue.size), -1
+    for i in range(n):
+        between = people.ues[i] - before - 1
+        before = people.ues[i]
+        if others and between:
+            row = _write_lost(record, row, first, before - between, others_version, round_, np.inf, between)
+        if lost[i]:
+            arrived_s = arrival[i] if arrival[i] <= close_s else np.inf
+            row = _write_lost(record, row, first, people.ues[i], versions[i], round_, arrived_s, 1)
+        if row < 0:
+            return row
+    behind = n + rules.others - before - 1
+    if others and behind:
+        row = _write_lost(record, row, first, before + 1, others_version, round_, np.inf, behind)
+    return row
+
+
+@compiled
+def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
+    """One more row; behind ``first`` one row goes on where successive UEs share its fate."""
+    if (
+        row > first
+        and record.lost_ue[row - 1] + record.lost_count[row - 1] == ue
+        and record.lost_version[row - 1] == version
+        and record.lost_arrival_s[row - 1] == arrived_s
+    ):
+        record.lost_count[row - 1] += count
+        return row
+    if row < 0 or row == record.lost_ue.size:
+        return -1
+    record.lost_ue[row], record.lost_version[row], record.lost_round[row] = ue, version, round_
+    record.lost_arrival_s[row], record.lost_count[row] = arrived_s, count
+    return row + 1
+
+
+@compiled
+def _hand_out(rules, people, new, desk):
+    """The new model exists. Who was merged or lost is handed it; where a round waits, whoever is out longest."""
+    merged, lost, order, key = desk.merged, desk.lost, desk.order, desk.key
+    versions, waits = people.versions, rules.stale == WAIT and rules.bound >= 0
+    ended = IDLE if waits else new
+    for slot in range(rules.quorum):
+        versions[merged[slot]] = ended
+    if rules.bound >= 0:
+        for i in range(versions.size):
+            if lost[i]:
+                versions[i] = ended
+    if not waits:
+        return
+    idle = 0
+    for i in range(versions.size):
+        if versions[i] == IDLE:
+            order[idle], key[i] = i, people.merged_in[i]
+            idle += 1
+    _sort(order, idle, key, merged)
+    for slot in range(min(rules.at_work - (versions.size - idle), idle)):
+        versions[order[slot]] = new
+
+
+@compiled
+def _carry_over(rules, people, rate, arrival, new, time_s, now_s):
+    """Take what was computed and sent off everybody's work, and start the new jobs."""
+    lasted_s, least_bits = now_s - time_s, LEAST_LEFT * rules.payload_bits
+    for i in range(rate.size):
+        if people.versions[i] == new:
+            people.compute_s[i], people.bits[i], people.arrived_s[i] = people.job_s[i], rules.payload_bits, np.inf
+        elif people.versions[i] == IDLE:
+            people.compute_s[i], people.bits[i], people.arrived_s[i] = 0.0, 0.0, np.inf
+        elif arrival[i] <= now_s:
+            people.compute_s[i], people.bits[i], people.arrived_s[i] = 0.0, 0.0, arrival[i]
+        else:
+            left_s = people.compute_s[i] - lasted_s
+            people.bits[i] = max(min(left_s, 0.0) * rate[i] + people.bits[i], least_bits)
+            people.compute_s[i], people.arrived_s[i] = max(left_s, 0.0), np.inf

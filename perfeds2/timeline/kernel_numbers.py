@@ -1,0 +1,129 @@
+"""How are NumPy's logarithms and its random numbers had inside compiled loops?"""
+
+import ctypes
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.ir
+import numba
+import numba.core.config
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+NJIT: Any = numba.njit  # its types do not name all it takes
+CONFIG: Any = numba.core.config
+
+
+def entrance(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile it when Python calls it first. (A test run's type checks, which are wrapped around functions, are taken off.)"""
+    return NJIT(cache=CONFIG.CACHE_DIR != "", error_model="numpy")(inspect.unwrap(function))
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for what only compiled functions call."""
+    inside = NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+    return inside(inspect.unwrap(function))
+
+
+def compiled_with_memory(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for what takes new memory."""
+    return NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(inspect.unwrap(function))
+
+
+# ---- NumPy's own logarithms
+
+
+class _Ufunc(ctypes.Structure):
+    """The beginning of NumPy's ``PyUFuncObject``, behind what every object has; it is part of its C interface."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("nin", "nout", "nargs", "identity")),
+        *((name, ctypes.POINTER(ctypes.c_size_t)) for name in ("functions", "data")),
+        ("ntypes", ctypes.c_int),
+    )
+
+
+def loop_of(ufunc: np.ufunc) -> tuple[int, int]:
+    """The address of the loop by which NumPy works out a function of float64 on this processor, and of the data it wants."""
+    inside = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
+    if (inside.nin, inside.nout, inside.nargs, inside.ntypes) != (ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.ntypes):
+        raise RuntimeError("this NumPy keeps its loops elsewhere")
+    number = ufunc.types.index("d->d")
+    return inside.functions[number], inside.data[number]
+
+
+def loops() -> tuple[tuple[int, int], ...]:
+    return loop_of(np.log1p), loop_of(np.log), loop_of(np.exp)
+
+
+@intrinsic
+def _call(typing_context, loop, arguments, counts, steps, data):  # noqa: ARG001 (Numba passes it)
+    """Call a loop: with where its arguments are, how many there are, how far apart, and its data."""
+
+    def generate(context, builder, signature, values):  # noqa: ARG001
+        address = llvmlite.ir.IntType(64)
+        kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [address] * 4)
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
+call_loop: Any = _call  # Numba adds the first argument
+
+
+@compiled
+def apply(loop, values, count, call):
+    """Put what the function makes of them in the place of so many values."""
+    call[0] = call[1] = values.ctypes.data
+    call[2] = count
+    call[3] = call[4] = 8
+    at = call.ctypes.data
+    call_loop(loop[0], at, at + 16, at + 24, loop[1])
+
+
+# ---- the fading's random numbers: Philox 4×64, whose numbers belong to (seed, round, stream, UE)
+
+
+@intrinsic
+def _high(typing_context, a, b):  # noqa: ARG001 (Numba passes it)
+    """The upper half of a product of two 64-bit numbers."""
+
+    def generate(context, builder, signature, arguments):  # noqa: ARG001
+        wide = llvmlite.ir.IntType(128)
+        a, b = (builder.zext(argument, wide) for argument in arguments)
+        return builder.trunc(builder.lshr(builder.mul(a, b), wide(64)), llvmlite.ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+upper: Any = _high  # Numba adds the first argument
+
+
+@entrance
+def draw(uniform, seed, first_round, stream, ues):
+    """U of these UEs in successive rounds, a row each."""
+    four = np.empty(4)
+    for row in range(uniform.shape[0]):
+        drawn = np.int64(-1)
+        for i in range(ues.size):
+            if ues[i] // 4 != drawn:
+                drawn = ues[i] // 4
+                _philox(four, seed, np.uint64(first_round + row), np.uint64(drawn + 1), np.uint64(stream))
+            uniform[row, i] = four[ues[i] % 4]
+
+
+@compiled
+def _philox(four, key_0, key_1, c0, c1):
+    c2 = c3 = np.uint64(0)
+    for turn in range(10):
+        if turn:
+            key_0 += np.uint64(0x9E3779B97F4A7C15)
+            key_1 += np.uint64(0xBB67AE8584CAA73B)
+        high_0, low_0 = upper(np.uint64(0xD2E7470EE14C6C93), c0), np.uint64(0xD2E7470EE14C6C93) * c0
+        high_1, low_1 = upper(np.uint64(0xCA5A826395121157), c2), np.uint64(0xCA5A826395121157) * c2
+        c0, c1, c2, c3 = high_1 ^ c1 ^ key_0, low_1, high_0 ^ c3 ^ key_1, low_0
+    four[0], four[1] = np.float64(c0 >> np.uint64(11)) * 2.0**-53, np.float64(c1 >> np.uint64(11)) * 2.0**-53
+    four[2], four[3] = np.float64(c2 >> np.uint64(11)) * 2.0**-53, np.float64(c3 >> np.uint64(11)) * 2.0**-53

@@ -1,0 +1,299 @@
+"""The compiled clock and the NumPy clock show the same, to the last bit, and what the one does not know the other plays."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from random_runs import STALE, Run, assert_same, drawn_by_lot, round_robin, runs, uneven_share
+from test_agrees_with_processes import assert_agrees
+
+from perfeds2.allocation import bandwidth
+from perfeds2.allocation.schedulers import best_channel
+from perfeds2.network.cell import Cell
+from perfeds2.network.downlink import Downlink
+from perfeds2.network.radios import RADIOS
+from perfeds2.timeline import compiled
+from perfeds2.timeline import simulate as module
+from perfeds2.timeline.compiled import only
+from perfeds2.timeline.crowd import split_crowd
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import Conditions, play, play_crowd, start_clock
+
+pytest.importorskip("numba", reason="without Numba the NumPy clock plays everything")
+pytestmark = [
+    pytest.mark.xdist_group("compiled_clock"),  # it is compiled once
+    pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning"),
+]
+POLICIES = [*compiled.POLICIES, bandwidth.between(0.3), bandwidth.between(1.0)]
+PROPERTY = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a clock to load is slow to shrink
+)
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Which rounds the NumPy clock plays."""
+    rounds: list[int] = []
+    tick = module.tick
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "tick", lambda setting, now: (rounds.append(now.server.round), tick(setting, now))[1])
+        yield rounds
+
+
+def assert_both_show_the_same(run: Run, rounds: int, horizon_s: float | None = None) -> None:
+    limits = {"rounds": rounds, "horizon_s": horizon_s}
+    setting = run.setting
+    with only("numpy"):
+        then, slow = play(setting, start_clock(setting), **limits)
+    with only("compiled"):
+        now, fast = play(setting, start_clock(setting), **limits)
+    assert_same(fast, slow)
+    assert (now.time_s, now.server.round, now.server.opened_s) == (then.time_s, then.server.round, then.server.opened_s)
+    for one, other in zip(standing(now), standing(then), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def standing(now):
+    return now.compute_s, now.bits, now.arrived_s, now.server.versions, now.server.merged_in
+
+
+@st.composite
+def settings_of_all_kinds(draw: st.DrawFn) -> Run:
+    """Known to the compiled clock or not: every policy, every radio, schedules, resting, drafts, coherence."""
+    run = draw(runs(max_ues=40))
+    cell = replace(
+        run.cell,
+        radio=draw(st.sampled_from([None, None, RADIOS["umi"]])),
+        rician_k=draw(st.sampled_from([0.0, 0.0, 3.0, np.inf])),
+        most_bits_per_s_hz=draw(st.sampled_from([None, 20.0, 4.0])),
+        coherence_s=draw(st.sampled_from([None, None, None, 0.5])),
+        downlink=draw(st.sampled_from([None, Downlink("unicast", 20.0, 1e5)])),
+    )
+    policy = draw(st.sampled_from([*POLICIES, uneven_share(cell.seed)]))
+    protocol, schedule = run.protocol, run.schedule
+    kind = draw(st.sampled_from(["as it is"] * 6 + ["rests", "drafts", "looks"]))
+    if kind == "rests":
+        protocol = Protocol(protocol.quorum, rests=True)
+        schedule = schedule or round_robin(cell.ues, protocol.quorum, cell.seed)
+    elif kind == "drafts":
+        protocol, schedule = Protocol(protocol.quorum, protocol.max_staleness, drafts=True), None
+    elif kind == "looks":
+        protocol, schedule = Protocol(protocol.quorum, protocol.max_staleness), best_channel
+    return replace(run, cell=cell, bandwidth=policy, protocol=protocol, schedule=schedule)
+
+
+@given(settings_of_all_kinds(), st.integers(1, 80), st.one_of(st.none(), st.floats(0.0, 30.0)))
+@PROPERTY
+def test_both_clocks_show_the_same_on_random_settings(run: Run, rounds: int, horizon_s: float | None):
+    assert_both_show_the_same(run, rounds, horizon_s)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
+@pytest.mark.parametrize("stale", STALE)
+@pytest.mark.parametrize("planned", [False, True])
+def test_every_policy_and_rule_is_known_and_the_same(policy, stale, planned, monkeypatch):
+    schedule = round_robin(30, 4, 0) if planned else None
+    run = Run(Cell.draw(30, 1, cpu_hz=(2e7, 2e9)), Protocol(4, 7, stale), 1e6, 100.0, policy, schedule)
+    assert_both_show_the_same(run, 40)
+    with only("compiled"), counting(monkeypatch) as by_numpy:
+        run.simulate(40)
+    assert by_numpy == []
+
+
+@pytest.mark.parametrize(
+    ("n", "policy"),
+    [
+        (200, bandwidth.proportional_fair),
+        (1_000, bandwidth.max_throughput),
+        (1_000, bandwidth.between(0.3)),
+        (40_000, bandwidth.equal_finish),
+    ],
+)
+def test_long_sums_are_added_up_in_the_same_order(n, policy):
+    assert_both_show_the_same(
+        Run(Cell.draw(n, 3), Protocol(n // 3, 2), 1e6, 100.0, policy, None), 2 if n > 9_999 else 8
+    )
+
+
+@pytest.mark.parametrize("stale", STALE)
+def test_the_compiled_clock_agrees_with_processes(stale):
+    with only("compiled"):
+        assert_agrees(
+            Run(Cell.draw(30, 4, cpu_hz=(2e7, 2e9)), Protocol(7, 2, stale), 1e5, 100.0, bandwidth.equal_share, None), 30
+        )
+
+
+@given(runs(), st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["numpy", "compiled"])), min_size=1, max_size=6))
+@PROPERTY
+def test_they_may_take_turns(run: Run, chunks: list[tuple[int, Any]]):
+    run = replace(run, bandwidth=bandwidth.equal_share)
+    setting, past = run.setting, None
+    now = start_clock(setting)
+    for rounds, which in chunks:
+        with only(which):
+            now, past = play(setting, now, past, rounds=rounds)
+    assert past is not None
+    with only("numpy"):
+        assert_same(past, run.simulate(sum(rounds for rounds, _ in chunks)))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 4_096])
+def test_many_lost_jobs_are_written_down_in_the_same_rows(rows, monkeypatch):
+    monkeypatch.setattr(compiled, "LOST_ROWS", rows)  # the paper runs out, and the round is played again on more
+    run = Run(Cell.draw(700, 5), Protocol(3, 1), 1e6, 10.0, bandwidth.equal_share, None)
+    assert_both_show_the_same(run, 30)
+    assert_both_show_the_same(replace(run, protocol=Protocol(3, 1, "ignore")), 30)
+
+
+@pytest.mark.parametrize(("hopeful", "proved"), [(2_400, True), (70, False), (40, False)])
+def test_a_crowd_is_the_same_followed_or_not(hopeful, proved):
+    cell, protocol = Cell.draw(20_000, 2), Protocol(60, 4)
+    setting = Conditions(cell, protocol, 1e6, cell.job_s(50.0, 60), np.full(20_000, 1 / 20_000))
+    crowd = split_crowd(cell, hopeful, setting.compute_s, setting.payload_bits)
+    limits = {"rounds": 40, "horizon_s": None, "tell": None}
+    with only("compiled"):
+        assert compiled.crowd_pays(setting, 40)
+        fast = compiled.hurry_through_crowd(setting, crowd, **limits)
+    slow = play_crowd(setting, crowd, **limits)
+    assert (fast is not None) == (slow is not None) == proved
+    if fast is not None and slow is not None:
+        assert_same(fast, slow)
+
+
+@dataclass(frozen=True)
+class Newer(Protocol):
+    """A protocol of tomorrow."""
+
+    patience_s: float | None = None
+
+
+class Echo(Cell):
+    def signal_hz(self, round_, ues=None):
+        return 2 * super().signal_hz(round_, ues)
+
+
+def test_what_is_unknown_is_not_played():
+    cell, protocol = Cell.draw(6), Protocol(2, 3)
+    known = Run(cell, protocol, 1e5, 10.0, bandwidth.equal_share, None).setting
+    assert compiled.knows(known)
+    assert compiled.knows(replace(known, schedule=drawn_by_lot(6, 2, 0), protocol=Newer(2, 3)))
+    for changed in (
+        {"protocol": Newer(2, 3, patience_s=1.0)},
+        {"protocol": Protocol(2, drafts=True)},
+        {"cell": replace(cell, coherence_s=1.0)},
+        {"cell": Echo(cell.distance_m, cell.cpu_hz)},
+        {"cell": replace(cell, power_w=1e-300)},
+        {"bandwidth": uneven_share(0)},
+        {"bandwidth": lambda uplink: bandwidth.equal_share(uplink)},
+        {"schedule": best_channel},
+    ):
+        assert not compiled.knows(replace(known, **changed)), changed
+
+
+@pytest.mark.parametrize("plan", [[0, 0], [0, 9], [0], [0.5, 1.0], None])
+def test_a_schedule_that_goes_wrong_is_told_of_when_its_round_comes(plan):
+    def schedule(round_):
+        if round_ < 70:
+            return np.array([1, 0])
+        if plan is None:
+            raise KeyError("no such round")
+        return np.array(plan)
+
+    run = Run(Cell.draw(3), Protocol(2), 1e5, 10.0, bandwidth.equal_share, schedule)
+    assert_both_show_the_same(run, 70)
+    said = []
+    for which in ("numpy", "compiled"):
+        with only(which), pytest.raises((ValueError, KeyError)) as told:
+            run.simulate(75)
+        said.append(str(told.value))
+    assert said[0] == said[1]
+
+
+def test_a_round_that_never_closes_is_told_of_in_the_same_words():
+    plan = lambda round_: np.array([int(round_ == 5)])  # noqa: E731
+    run = Run(Cell.draw(2, cpu_hz=(1e6, 1e6)), Protocol(1, 1, "ignore"), 1e5, 10.0, bandwidth.planned_share, plan)
+    for which in ("numpy", "compiled"):
+        with only(which), pytest.raises(ValueError, match="round 5 never closes: the schedule plans UE 1"):
+            run.simulate(8)
+
+
+def test_without_numba_the_numpy_clock_plays(monkeypatch):
+    monkeypatch.setattr(compiled, "find_spec", lambda _: None)
+    run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
+    with only("compiled"), counting(monkeypatch) as by_numpy:
+        run.simulate(20)
+    assert by_numpy == list(range(20))
+
+
+LAZY = """
+import sys
+import perfeds2.cli
+from perfeds2 import Cell, Protocol, simulate
+simulate(Cell.draw(20), Protocol(5, 5), payload_bits=1e6, samples=10, rounds=200)
+print("numba" in sys.modules)
+"""
+
+
+def test_numba_is_not_loaded_for_little():
+    environment = {name: value for name, value in os.environ.items() if name != compiled.VARIABLE}
+    said = subprocess.run([sys.executable, "-c", LAZY], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["False"]
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch, tmp_path) -> Path:
+    """As in a fresh process, with an empty folder."""
+    monkeypatch.setattr(compiled._Here, "kernels", {})
+    monkeypatch.setattr(compiled._Here, "broken", False)
+    monkeypatch.setattr(compiled._Here, "spent_s", 0.0)
+    monkeypatch.setattr(compiled._Here, "compiling", None)
+    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+def test_it_is_compiled_by_one_other_process_while_the_numpy_clock_plays_on(monkeypatch):
+    started: list[list[str]] = []
+    monkeypatch.setattr(compiled.subprocess, "Popen", lambda command, **_: started.append(command))
+    run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
+    setting = run.setting
+    with counting(monkeypatch) as by_numpy:
+        play(setting, start_clock(setting), rounds=10)  # too little to be worth it
+        assert started == []
+        monkeypatch.setattr(compiled, "LOAD_S", 0.01)
+        monkeypatch.setattr(compiled, "COMPILE_PAYS_S", 0.01)
+        play(setting, start_clock(setting), rounds=100)
+    assert len(by_numpy) == 110
+    assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.compiled"]]
+
+
+def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):
+    monkeypatch.setattr(compiled, "_play", lambda *_: 1 / 0)
+    compiled._ready(nothing_loaded, False).touch()
+    assert compiled.loaded(False, 100.0) is None
+    assert not compiled._ready(nothing_loaded, False).exists()  # the next process compiles it again
+    assert compiled.loaded(False, 100.0) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has other rights")
+def test_a_folder_that_others_may_write_is_not_read(monkeypatch, tmp_path):
+    folder_of = compiled._folder.__wrapped__
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path))
+    folder = folder_of()
+    assert folder is not None
+    folder.chmod(0o777)
+    assert folder_of() is None
+    monkeypatch.setenv(compiled.FOLDER, "off")
+    assert folder_of() is None
