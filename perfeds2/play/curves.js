@@ -55,15 +55,23 @@ function tableOfCurves(table, rows) {
     const percent = (value) => (value === null ? "diverged" : `${(100 * value).toFixed(1)} %`);
     cells.push([`${last.algorithm} (${line.word})`, `${shortNumber(last.time_s)} s`, percent(last.test_accuracy_personal), percent(last.test_accuracy), when(.9), when(.95)]);
   }
+  fillTable(table, cells);
+  Object.keys(LINES).forEach((mode, number) => {
+    const head = table.tBodies[0] && table.tBodies[0].rows[number];
+    if (head) head.cells[0].prepend(lineSample(mode), " ");
+  });
+}
+
+/** A table of texts: its first line is its head, the first of every line says whose it is. */
+function fillTable(table, lines) {
   table.replaceChildren();
-  if (cells.length === 1) return;
-  cells.forEach((texts, number) => {
-    const row = (number ? table.tBodies[0] || table.createTBody() : table.createTHead()).insertRow();
+  const parts = [table.createTHead(), table.createTBody()];
+  lines.forEach((texts, number) => {
+    const row = parts[Math.min(number, 1)].insertRow();
     texts.forEach((text, column) => {
-      const cell = document.createElement(number && column ? "td" : number || column ? "th" : "td");
-      if (cell.tagName === "TH") cell.scope = number ? "row" : "col";
-      if (number && !column) cell.append(lineSample(Object.keys(LINES).find((mode) => text.includes(`(${LINES[mode].word})`))), ` ${text}`);
-      else cell.textContent = text;
+      const isHead = (number === 0) !== (column === 0), cell = document.createElement(isHead ? "th" : "td");
+      if (isHead) cell.scope = number ? "row" : "col";
+      cell.textContent = text;
       row.append(cell);
     });
   });

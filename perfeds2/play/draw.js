@@ -85,13 +85,18 @@ const roundAt = (cell, tick) => countUntil(cell.rounds, tick);
 
 // ---- the map: what happens now
 
+const FREE = .14; // of the radius
+
 function drawMap(canvas, cell, places, tick, ticks, theme) {
   const { pen, width, height } = penOn(canvas);
   const ues = places.length, size = ues <= 12 ? 9 : ues <= 30 ? 7.5 : 5.5;
   const far = Math.max(...places.map(([x, y]) => Math.hypot(x, y)), 1);
   const centre = [width / 2, height / 2], scale = (Math.min(width, height) / 2 - size - 6) / far;
   const wide = Math.min(width / height, 1.6);  // use the breadth of the drawing
-  const at = ([x, y]) => [centre[0] + x * scale * wide, centre[1] - y * scale];
+  const at = ([x, y]) => { // the middle is the base station's
+    const distance = Math.hypot(x, y), out = scale * (FREE * far + (1 - FREE) * distance) / Math.max(distance, .01);
+    return [centre[0] + x * out * wide, centre[1] - y * out];
+  };
   pen.strokeStyle = theme.grid; pen.lineWidth = 1;
   for (const share of [.5, 1]) {
     pen.beginPath(); pen.ellipse(...centre, far * share * scale * wide, far * share * scale, 0, 0, 2 * Math.PI); pen.stroke();

@@ -99,7 +99,7 @@ function moved(knob) {
   holdQuorum();
   for (const each of knobs) each.place();
   remember();
-  if (knob.group !== "Training" || canned) ask(); else askSoon();
+  ask();
 }
 
 // The address keeps the knobs, so that a reload or a bookmark finds them again.
@@ -121,7 +121,6 @@ function recall() {
 // ---- asking: one question at a time; the newest one next
 
 let asking = false, askedAgain = false;
-const askSoon = ask; // the commands change with it too
 
 async function ask() {
   if (asking) { askedAgain = true; return; }
@@ -170,24 +169,33 @@ function show(latest) {
   answer = latest;
   tick = Math.min(tick, answer.ticks);
   for (const cell of answer.cells) describe(cell, views[cell.mode], ues);
+  keepScore();
   for (const name of ["shown_by", "trained_by", "python"]) byId(name).textContent = answer[name];
   drawAll();
   document.body.dataset.drawn = "yes";
 }
 
+const percent = (share) => `${(100 * share).toFixed(share < .0995 ? 1 : 0)} %`;
+const number = (value) => (value === null ? "–" : shortNumber(value));
+
+function warningOf(cell) {
+  if (cell.sentence) return `No rounds: ${cell.sentence}`;
+  if (cell.numbers.rounds === 0) return `No round closes in ${answer.window_s} s; show more seconds.`;
+  return cell.complete === false ? `Only its first ${cell.rounds.length} rounds.` : "";
+}
+
 function describe(cell, view, ues) {
   const what = { SYN: `waits for all ${ues}`, S2: `waits for ${cell.quorum} of ${ues}`, ASY: "waits for one" }[cell.mode];
   view.title.replaceChildren(TITLES[cell.mode], " ", makeElement("small", { textContent: what }));
-  view.warn.textContent = cell.sentence ? `No rounds: ${cell.sentence}` : cell.complete === false ? `Only its first ${cell.rounds.length} rounds.` : "";
+  view.warn.textContent = warningOf(cell);
   view.numbers.replaceChildren();
   if (!cell.jobs) return;
-  const n = cell.numbers, percent = (share) => `${(100 * share).toFixed(share < .0995 ? 1 : 0)} %`;
-  const number = (value) => (value === null ? "–" : shortNumber(value));
+  const n = cell.numbers, shareOf = (share) => (n.rounds ? percent(share) : "–");
   const lines = [
     ["Seconds a round", number(n.seconds_per_round)],
     ["Rounds, updates merged", `${n.rounds}, ${n.merges}`],
-    ["UEs wait", percent(n.waiting_share), n.waiting_share],
-    ["Work thrown away", percent(n.wasted_share), n.wasted_share],
+    ["UEs wait", shareOf(n.waiting_share), n.waiting_share],
+    ["Work thrown away", shareOf(n.wasted_share), n.wasted_share],
     ["Staleness, mean and most", `${number(n.staleness_mean)}, ${n.staleness_max}`],
     ["Joules an update", number(n.joules_per_merge)],
     ["Joules of all", number(n.joules)],
@@ -201,8 +209,18 @@ function describe(cell, view, ues) {
       view.numbers.append(bar);
     }
   }
-  view.activity.setAttribute("aria-label", `What each of ${ues} UEs does over ${answer.window_s} s, ${TITLES[cell.mode].toLowerCase()}: ${n.rounds} rounds; UEs wait ${percent(n.waiting_share)} of the time.`);
+  view.activity.setAttribute("aria-label", `What each of ${ues} UEs does over ${answer.window_s} s, ${TITLES[cell.mode].toLowerCase()}: ${n.rounds} rounds; UEs wait ${shareOf(n.waiting_share)} of the time.`);
   view.map.setAttribute("aria-label", `Map of the ${TITLES[cell.mode].toLowerCase()} cell at the chosen moment.`);
+}
+
+/** The three in one small table: on a phone they stand below one another, out of sight of the knobs. */
+function keepScore() {
+  const table = byId("score"), head = ["", "Seconds a round", "UEs wait", "Joules an update"];
+  const lines = answer.cells.filter((cell) => cell.jobs).map((cell) => {
+    const n = cell.numbers;
+    return [TITLES[cell.mode], number(n.seconds_per_round), n.rounds ? percent(n.waiting_share) : "–", number(n.joules_per_merge)];
+  });
+  fillTable(table, [head, ...lines]);
 }
 
 function drawAll() {
@@ -296,6 +314,8 @@ async function watch(number) {
 }
 
 function drawLearned() {
+  byId("learned-so-far").hidden = rows.length === 0;
+  if (rows.length === 0) return;
   drawCurves(byId("curves"), rows, trainedFor);
   tableOfCurves(byId("learned"), rows);
 }

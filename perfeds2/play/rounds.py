@@ -23,7 +23,7 @@ from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.timeline import Timeline
 
 TICKS = 20_000  # what is shown is drawn with this resolution
-AT_ONCE_S = 0.05  # of playing, for a first answer
+AT_ONCE_S = 0.03  # of playing, for a first answer
 FEWEST, MOST = 8, 3_000  # rounds of a cell in an answer
 GAP = 0.02  # of what is shown; where the last round closed sooner, the next one is played too
 
