@@ -58,7 +58,7 @@ function makeKnob(knob) {
     const number = knob.values.indexOf(state[knob.name]);
     if (knob.choice) input.selectedIndex = number; else input.value = number;
     shown.textContent = knob.choice ? "" : written(knob, state[knob.name]);
-    input.setAttribute("aria-valuetext", written(knob, state[knob.name]));
+    if (!knob.choice) input.setAttribute("aria-valuetext", shown.textContent);
   };
   input.addEventListener("input", () => {
     state[knob.name] = knob.values[knob.choice ? input.selectedIndex : Number(input.value)];
@@ -69,7 +69,6 @@ function makeKnob(knob) {
     made.append(makeElement("p", { className: "hint", id: `${id}-hint`, textContent: knob.hint }));
     input.setAttribute("aria-describedby", `${id}-hint`);
   }
-  if (knob.choice) input.removeAttribute("aria-valuetext");
   return made;
 }
 

@@ -113,7 +113,7 @@ def _cell(
         shown = _played(spec, stage, algorithm, rounds=timeline.rounds + 1, horizon_s=None)
     return _titles(algorithm) | {
         "complete": complete,
-        "until": _ticks(np.array(shown.end_s), window_s).item(),
+        "until": int(_ticks(np.array([shown.end_s]), window_s)[0]),
         "numbers": numbers(spec, stage, algorithm, timeline),
         "rounds": _ticks(timeline.time_s, window_s).tolist(),
         "jobs": _jobs(shown, window_s),
