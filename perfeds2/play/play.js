@@ -250,7 +250,8 @@ function readOut(mode, event) {
   const place = pointed(views[mode], event), cell = answer && answer.cells.find((each) => each.mode === mode);
   if (!place || !cell.jobs || place.tick > cell.until) return;
   const { state: doing, job } = stateAt(cell, place.ue, place.tick), seconds = place.tick / answer.ticks * answer.window_s;
-  const model = doing === "idle" ? "" : `, with model ${cell.jobs.version[job]}, ${roundAt(cell, place.tick) - cell.jobs.version[job]} rounds old`;
+  const age = doing === "idle" ? 0 : roundAt(cell, place.tick) - cell.jobs.version[job];
+  const model = doing === "idle" ? "" : `, with model ${cell.jobs.version[job]}, ${age === 1 ? "a round" : `${age} rounds`} old`;
   byId("readout").textContent = `${TITLES[mode]}, UE ${place.ue} at ${seconds.toPrecision(3)} s: ${doing === "idle" ? "nothing to do" : doing}${model}.`;
 }
 

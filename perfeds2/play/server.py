@@ -76,6 +76,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = MOST_TALKS
 
     def __init__(self, playground: Playground, port: int = 0) -> None:
         self.playground, self.token = playground, secrets.token_urlsafe(24)
