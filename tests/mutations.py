@@ -45,6 +45,35 @@ def of(file: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutation]:
 
 MUTATIONS = [
     *of(
+        "play/server.py",
+        "play/test_play_server.py",
+        (
+            "len(hosts) != 1 or hosts[0].lower() not in self.server.hosts",
+            "not hosts",
+            "test_a_name_that_was_bound_to_this_machine_by_somebody_else_is_refused",
+        ),
+        (
+            'self.command != "GET" and site != "same-origin"',
+            'site == "cross-site"',
+            "test_another_page_that_knows_the_secret_cannot_post",
+        ),
+        ("int(length) > MOST_BODY", "int(length) > 100 * MOST_BODY", "test_bodies_are_small_tables_or_refused"),
+    ),
+    *of(
+        "play/rounds.py",
+        "play/test_play_rounds.py",
+        (
+            "complete and timeline.end_s < (1 - GAP) * window_s",
+            "timeline.end_s > window_s",
+            "test_what_has_no_round_yet_is_drawn_all_the_same",
+        ),
+        (
+            "np.repeat(np.arange(timeline.rounds), timeline.quorum)",
+            "np.repeat(np.arange(timeline.rounds), timeline.quorum) + 1",
+            "test_a_merged_job_has_its_round_and_its_staleness",
+        ),
+    ),
+    *of(
         "timeline/simulate.py",
         "timeline/test_rounds_by_hand.py",
         ("(arrived,) = (arrival_s <= now_s)", "(arrived,) = (arrival_s < now_s)", "test_ties_go_to_the_smaller_number"),

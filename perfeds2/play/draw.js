@@ -167,8 +167,24 @@ function placeInActivity(x, y, width, ues, ticks) {
   return ue >= 0 && ue < ues && tick >= 0 && tick <= ticks ? { ue, tick } : null;
 }
 
+/** Only the line that says when is new in every picture; the rest is kept until the cell, the width or the colours change. */
 function drawActivity(canvas, cell, ues, tick, ticks, windowS, theme) {
-  const { pen, width, height } = penOn(canvas, activityHeight(ues));
+  const { pen, width, height } = penOn(canvas, activityHeight(ues)), kept = cell.drawn;
+  if (!kept || kept.theme !== theme || kept.width !== width) {
+    const base = document.createElement("canvas");
+    [base.width, base.height] = [canvas.width, canvas.height];
+    const own = base.getContext("2d");
+    own.setTransform(pen.getTransform());
+    drawAllAlong(own, width, height, cell, ues, ticks, windowS, theme);
+    cell.drawn = { base, width, theme };
+  }
+  pen.drawImage(cell.drawn.base, 0, 0, width, height);
+  const x = LEFT + tick / ticks * (width - LEFT - 2);
+  pen.strokeStyle = theme.ink; pen.lineWidth = 1.5;
+  pen.beginPath(); pen.moveTo(x, 0); pen.lineTo(x, height - BOTTOM + 3); pen.stroke();
+}
+
+function drawAllAlong(pen, width, height, cell, ues, ticks, windowS, theme) {
   const row = (height - BOTTOM - 2) / ues, x = (t) => LEFT + Math.min(t / ticks, 1) * (width - LEFT - 2), y = (ue) => 2 + ue * row;
   drawRounds(pen, cell, x, height - BOTTOM, theme);
   const { ue, start, sending, arrival, end } = cell.jobs, thick = Math.max(row - (row > 6 ? 2 : .6), 1);
@@ -179,15 +195,13 @@ function drawActivity(canvas, cell, ues, tick, ticks, windowS, theme) {
     }
   });
   drawEnds(pen, cell, x, y, row, ticks, theme);
-  if (cell.until < ticks) {
+  if (cell.until < ticks) { // not played yet
     pen.fillStyle = theme.card; pen.fillRect(x(cell.until), 2, x(ticks) - x(cell.until), height - BOTTOM - 2);
   }
   drawSeconds(pen, x, ticks, windowS, width, height, theme);
   pen.textAlign = "right"; pen.textBaseline = "middle";
   const step = ues <= 12 ? 1 : ues <= 25 ? 5 : 10;
   for (let each = 0; each < ues; each += step) pen.fillText(String(each), LEFT - 5, y(each) + row / 2);
-  pen.strokeStyle = theme.ink; pen.lineWidth = 1.5;
-  pen.beginPath(); pen.moveTo(x(tick), 0); pen.lineTo(x(tick), height - BOTTOM + 3); pen.stroke();
 }
 
 function drawRounds(pen, cell, x, bottom, theme) {

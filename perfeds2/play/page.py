@@ -16,6 +16,7 @@ from typing import Any
 
 from perfeds2.files import write_text
 from perfeds2.play.knobs import Knob, same_again, settings_at, start_of
+from perfeds2.spec.fields import TaskSpec
 
 Tell = Callable[[float, str], None]  # hears how far it is, and with what
 SCRIPTS = ("draw.js", "curves.js", "play.js")
@@ -26,9 +27,10 @@ GRID: dict[str, Sequence[Any]] = {  # what can be moved on a canned page
 }
 
 
-def live_page(knobs: Sequence[Knob]) -> str:
+def live_page(knobs: Sequence[Knob], fixed: Mapping[str, Any]) -> str:
     """The page that asks its server."""
-    return _page({"knobs": [asdict(knob) for knob in knobs], "canned": None}, "connect-src 'self'")
+    known = {"knobs": [asdict(knob) for knob in knobs], "task": _task(fixed), "canned": None}
+    return _page(known, "connect-src 'self'")
 
 
 def write_canned(path: Path, knobs: Sequence[Knob], fixed: Mapping[str, Any], tell: Tell | None = None) -> None:
@@ -62,7 +64,12 @@ def canned_page(
     offered = [replace(knob, values=tuple(grid[knob.name])) for knob in knobs if knob.name in grid]
     stays = [asdict(knob) | {"values": [knob.start]} for knob in knobs if knob.name not in grid]
     canned = {"grid": list(grid), "answers": answers, "trained": trained, "stays": stays}
-    return _page({"knobs": [asdict(knob) for knob in offered], "canned": canned}, "connect-src 'none'")
+    known = {"knobs": [asdict(knob) for knob in offered], "task": _task(fixed), "canned": canned}
+    return _page(known, "connect-src 'none'")
+
+
+def _task(fixed: Mapping[str, Any]) -> str:
+    return str(fixed.get("task", TaskSpec.model_fields["name"].default))
 
 
 def _offered(name: str, start: Mapping[str, Any]) -> list[Any]:

@@ -80,8 +80,8 @@ function makeKnobs() {
     byId("knobs").append(makeElement("details", { open }, makeElement("summary", { textContent: group }), ...own));
   }
   if (canned) {
-    const said = canned.stays.map((knob) => `${knob.label.toLowerCase()} ${written(knob, knob.start)}`).join("; ");
-    byId("knobs").after(makeElement("p", { className: "stays", textContent: `Canned; the same in all of it: ${said}. Everything moves with perfeds2 play.` }));
+    const said = canned.stays.map((knob) => `${knob.label}: ${written(knob, knob.start)}`).join(". ");
+    byId("knobs").after(makeElement("p", { className: "stays", textContent: `Everything moves with perfeds2 play. Here these stay: ${said}.` }));
   }
 }
 
@@ -356,6 +356,7 @@ function repaint() {
 makeKnobs();
 makeCells();
 recall();
+byId("task").textContent = data.task;
 if (canned) trainedFor = canned.stays.find((knob) => knob.name === "train_s").start;
 byId("go").addEventListener("click", () => setPlaying(!playing));
 byId("scrub").addEventListener("input", () => { setPlaying(false); goTo(Number(byId("scrub").value) / 1000 * answer.ticks); });

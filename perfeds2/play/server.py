@@ -46,7 +46,7 @@ class Playground:
         self._pace: Any = None
 
     def page(self) -> str:
-        return live_page(self.knobs)
+        return live_page(self.knobs, self.fixed)
 
     def rounds(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The three cells with these knobs, and how to get the same without the page."""
