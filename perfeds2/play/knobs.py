@@ -13,7 +13,7 @@ from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Spec, settings
 from perfeds2.spec.resolve import spec_from
 
-Value = str | int | float
+Value = Any  # a text, a whole number or a float
 State = Mapping[str, Value]  # where every knob stands, by its name
 MOST_UES = 50
 

@@ -18,7 +18,7 @@ from perfeds2.errors import InputError
 from perfeds2.play.knobs import Knob, read_state, same_again, settings_at
 from perfeds2.play.page import live_page
 
-ADDRESS = "127.0.0.1"
+OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # nothing leaves the machine, so there is nothing to encrypt
 MOST_BODY = 16_384  # bytes
 MOST_PATH = 2_048
 MOST_TALKS = 32  # connections at a time
@@ -85,7 +85,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://{ADDRESS}:{self.server_port}/{self.token}/"
+        return f"{OUR_SCHEME}{ADDRESS}:{self.server_port}/{self.token}/"
 
     @property
     def hosts(self) -> tuple[str, str]:
@@ -145,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
             return self._refuse(HTTPStatus.FORBIDDEN, "the Host is not this server's.")
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
-        foreign = origin is not None and origin.lower() not in {f"http://{host}" for host in self.server.hosts}
+        foreign = origin is not None and origin.lower() not in {f"{OUR_SCHEME}{host}" for host in self.server.hosts}
         if foreign or (self.command != "GET" and site != "same-origin"):
             return self._refuse(HTTPStatus.FORBIDDEN, "another page may not ask this.")
         if len(self.path) > MOST_PATH:
