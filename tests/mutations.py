@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants_of_federation import FEDERATION
+from mutants_of_play import PLAY
 from mutants_of_scheduling import SCHEDULING
 from mutants_of_tuning import TUNING
 
@@ -44,35 +45,6 @@ def of(file: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutation]:
 
 
 MUTATIONS = [
-    *of(
-        "play/server.py",
-        "play/test_play_server.py",
-        (
-            "len(hosts) != 1 or hosts[0].lower() not in self.server.hosts",
-            "not hosts",
-            "test_a_name_that_was_bound_to_this_machine_by_somebody_else_is_refused",
-        ),
-        (
-            'self.command != "GET" and site != "same-origin"',
-            'site == "cross-site"',
-            "test_another_page_that_knows_the_secret_cannot_post",
-        ),
-        ("int(length) > MOST_BODY", "int(length) > 100 * MOST_BODY", "test_bodies_are_small_tables_or_refused"),
-    ),
-    *of(
-        "play/rounds.py",
-        "play/test_play_rounds.py",
-        (
-            "complete and timeline.end_s < (1 - GAP) * window_s",
-            "timeline.end_s > window_s",
-            "test_what_has_no_round_yet_is_drawn_all_the_same",
-        ),
-        (
-            "np.repeat(np.arange(timeline.rounds), timeline.quorum)",
-            "np.repeat(np.arange(timeline.rounds), timeline.quorum) + 1",
-            "test_a_merged_job_has_its_round_and_its_staleness",
-        ),
-    ),
     *of(
         "timeline/simulate.py",
         "timeline/test_rounds_by_hand.py",
@@ -542,7 +514,7 @@ MUTATIONS = [
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
-    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING] for mutation in of(*each)),
+    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING, *PLAY] for mutation in of(*each)),
 ]
 
 

@@ -1,7 +1,10 @@
 """Is what the button trains what the shown commands train, one at a time, until it is stopped?"""
 
 import csv
+import itertools
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -9,6 +12,7 @@ import threading
 import time
 
 import pytest
+from command_line import told
 
 from perfeds2.errors import InputError
 from perfeds2.play import training
@@ -108,6 +112,25 @@ def metrics(path):
             (row["algorithm"], float(row["time_s"]), float(row["test_accuracy_personal"]), float(row["test_accuracy"]))
             for row in csv.DictReader(file)
         )
+
+
+@pytest.mark.slow
+def test_a_canned_page_is_one_small_file_with_its_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said, complaint = told(
+        "play", "--export", "talk.html", "--ues", "30", "--quorum", "4", "--horizon-s", "0.5"
+    )
+    assert status == 0, complaint
+    assert "Page: talk.html" in said
+    page = (tmp_path / "talk.html").read_text(encoding="utf-8")
+    assert 100_000 < len(page) < 2_000_000
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    offered = {knob["name"]: knob["values"] for knob in data["knobs"]}
+    assert 4 in offered["quorum"]  # where it begins, besides the grid
+    assert len(data["canned"]["answers"]) == len(list(itertools.product(*offered.values())))
+    assert {row["mode"] for row in data["canned"]["trained"]} == {"SYN", "S2", "ASY"}
+    assert "src=" not in page.split('id="data">')[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.html"]
 
 
 @pytest.mark.slow
