@@ -12,7 +12,6 @@ import threading
 import time
 
 import pytest
-from command_line import told
 
 from perfeds2.errors import InputError
 from perfeds2.play import training
@@ -124,7 +123,8 @@ def test_a_canned_page_is_one_small_file_with_its_training(tmp_path, monkeypatch
     assert "Page: talk.html" in said
     page = (tmp_path / "talk.html").read_text(encoding="utf-8")
     assert 100_000 < len(page) < 2_000_000
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    (text,) = re.findall(r'id="data">(.*?)</script>', page)
+    data = json.loads(text)
     offered = {knob["name"]: knob["values"] for knob in data["knobs"]}
     assert 4 in offered["quorum"]  # where it begins, besides the grid
     assert len(data["canned"]["answers"]) == len(list(itertools.product(*offered.values())))
