@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
-    ["errors", "files", "console"],
+    ["errors", "files", "console", "shown"],
     *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["planning"]],
     *[["paper"], ["bench"], ["report"], ["play"], ["deployment"], ["commands"], ["cli"]],
 ]

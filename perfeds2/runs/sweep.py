@@ -32,6 +32,7 @@ from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, statistic
 from perfeds2.runs.worker import FACTS, Result
+from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
 from perfeds2.spec.build import check_model, metric_of, recipe_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import refuse_while_loading
@@ -39,6 +40,7 @@ from perfeds2.spec.resolve import as_it_was, nested, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 MOST_TOGETHER = 64  # runs of one assignment where they are trained at once: what a kill can cost
 
@@ -60,6 +62,33 @@ class Sweep:
     def summary(self) -> "pd.DataFrame":
         """A row per point and algorithm."""
         return load_summary(self.path)
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{len(axis.values)} {axis.name}" for axis in self.grid.axes) or "1 point"
+        seeds, failed = len(self.grid.seeds), len(self.failures)
+        return in_a_line(
+            self, axes, f"{seeds} seed{'s' * (seeds > 1)}", f"in {self.path}", *([f"{failed} failed"] * (failed > 0))
+        )
+
+    def _repr_html_(self) -> str:
+        draws = bool(self.grid.axes) and "test_accuracy_personal_mean" in self.summary
+        return as_html(repr(self), self.summary, self.plot if draws else None)
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per point, algorithm, seed and evaluation."""
+        return self.table
+
+    def plot(self, axes: "Axes | None" = None, *, metric: str = "test_accuracy_personal", over: str = "") -> "Axes":
+        """Where a metric ends over a setting of the grid (the first, unless told), the mean over all others."""
+        names = [axis.name for axis in self.grid.axes]
+        over, column = over or (names[0] if names else ""), f"{metric}_mean"
+        if over not in names:
+            raise InputError(
+                f"{over!r} is no setting of this grid; expected one of {', '.join(names) or 'none: it has none'}."
+            )
+        if column not in self.summary:
+            raise InputError(f"there is no {metric!r} in this sweep's summary; see .summary.columns.")
+        return draw_curves(axes_for(axes, (6, 3)), self.summary, over, column)
 
 
 def sweep(
