@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 PANEL = {"rich_help_panel": "Play"}
 LEAVES_OUT = (
-    *("algorithms", "rounds", "eval_every_s", "target_accuracy", "stop_when_diverged"),
+    *("algorithms", "seeds", "rounds", "eval_every_s", "target_accuracy", "stop_when_diverged"),
     *("resume", "out", "yes", "spec", "set_"),
 )
 
-DEFAULTS = {"seeds": [0], "horizon_s": [1]}
+DEFAULTS = {"horizon_s": [1]}
 
 
 def play(

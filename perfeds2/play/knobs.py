@@ -73,9 +73,6 @@ def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]
         raise InputError(f"--ues {spec.cell.ues} cannot be shown; the page has 2 to {MOST_UES} UEs.")
     found = {name: _value_in(spec, name) for name in (knob.name for knob in KNOBS) if fixed.pop(name, None) is not None}
     found |= {"ues": spec.cell.ues, "quorum": spec.protocol.quorum}
-    fixed.pop("seeds", None)
-    if "seed" in flags or "seeds" in flags:
-        found["seed"] = spec.run.seeds[0]
     if fixed.pop("cpu_hz", None) is not None:
         found["slowest_hz"], found["fastest_hz"] = spec.cell.cpu_hz
     if (horizon_s := fixed.pop("horizon_s", None)) is not None:
@@ -148,7 +145,8 @@ def command_line(command: str, keywords: Mapping[str, Any]) -> str:
     for name, value in keywords.items():
         if name == "seeds":
             name, value = "seed", value[0]
-        words.append(f"--{name.replace('_', '-')} {shlex.quote(_text(value))}" if value is not True else f"--{name}")
+        flag = f"--{name.replace('_', '-')}"
+        words.append(flag if value is True else f"{flag} {shlex.quote(_text(value))}")
     return " ".join(words)
 
 

@@ -133,7 +133,7 @@ async function ask() {
     } while (askedAgain);
     complain("");
   } catch (error) {
-    complain(error.message === "Failed to fetch" ? "The server has gone; start perfeds2 play again." : error.message);
+    complain(error instanceof TypeError ? "The server has gone; start perfeds2 play again." : error.message);
   }
   asking = false;
 }
@@ -289,12 +289,22 @@ let rows = [], watching = null, trainedFor = 10;
 async function train() {
   try {
     const { number } = await post("train", { knobs: state });
-    rows = []; watching = number; trainedFor = state.train_s;
-    byId("train").disabled = true; byId("stop").disabled = false;
-    byId("said").textContent = "Preparing: data, rounds, compiling …";
-    drawLearned();
-    watch(number);
+    begin(number, state.train_s);
   } catch (error) { byId("said").textContent = error.message; }
+}
+
+function begin(number, seconds) {
+  rows = []; watching = number; trainedFor = seconds;
+  byId("train").disabled = true; byId("stop").disabled = false;
+  byId("said").textContent = "Preparing: data, rounds, compiling …";
+  drawLearned();
+  watch(number);
+}
+
+/** A page that is loaded again finds the training that goes on, or the last one. */
+async function findTraining() {
+  const news = await readReply(await fetch("training?since=1000000"));
+  if (news.doing !== "nothing") begin(news.number, news.horizon_s);
 }
 
 async function watch(number) {
@@ -367,4 +377,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 new ResizeObserver(() => { drawAll(); drawLearned(); }).observe(document.querySelector("main"));
 repaint();
 ask();
+if (!canned) findTraining();
 if (!still.matches) setPlaying(true);

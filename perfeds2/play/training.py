@@ -25,6 +25,7 @@ class Trainer:
         self._stop = threading.Event()
         self._number = 0  # of the training
         self._rows: list[Row] = []
+        self._horizon_s: Any = None
         self._doing: Doing = "nothing"
         self._sentence = ""
 
@@ -34,6 +35,7 @@ class Trainer:
             if self._thread is not None and self._thread.is_alive():
                 raise InputError("a training goes on already; stop it first.")
             self._number += 1
+            self._horizon_s = settings.get("horizon_s")
             self._rows, self._doing, self._sentence, self._stop = [], "preparing", "", threading.Event()
             self._thread = threading.Thread(target=self._train, args=(dict(settings), self._stop), daemon=True)
             self._thread.start()
@@ -53,6 +55,7 @@ class Trainer:
         """What there is from a row on."""
         with self._lock:
             known = {"number": self._number, "doing": self._doing, "sentence": self._sentence}
+            known |= {"horizon_s": self._horizon_s}
             return known | {"first": row, "rows": [dict(each) for each in self._rows[max(row, 0) :]]}
 
     def _train(self, settings: Mapping[str, Any], stop: threading.Event) -> None:

@@ -202,6 +202,8 @@ def test_the_button_trains_and_can_be_stopped(browser, served):
     until(browser, "rows.length > 6", 120)
     assert not browser.find_element(By.ID, "train").is_enabled()
     assert len(browser.find_elements(By.CSS_SELECTOR, "#curves polyline")) == 3
+    browser.refresh()
+    until(browser, "rows.length > 6")  # it goes on, and is found again
     browser.find_element(By.ID, "stop").click()
     until(browser, "byId('said').textContent === 'Stopped.'", 60)
     assert browser.find_element(By.ID, "train").is_enabled()

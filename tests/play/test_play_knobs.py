@@ -78,16 +78,24 @@ def test_what_the_page_does_not_offer_is_refused(given, word):
 
 
 def test_flags_set_the_knobs_and_what_is_no_knob_holds_for_everything():
-    flags = {"ues": "30", "cpu_hz": "4e8,2e9", "horizon_s": "0.7", "seed": "77", "energy": "lte", "max_staleness": "25"}
+    flags = {
+        "ues": "30",
+        "cpu_hz": "4e8,2e9",
+        "horizon_s": "0.7",
+        "seed": "77",
+        "energy": "lte",
+        "max_staleness": "25",
+        "held_out": True,
+    }
     knobs, fixed = knobs_at(flags)
     start = start_of(knobs)
-    assert fixed == {"energy": "lte"}
+    assert fixed == {"energy": "lte", "held_out": True}
     assert (start["ues"], start["quorum"], start["seed"], start["window_s"]) == (30, 8, 77, 0.7)
     assert (start["slowest_hz"], start["fastest_hz"], start["max_staleness"]) == (4e8, 2e9, 25)
     by_name = {knob.name: knob for knob in knobs}
     assert by_name["max_staleness"].values[-1] == "unbounded"
     assert list(by_name["window_s"].values) == sorted(by_name["window_s"].values)
-    assert "--energy lte" in same_again(start, fixed)["shown_by"]
+    assert "--energy lte --held-out" in same_again(start, fixed)["shown_by"]
     assert read_state(start, knobs) == start
     with pytest.raises(InputError):
         read_state(start)  # the usual page does not offer them

@@ -69,7 +69,7 @@ def test_a_training_that_fails_says_so_in_one_line(rows):
     trainer.start({"fails": True})
     rows.release(1)
     assert ended(trainer) == {
-        "number": 1, "doing": "failed", "sentence": "it broke in two lines", "first": 0, "rows": [],
+        "number": 1, "doing": "failed", "sentence": "it broke in two lines", "horizon_s": None, "first": 0, "rows": [],
     }  # fmt: skip
 
 
