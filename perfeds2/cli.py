@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfeds2.commands import arena, plan, run, simulate, sweep, tune
+from perfeds2.commands import arena, plan, play, run, simulate, sweep, tune
 from perfeds2.commands.bench import bench
 from perfeds2.commands.calibrate import calibrate
 from perfeds2.commands.common import SettingsCommand, with_settings
@@ -33,6 +33,7 @@ app.command(cls=SettingsCommand)(with_settings(compare))
 app.command(cls=SettingsCommand.with_defaults(run.DEFAULTS))(with_settings(run.run))
 app.command(cls=SettingsCommand.with_defaults(simulate.DEFAULTS))(with_settings(simulate.simulate, simulate.LEAVES_OUT))
 app.command(cls=SettingsCommand.with_defaults(plan.SHOWN))(with_settings(plan.plan, plan.LEAVES_OUT))
+app.command(cls=SettingsCommand.with_defaults(play.DEFAULTS))(with_settings(play.play, play.LEAVES_OUT))
 app.command(cls=SettingsCommand.with_defaults(sweep.DEFAULTS))(with_settings(sweep.sweep))
 app.command(cls=SettingsCommand)(with_settings(tune.tune, tune.LEAVES_OUT))
 app.command(cls=SettingsCommand)(with_settings(arena.arena, arena.LEAVES_OUT))

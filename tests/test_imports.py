@@ -8,9 +8,9 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
-    ["errors", "files", "console"],
+    ["errors", "files", "console", "shown"],
     *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["planning"]],
-    *[["paper"], ["bench"], ["report"], ["deployment"], ["commands"], ["cli"]],
+    *[["paper"], ["bench"], ["report"], ["play"], ["deployment"], ["commands"], ["cli"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BY_NAME = {"__init__.py", "spec/names.py"}  # the package's lazy names, and users' own FILE.py:NAME

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,11 @@ from perfeds2.network.downlink import UE_NOISE_FIGURE_DB, Downlink
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import STREAMS, Radio, Where
+from perfeds2.shown import as_html, axes_for, draw_places, in_a_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 Layout = Literal["disc", "uniform", "equal"]
 
@@ -390,6 +395,27 @@ class Cell:
     def with_distances(self, distance_m: Sequence[float] | Float[np.ndarray, " n"]) -> "Cell":
         """The same cell with its UEs elsewhere."""
         return replace(self, distance_m=np.asarray(distance_m, float))
+
+    def __repr__(self) -> str:
+        near, far, slow, fast = (each for ue in (self.distance_m, self.cpu_hz) for each in (ue.min(), ue.max()))
+        where = f"{near:.3g} to {far:.3g} m", f"{slow / 1e9:.3g} to {fast / 1e9:.3g} GHz"
+        return in_a_line(self, f"{self.ues} UEs", *where, f"{self.bandwidth_hz / 1e6:g} MHz", f"seed {self.seed}")
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self.frame(), self.plot, (4, 3.4))
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per UE: where it is, how fast it computes, its mean SNR on an equal part of the band."""
+        import pandas as pd
+
+        x_m, y_m, heard_hz = self.where.x_m, self.where.y_m, self.mean_signal_hz * self.signal_of_amplitude(1.0)
+        places = {"ue": np.arange(self.ues), "distance_m": self.distance_m, "x_m": x_m, "y_m": y_m}
+        snr_db = 10 * np.log10(heard_hz * self.ues / self.bandwidth_hz)
+        return pd.DataFrame(places | {"cpu_hz": self.cpu_hz, "snr_db": snr_db})
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """The UEs around the base station; a larger point is a faster processor."""
+        return draw_places(axes_for(axes, (4, 3.4)), self.where.x_m, self.where.y_m, self.cpu_hz)
 
 
 OPTIONAL = (

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfeds2.timeline.timeline import State
+from perfeds2.shown import LOST_COLOUR as LOST_COLOUR
+from perfeds2.shown import STATE_COLOURS as STATE_COLOURS
 
 COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
 OBJECTIVE_MARKERS = {"FedAvg": "x", "FedProx": "^", "PerFed": "o"}
@@ -20,13 +21,6 @@ DASHES_PX = {"S2": (), "SYN": (7, 3), "ASY": (2, 2)}  # on, off; solid is empty
 OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4))
 SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered: darker is less
 MARKERS = ("o", "s", "^", "D", "v")  # beside colour, for those who print in grey
-STATE_COLOURS: dict[State, str] = {
-    "computing": "#33608C",
-    "sending": "#E69F00",
-    "waiting": "#BCC3CB",
-    "idle": "#E4E7EB",
-}
-LOST_COLOUR = "#C8102E"  # jobs thrown away
 METRICS = {  # in the order they are shown; the words for the axis
     "test_accuracy_personal": "Personalised test accuracy (%)",
     "train_loss_personal": "Personalised training loss",

@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load_file
 
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import Arrays, Folder, save_arrays
 from perfeds2.runs.summary import Row
+from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line, means_of
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.file import load_timelines, save_timelines
 from perfeds2.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from perfeds2.spec.build import Algorithm
 
 Which = tuple[str, int]  # (algorithm, seed)
+SHOWN_COLUMNS = (
+    *("algorithm", "rounds", "staleness_mean", "waiting_share", "joules_per_merge"),
+    *("time_to_target_s", "train_loss_personal", "test_accuracy", "test_accuracy_personal"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,40 @@ class Comparison:
         import pandas as pd
 
         return pd.DataFrame(self.rows)
+
+    def __repr__(self) -> str:
+        said, seeds = self.summary, len(self.summary["seeds"])
+        length = f"{said['rounds']:,} rounds" if said["horizon_s"] is None else f"{said['horizon_s']:g} s"
+        many = f"{len(said['algorithms'])} algorithms", f"{seeds} seed{'s' * (seeds > 1)}"
+        return in_a_line(self, said["task"], f"{said['ues']:,} UEs", length, *many, self._best())
+
+    def _best(self) -> str:
+        """Who ends highest."""
+        ends = (
+            [(row["test_accuracy_personal"]["mean"], row["algorithm"]) for row in self.summary["algorithms"]]
+            if self.rows
+            else []
+        )
+        known = [end for end in ends if end[0] is not None]
+        return "{1} ends highest at {0:.4g}".format(*max(known)) if known else "nothing trained"
+
+    def _repr_html_(self) -> str:
+        table = means_of(self.summary["algorithms"], SHOWN_COLUMNS)
+        return as_html(repr(self), table, self.plot if self.rows else None)
+
+    def frame(self) -> "pd.DataFrame":
+        """One row per algorithm, seed and evaluation; where nothing was trained, one per algorithm, of means over seeds."""
+        return self.metrics if self.rows else means_of(self.summary["algorithms"], SHOWN_COLUMNS)
+
+    def plot(self, axes: "Axes | None" = None, *, metric: str = "test_accuracy_personal") -> "Axes":
+        """A metric over simulated time, the mean over seeds of each algorithm."""
+        if not self.rows:
+            raise InputError(
+                "nothing was trained, so there are no curves; .timelines[algorithm, seed].plot() draws rounds."
+            )
+        if metric not in self.rows[0]:
+            raise InputError(f"there is no {metric!r}; expected one of {', '.join(list(self.rows[0])[4:])}.")
+        return draw_curves(axes_for(axes, (6, 3)), self.metrics, "time_s", metric)
 
 
 def write_results(comparison: Comparison, folder: Folder) -> None:

@@ -35,6 +35,7 @@ from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.statistics import censored_median, pareto, statistic, time_to_target
 from perfeds2.runs.summary import COSTS
 from perfeds2.runs.worker import FACTS, Result
+from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
 from perfeds2.spec.build import check_model, metric_of, recipe_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.names import refuse_while_loading
@@ -42,6 +43,7 @@ from perfeds2.spec.resolve import as_it_was, nested, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 TO_TARGET = {
     "rounds_to_target": "round",
@@ -75,6 +77,33 @@ class Sweep:
         """Those that met the target by the seconds and joules it took; None in a folder from before there were joules."""
         path = self.path
         return _read_table(path, "sweep_front.csv") if (path / "sweep_front.csv").exists() else None
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{len(axis.values)} {axis.name}" for axis in self.grid.axes) or "1 point"
+        seeds, failed = len(self.grid.seeds), len(self.failures)
+        return in_a_line(
+            self, axes, f"{seeds} seed{'s' * (seeds > 1)}", f"in {self.path}", *([f"{failed} failed"] * (failed > 0))
+        )
+
+    def _repr_html_(self) -> str:
+        draws = bool(self.grid.axes) and "test_accuracy_personal_mean" in self.summary
+        return as_html(repr(self), self.summary, self.plot if draws else None)
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per point, algorithm, seed and evaluation."""
+        return self.table
+
+    def plot(self, axes: "Axes | None" = None, *, metric: str = "test_accuracy_personal", over: str = "") -> "Axes":
+        """Where a metric ends over a setting of the grid (the first, unless told), the mean over all others."""
+        names = [axis.name for axis in self.grid.axes]
+        over, column = over or (names[0] if names else ""), f"{metric}_mean"
+        if over not in names:
+            raise InputError(
+                f"{over!r} is no setting of this grid; expected one of {', '.join(names) or 'none: it has none'}."
+            )
+        if column not in self.summary:
+            raise InputError(f"there is no {metric!r} in this sweep's summary; see .summary.columns.")
+        return draw_curves(axes_for(axes, (6, 3)), self.summary, over, column)
 
 
 def sweep(

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from perfeds2.shown import as_html, axes_for, draw_activity, in_a_line
 from perfeds2.timeline.rounds import IDLE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 State = Literal["computing", "sending", "waiting", "idle"]
 
@@ -46,6 +51,7 @@ MERGED, LOST, OPEN = 0, 1, 2
 PAUSED = 3  # in a log: its UE has gone and keeps the job
 JOBS_AT_A_TIME = 2**22  # a quarter of a gigabyte
 LONG_ROW = 32  # UEs
+SHOWN_ROUNDS, SHOWN_UES = 40, 30  # of a drawing
 
 
 @dataclass(frozen=True)
@@ -344,6 +350,41 @@ class Timeline:
         from perfeds2.timeline.file import load_timeline
 
         return load_timeline(path)
+
+    def __repr__(self) -> str:
+        if not self.rounds:
+            return in_a_line(self, f"{self.population:,} UEs", "no round closed")
+        rounds = f"{self.rounds:,} round{'s' * (self.rounds > 1)} of {self.quorum:,} in {self.end_s:.4g} s"
+        stale = f"staleness {self.staleness.mean():.3g} (at most {self.staleness.max()})"
+        return in_a_line(self, f"{self.population:,} UEs", rounds, stale, f"{self.lost:,} jobs lost")
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self.prefix(min(self.rounds, SHOWN_ROUNDS)).frame(), self.plot)
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per job: whose, from which model, when it computed, sent and waited, and what became of it.
+
+        ``round`` and ``staleness`` are those of the merge; of jobs that were not merged there are none.
+        """
+        import pandas as pd
+
+        jobs = self.jobs()
+        table = pd.DataFrame({field.name: getattr(jobs, field.name) for field in fields(jobs)})
+        merged = np.full(len(table), -1)
+        merged[: self.ues.size] = np.repeat(np.arange(self.rounds), self.quorum)
+        round_ = pd.array(np.where(merged < 0, 0, merged), dtype="Int64")
+        round_[merged < 0] = pd.NA
+        words = np.array(["merged", "lost", "open"])[jobs.outcome]
+        return table.assign(outcome=words, round=round_, staleness=round_ - jobs.version)
+
+    def plot(self, axes: "Axes | None" = None, *, until_s: float | None = None) -> "Axes":
+        """What each of the first UEs does, over the first seconds."""
+        shown = self.prefix(min(self.rounds, SHOWN_ROUNDS) if until_s is None else self.until(until_s))
+        ues = range(min(self.population, SHOWN_UES))
+        jobs = shown.jobs(ues)
+        merged, lost = ((jobs.ue[jobs.outcome == end], jobs.end_s[jobs.outcome == end]) for end in (MERGED, LOST))
+        rows = [shown.activity(ue) for ue in ues]
+        return draw_activity(axes_for(axes, (6, 3)), rows, merged, lost, max(shown.end_s, 1e-12))
 
     def _check(self) -> None:
         k, n = self.time_s.size, self.compute_s.size

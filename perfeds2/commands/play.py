@@ -1,0 +1,88 @@
+"""perfeds2 play: a cell to play with, in the browser."""
+
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from perfeds2.commands.common import flag, prepare_to_train, take_settings
+from perfeds2.console import guarded, say
+from perfeds2.errors import InputError
+
+if TYPE_CHECKING:
+    from perfeds2.play.server import Playground
+
+PANEL = {"rich_help_panel": "Play"}
+LEAVES_OUT = (
+    *("algorithms", "seeds", "rounds", "eval_every_s", "target_accuracy", "stop_when_diverged"),
+    *("resume", "out", "yes", "spec", "set_"),
+)
+
+DEFAULTS = {"horizon_s": [1]}
+
+
+def play(
+    port: int = flag("--port", "Where the page is served, on this machine only; 0 is a free port.", "PORT", 0, **PANEL),
+    no_open: bool = flag("--no-open", "Only print the address; open no browser.", default=False, **PANEL),
+    export: Path | None = flag("--export", "Write the page with canned answers as one file that opens offline, and serve nothing.", "FILE.html", **PANEL),
+    **given: Any,
+) -> None:  # fmt: skip
+    """Play with a cell in the browser: move A, S, the band and the UEs, and see who computes, sends, waits and is merged.
+
+    A synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading; one button trains all three. Other
+    settings hold for all that is shown: perfeds2 play --radio umi --energy lte. Ctrl-C ends it.
+    """
+    quiet = given.pop("quiet")
+    with guarded("play", []):
+        _, _, flags = take_settings(given | {"spec": None, "set_": None})
+        if not 0 <= port < 2**16:
+            raise InputError(f"--port must be from 0 to {2**16 - 1}, got {port}.")
+        from perfeds2.play.knobs import knobs_at
+
+        knobs, fixed = knobs_at(flags)
+        prepare_to_train()
+        if export is not None:
+            return _export(export, knobs, fixed, quiet)
+        from perfeds2.play.server import Playground
+
+        return _serve(Playground(knobs, fixed), port, no_open, quiet)
+
+
+def _export(path: Path, knobs: Any, fixed: dict[str, Any], quiet: bool) -> None:
+    from perfeds2.play.page import write_canned
+    from perfeds2.report.terminal import progress
+
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise InputError(f"--export {path} cannot be written; give a file in a folder that exists.")
+    with progress(quiet, "play") as tell:
+        write_canned(path, knobs, fixed, lambda share, what: tell(share, what, ""))
+    say(quiet, f"Page: {path}")
+
+
+def _serve(playground: "Playground", port: int, no_open: bool, quiet: bool) -> None:
+    from perfeds2.play.server import Server
+
+    try:
+        server = Server(playground, port)
+    except OSError as error:
+        raise InputError(f"--port {port} cannot be used ({error.strerror}); give another, or none.") from None
+    with server:
+        typer.echo(f"{server.url}{'' if quiet else '    (Ctrl-C ends it)'}")
+        if not no_open:
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        threading.Thread(target=_warm, args=(playground,), daemon=True).start()
+        try:
+            server.serve_forever(poll_interval=0.2)
+        finally:
+            playground.trainer.stop()
+            playground.trainer.join(5.0)
+
+
+def _warm(playground: "Playground") -> None:
+    """Load what the first answer needs while the browser opens."""
+    from contextlib import suppress
+
+    with suppress(Exception):  # said when the page asks
+        playground.rounds({})

@@ -1,0 +1,178 @@
+"""What can be moved on the page, and which settings does that mean?
+
+A knob has a list of values and nothing between them: a slider walks along it, and a request that names another value is
+refused. So no text from the page ever reaches what would open a file.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfeds2.errors import InputError
+from perfeds2.spec.fields import SECTIONS, Spec, settings
+from perfeds2.spec.resolve import spec_from
+
+Value = Any  # a text, a whole number or a float
+State = Mapping[str, Value]  # where every knob stands, by its name
+MOST_UES = 50
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One thing that can be moved."""
+
+    name: str  # of its setting, but for those in ``OURS``
+    label: str
+    group: str
+    values: tuple[Value, ...]
+    start: Value
+    hint: str = ""
+    unit: str = ""
+    choice: bool = False  # a list to choose from, not a slider
+
+    def standing_at(self, value: Value) -> "Knob":
+        """The same knob, beginning elsewhere: also at a value between its own."""
+        if value in self.values:
+            return replace(self, start=value)
+        if self.choice or isinstance(value, str):
+            return replace(self, start=value, values=(*self.values, value))
+        numbers = [each for each in self.values if not isinstance(each, str)]
+        words = [each for each in self.values if isinstance(each, str)]
+        return replace(self, start=value, values=(*sorted([*numbers, value]), *words))
+
+
+ROUNDS, CELL, RADIO, SHOWN, TRAINING = "Rounds", "Cell", "Radio", "Shown", "Training"
+HERTZ = (1e8, 2e8, 3e8, 5e8, 7e8, 1e9, 1.5e9, 2e9, 3e9)
+KNOBS = (
+    Knob("quorum", "A: updates that close a round", ROUNDS, tuple(range(1, MOST_UES + 1)), 5, "Only the semi-synchronous cell has it: the synchronous one waits for all, the asynchronous one for a single update."),
+    Knob("max_staleness", "S: oldest update, in rounds", ROUNDS, (*range(11), 12, 15, 20, 30, 50, "unbounded"), 5, "No merged update of the semi-synchronous cell is older."),
+    Knob("stale", "Who would be staler", ROUNDS, ("restart", "wait", "ignore"), "restart", "restart: it begins anew with the newest model. wait: the round waits for it. ignore: its update is thrown away.", choice=True),
+    Knob("ues", "UEs", CELL, tuple(range(2, MOST_UES + 1)), 20),
+    Knob("radius_m", "Radius of the cell", CELL, (10, 20, 50, 100, 150, 200, 300, 500, 1000), 200, unit="m"),
+    Knob("layout", "Where UEs are", CELL, ("disc", "uniform", "equal"), "disc", "disc: evenly over it. uniform: evenly in distance. equal: all at half the radius.", choice=True),
+    Knob("slowest_hz", "Slowest processor", CELL, HERTZ, 2e8, unit="Hz"),
+    Knob("fastest_hz", "Fastest processor", CELL, HERTZ, 2e9, unit="Hz"),
+    Knob("bandwidth_hz", "Band", RADIO, (5e4, 1e5, 1.5e5, 2e5, 3e5, 5e5, 7e5, 1e6, 1.5e6, 2e6, 3e6, 5e6, 1e7, 2e7), 1e6, "The uplink that all UEs share.", unit="Hz"),
+    Knob("bandwidth", "Who gets which part of it", RADIO, ("equal_share", "equal_finish", "weighted_rate", "between:0.5", "max_throughput", "proportional_fair"), "equal_share", choice=True),
+    Knob("radio", "Radio", RADIO, ("paper", "umi", "uma", "rma"), "paper", "paper: the paper's Table I, better than any real one. umi, uma, rma: 3GPP's street, roofs and country.", choice=True),
+    Knob("seed", "Which cell", RADIO, tuple(range(20)), 0, "Another number is another place for every UE, another processor and other fading: the same in all three cells."),
+    Knob("objective", "What UEs compute", SHOWN, ("PerFed", "FedAvg"), "PerFed", "PerFed: the personalised gradient, of three batches. FedAvg: the plain one.", choice=True),
+    Knob("window_s", "Seconds shown", SHOWN, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20), 1, unit="s"),
+    Knob("train_s", "Simulated seconds to train", TRAINING, (2, 5, 10, 20, 30), 10, unit="s"),
+)  # fmt: skip
+OURS = ("slowest_hz", "fastest_hz", "objective", "window_s", "train_s", "seed")  # not settings by themselves
+MODES = ("SYN", "S2", "ASY")
+
+
+def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]]:
+    """The knobs as a command's flags set them, and the flags that are no knobs: they hold for all that is played."""
+    fixed = dict(flags)
+    spec = spec_from(**{name: value for name, value in flags.items() if name != "horizon_s"})
+    if spec.cell.ues > MOST_UES or spec.cell.ues < 2:
+        raise InputError(f"--ues {spec.cell.ues} cannot be shown; the page has 2 to {MOST_UES} UEs.")
+    found = {name: _value_in(spec, name) for name in (knob.name for knob in KNOBS) if fixed.pop(name, None) is not None}
+    found |= {"ues": spec.cell.ues, "quorum": spec.protocol.quorum}
+    if fixed.pop("cpu_hz", None) is not None:
+        found["slowest_hz"], found["fastest_hz"] = spec.cell.cpu_hz
+    if (horizon_s := fixed.pop("horizon_s", None)) is not None:
+        found["window_s"] = spec_from(horizon_s=horizon_s).run.horizon_s
+    return tuple(knob.standing_at(found[knob.name]) if knob.name in found else knob for knob in KNOBS), fixed
+
+
+def _value_in(spec: Spec, name: str) -> Any:
+    """What a spec has for a knob's setting."""
+    if name == "seed":
+        return spec.run.seeds[0]
+    section, key = next((each.section, each.key) for each in settings() if each.keyword == name)
+    value = spec.model_dump(mode="json")[section][key]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def read_state(given: Any, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
+    """What a request says of the knobs. Those it leaves out stand where they began; A is at most the number of UEs."""
+    if not isinstance(given, Mapping):
+        raise InputError("the page must send a table of knobs.")
+    known = {knob.name: knob for knob in knobs}
+    for name, value in given.items():
+        if name not in known:
+            raise InputError(f"{name!r:.40} is no knob; expected one of {', '.join(known)}.")
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value not in known[name].values:
+            raise InputError(f"{name} cannot be {value!r:.40}; expected one of the values that the page offers.")
+    state = {name: given.get(name, knob.start) for name, knob in known.items()}
+    return state | {"quorum": min(state["quorum"], state["ues"])}
+
+
+def start_of(knobs: Sequence[Knob]) -> dict[str, Value]:
+    return {knob.name: knob.start for knob in knobs}
+
+
+# ---- from knobs to settings, and to what a user types
+
+
+def settings_at(state: State, horizon_s: float, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The keywords of ``compare``, and of ``spec_from``. What they have anyway is left out."""
+    objective = state["objective"]
+    said = {name: value for name, value in state.items() if name not in OURS and value != usual(name)}
+    said |= {"ues": state["ues"], "quorum": state["quorum"]}
+    if (cpu_hz := (state["slowest_hz"], state["fastest_hz"])) != usual("cpu_hz"):
+        said["cpu_hz"] = list(cpu_hz)
+    algorithms = [f"{objective}{mode}" if mode == "S2" else f"{objective}-{mode}" for mode in MODES]
+    return dict(fixed or {}) | said | {"algorithms": algorithms, "seeds": [state["seed"]], "horizon_s": horizon_s}
+
+
+def same_again(state: State, fixed: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """What to type for the numbers that are shown, and for those of the training."""
+    show, train = (settings_at(state, float(state[name]), fixed) for name in ("window_s", "train_s"))
+    return {
+        "shown_by": command_line("simulate", show),
+        "trained_by": command_line("compare", train),
+        "python": python_lines(train, show),
+    }
+
+
+def usual(keyword: str) -> Any:
+    """What a setting has where nobody says anything."""
+    if keyword == "radio":
+        return "paper"
+    section, key = next((each.section, each.key) for each in settings() if each.keyword == keyword)
+    return SECTIONS[section].model_fields[key].default
+
+
+def command_line(command: str, keywords: Mapping[str, Any]) -> str:
+    """What to type for the same numbers."""
+    words = [f"perfeds2 {command}"]
+    for name, value in keywords.items():
+        if name == "seeds":
+            name, value = "seed", value[0]
+        flag = f"--{name.replace('_', '-')}"
+        words.append(flag if value is True else f"{flag} {shlex.quote(_text(value))}")
+    return " ".join(words)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def python_lines(train: Mapping[str, Any], show: Mapping[str, Any]) -> str:
+    """The same in Python: what is trained, and what is shown."""
+    return "\n".join(
+        [
+            "from perfeds2 import compare",
+            "from perfeds2.runs.execute import execute_timelines",
+            "from perfeds2.spec.resolve import spec_from",
+            "",
+            f"settings = dict({_arguments({key: value for key, value in show.items() if key != 'horizon_s'})})",
+            f"shown = execute_timelines(spec_from(horizon_s={show['horizon_s']!r}, **settings), 'simulate', None)",
+            "for row in shown.summary['algorithms']:",
+            "    print(row['algorithm'], row['rounds']['mean'], row['waiting_share']['mean'], row['joules']['mean'])",
+            f"trained = compare(horizon_s={train['horizon_s']!r}, **settings)",
+            "print(trained.metrics)",
+        ]
+    )
+
+
+def _arguments(keywords: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in keywords.items())

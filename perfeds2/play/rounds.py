@@ -1,0 +1,170 @@
+"""What happens in the three cells while the page shows them?
+
+The clock is the one that every command has. A slider wants its answer at once, so the first answer plays as many rounds as
+fit into a few hundredths of a second; they are the beginning of the whole answer, which comes right after, where it is longer.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from perfeds2.learning.task import cycles_per_sample, payload_bits
+from perfeds2.play.knobs import State, settings_at
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, model_of, upload_bits
+from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
+from perfeds2.spec.radio import make_energy
+from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.energy import energy_of
+from perfeds2.timeline.timeline import Timeline
+
+TICKS = 20_000  # what is shown is drawn with this resolution
+AT_ONCE_S = 0.03  # of playing, for a first answer
+FEWEST, MOST = 8, 3_000  # rounds of a cell in an answer
+GAP = 0.02  # of what is shown; where the last round closed sooner, the next one is played too
+
+Table = dict[str, Any]
+
+
+class Pace:
+    """How many rounds a second the clock plays here, by bandwidth policy: as it did the last time."""
+
+    def __init__(self) -> None:
+        self._round_s: dict[str, float] = {}
+
+    def rounds_in(self, policy: str, seconds: float) -> int:
+        return int(np.clip(seconds / self._round_s.get(policy, 1e-3), FEWEST, MOST))
+
+    def took(self, policy: str, rounds: int, seconds: float) -> None:
+        if rounds:
+            self._round_s[policy] = seconds / rounds
+
+
+def play_cells(
+    state: State, fixed: Mapping[str, Any] | None = None, *, pace: Pace | None = None, whole: bool = True
+) -> Table:
+    """The three cells as the page draws them: where UEs are, their jobs, and what it comes to."""
+    window_s = float(state["window_s"])
+    spec = _weighed(spec_from(**settings_at(state, window_s, fixed)))
+    stage = Stage.of(spec, spec.run.seeds[0])
+    pace, began = pace or Pace(), time.perf_counter()
+    algorithms, cells = make_algorithms(spec, stage), list[Table]()
+    for number, algorithm in enumerate(algorithms):
+        left_s = AT_ONCE_S - (time.perf_counter() - began)
+        policy = f"{spec.protocol.bandwidth} {algorithm.mode}"
+        most = MOST if whole else pace.rounds_in(policy, left_s / (len(algorithms) - number))
+        started = time.perf_counter()
+        try:
+            timeline = _played(spec, stage, algorithm, rounds=most, horizon_s=window_s)
+        except ValueError as error:  # a policy that never serves those a round waits for
+            cells.append(_titles(algorithm) | {"sentence": f"{error}"})
+            continue
+        pace.took(policy, timeline.rounds, time.perf_counter() - started)
+        cells.append(_cell(spec, stage, algorithm, timeline, window_s, complete=timeline.rounds < most))
+    where = stage.cell.where
+    places = np.stack([where.x_m, where.y_m], axis=1).round(2).tolist()
+    return {"window_s": window_s, "ticks": TICKS, "places_m": places, "cells": cells}
+
+
+def _weighed(spec: Spec) -> Spec:
+    """With what an upload and a sample take written out: they would be found by tracing the model, again and again."""
+    if spec.radio.bits not in (None, 32):  # models on their way to UEs take more than uploads
+        return spec
+    upload, sample = _load(spec.task, spec.cell.ues)  # type: ignore[arg-type]  # frozen, so it has a hash
+    own = {"payload_bits": spec.cell.payload_bits or upload, "cycles_per_sample": spec.cell.cycles_per_sample or sample}
+    return spec.model_copy(update={"cell": spec.cell.model_copy(update=own)})
+
+
+@lru_cache(maxsize=64)
+def _load(task: TaskSpec, ues: int) -> tuple[float, float]:
+    """Bits of an upload, and cycles for a sample."""
+    model = model_of(Spec(task=task, cell=CellSpec(ues=ues)))
+    return payload_bits(model), cycles_per_sample(model)
+
+
+def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, horizon_s: float | None) -> Timeline:
+    """An algorithm's rounds until both limits, or one of them."""
+    limited = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": rounds, "horizon_s": horizon_s})})
+    (timeline,) = make_timelines(limited, replace(stage, timelines={}), [algorithm])
+    return timeline
+
+
+def _titles(algorithm: Algorithm) -> Table:
+    protocol = algorithm.protocol
+    return {
+        "name": algorithm.name,
+        "mode": algorithm.mode,
+        "quorum": protocol.quorum,
+        "max_staleness": protocol.max_staleness,
+        "stale": protocol.stale,
+    }
+
+
+def _cell(
+    spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline, window_s: float, *, complete: bool
+) -> Table:
+    """One cell. Where its last round closed well before the end of what is shown, the picture has the one after it too."""
+    shown = timeline
+    if complete and timeline.end_s < (1 - GAP) * window_s:
+        shown = _played(spec, stage, algorithm, rounds=timeline.rounds + 1, horizon_s=None)
+    return _titles(algorithm) | {
+        "complete": complete,
+        "until": int(_ticks(np.array([shown.end_s]), window_s)[0]),
+        "numbers": numbers(spec, stage, algorithm, timeline),
+        "rounds": _ticks(timeline.time_s, window_s).tolist(),
+        "jobs": _jobs(shown, window_s),
+    }
+
+
+def numbers(spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline) -> Table:
+    """What the rounds come to: the numbers that ``perfeds2 simulate`` writes into its summary."""
+    bits = upload_bits(spec, algorithm.learner.objective)
+    joules = energy_of(timeline, stage.cell, make_energy(spec), bits, np.zeros(0)).total_j
+    rounds, merges = timeline.rounds, timeline.ues.size
+    return {
+        "rounds": rounds,
+        "merges": merges,
+        "seconds_per_round": timeline.end_s / rounds if rounds else None,
+        "waiting_share": timeline.waiting_share,
+        "wasted_share": timeline.wasted_share,
+        "staleness_mean": float(timeline.staleness.mean()) if rounds else 0.0,
+        "staleness_max": int(timeline.staleness.max(initial=0)),
+        "starved": int(timeline.starved.size),
+        "joules": joules,
+        "joules_per_merge": joules / merges if merges else None,
+    }
+
+
+def _jobs(timeline: Timeline, window_s: float) -> Table:
+    """Every job that began in what is shown, as columns; seconds in ticks, cut at its end."""
+    jobs = timeline.jobs()
+    round_ = np.full(jobs.ue.size, -1)
+    round_[: timeline.ues.size] = np.repeat(np.arange(timeline.rounds), timeline.quorum)  # of the merged ones
+    seen = jobs.start_s < window_s
+    columns = {
+        "ue": jobs.ue,
+        "version": jobs.version,
+        "start": _ticks(jobs.start_s, window_s),
+        "sending": _ticks(jobs.sending_s, window_s),
+        "arrival": _ticks(jobs.arrival_s, window_s),
+        "end": _ticks(jobs.end_s, window_s),
+        "outcome": jobs.outcome,
+        "round": round_,
+    }
+    return {name: values[seen].tolist() for name, values in columns.items()}
+
+
+def _ticks(seconds: np.ndarray, window_s: float) -> np.ndarray:
+    """Seconds in ticks of what is shown; what is later is one tick beyond it."""
+    return np.minimum(np.rint(seconds / window_s * TICKS), TICKS + 1).astype(int)
+
+
+def without_nan(value: Any) -> Any:
+    """JSON has no infinity: nothing stands for it."""
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,206 @@
+"""Who may speak to the page's server, and what does it answer?
+
+It listens on this machine only. Other web pages that the browser has open can reach that too, so every address begins with
+a secret, the Host must be ours (a name that was re-bound to 127.0.0.1 is another), and what changes something must come
+from our own page. Bodies are small, or refused before they are read.
+"""
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from perfeds2.errors import InputError
+from perfeds2.play.knobs import Knob, read_state, same_again, settings_at
+from perfeds2.play.page import live_page
+
+OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # nothing leaves the machine, so there is nothing to encrypt
+MOST_BODY = 16_384  # bytes
+MOST_PATH = 2_048
+MOST_TALKS = 32  # connections at a time
+SILENT_S = 30.0  # a connection that says nothing for so long is closed
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",  # the page has the rest
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Playground:
+    """What the page can ask for."""
+
+    def __init__(self, knobs: Sequence[Knob], fixed: Mapping[str, Any] | None = None) -> None:
+        from perfeds2.play.training import Trainer
+
+        self.knobs, self.fixed = knobs, dict(fixed or {})
+        self.trainer = Trainer()
+        self._one_at_a_time = threading.Lock()
+        self._pace: Any = None
+
+    def page(self) -> str:
+        return live_page(self.knobs, self.fixed)
+
+    def rounds(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The three cells with these knobs, and how to get the same without the page."""
+        from perfeds2.play.rounds import Pace, play_cells, without_nan
+
+        state = read_state(asked.get("knobs", {}), self.knobs)
+        with self._one_at_a_time:
+            self._pace = self._pace or Pace()
+            cells = play_cells(state, self.fixed, pace=self._pace, whole=asked.get("whole") is True)
+        return without_nan(cells) | same_again(state, self.fixed)
+
+    def train(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        state = read_state(asked.get("knobs", {}), self.knobs)
+        return {"number": self.trainer.start(settings_at(state, float(state["train_s"]), self.fixed))}
+
+    def stop(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self.trainer.stop()
+        return {}
+
+    def training(self, query: Mapping[str, list[str]]) -> dict[str, Any]:
+        since = query.get("since", ["0"])[0]
+        return self.trainer.since(int(since) if since.isdecimal() and len(since) < 8 else 0)
+
+
+class Server(ThreadingHTTPServer):
+    """The playground's, on a free port unless one is given."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = MOST_TALKS
+
+    def __init__(self, playground: Playground, port: int = 0) -> None:
+        self.playground, self.token = playground, secrets.token_urlsafe(24)
+        self._talks = threading.BoundedSemaphore(MOST_TALKS)
+        super().__init__((ADDRESS, port), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"{OUR_SCHEME}{ADDRESS}:{self.server_port}/{self.token}/"
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return f"{ADDRESS}:{self.server_port}", f"localhost:{self.server_port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._talks.acquire(blocking=False):
+            return self.shutdown_request(request)  # so many at once are nobody's browser
+        return super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._talks.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that leaves in the middle of an answer is nothing to report."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = SILENT_S
+    server_version, sys_version = "perfeds2", ""
+
+    def do_GET(self) -> None:
+        ground = self.server.playground
+        if (path := self._allowed()) is None:
+            return
+        if path.path == "":
+            self._send(HTTPStatus.OK, ground.page().encode(), "text/html; charset=utf-8")
+        elif path.path == "training":
+            self._answer(lambda: ground.training(parse_qs(path.query)))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page.")
+
+    def do_POST(self) -> None:
+        ground = self.server.playground
+        asked: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "rounds": ground.rounds,
+            "train": ground.train,
+            "stop": ground.stop,
+        }
+        if (path := self._allowed()) is None or (body := self._body()) is None:
+            return
+        if path.path in asked:
+            self._answer(lambda: asked[path.path](body))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page.")
+
+    def _allowed(self) -> Any:
+        """The address behind the secret, if this may be answered; else it has been refused."""
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
+            return self._refuse(HTTPStatus.FORBIDDEN, "the Host is not this server's.")
+        origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
+        foreign = origin is not None and origin.lower() not in {f"{OUR_SCHEME}{host}" for host in self.server.hosts}
+        if foreign or (self.command != "GET" and site != "same-origin"):
+            return self._refuse(HTTPStatus.FORBIDDEN, "another page may not ask this.")
+        if len(self.path) > MOST_PATH:
+            return self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long.")
+        split = urlsplit(self.path)
+        _, token, *rest = [*split.path.split("/"), ""]
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()) or not rest:
+            return self._refuse(HTTPStatus.FORBIDDEN, "use the address that perfeds2 play printed.")
+        return split._replace(path="/".join(rest).rstrip("/"))
+
+    def _body(self) -> Mapping[str, Any] | None:
+        """The table in the body, if it is one, and small."""
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get_content_type() != "application/json":
+            return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON.")
+        if not length.isdecimal() or len(length) > 9 or "Transfer-Encoding" in self.headers:
+            return self._refuse(HTTPStatus.LENGTH_REQUIRED, "the body must say how long it is.")
+        if int(length) > MOST_BODY:
+            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes.")
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            body = None
+        return body if isinstance(body, dict) else self._refuse(HTTPStatus.BAD_REQUEST, "the body must be a table.")
+
+    def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
+        try:
+            status, made = HTTPStatus.OK, make()
+        except InputError as error:
+            status, made = HTTPStatus.BAD_REQUEST, {"sentence": str(error)}
+        except Exception as error:
+            status, made = HTTPStatus.INTERNAL_SERVER_ERROR, {"sentence": f"{type(error).__name__}: {error}"}
+        text = json.dumps(made, separators=(",", ":"), allow_nan=False)
+        self._send(status, text.encode(), "application/json")
+
+    def _refuse(self, status: HTTPStatus, sentence: str) -> None:
+        """Say why not. What was sent with it is not read, so the connection ends."""
+        self.close_connection = True
+        self._send(status, json.dumps({"sentence": sentence}).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """What http.server itself refuses: in our words and with our headers."""
+        self._refuse(HTTPStatus(code), f"{HTTPStatus(code).phrase.lower()}.")
+
+    def log_message(self, format: str, *_: Any) -> None:  # noqa: A002
+        """Addresses hold the secret: they are not written anywhere."""

@@ -1,0 +1,108 @@
+"""How do a cell, a timeline and results show themselves: in a line, as a table, as a drawing?
+
+In a terminal a line, in a notebook a drawing and the beginning of a table. Pandas and matplotlib are imported when somebody asks.
+"""
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+Interval = tuple[Literal["computing", "sending", "waiting", "idle"], float, float]  # state, from second, to second
+STATE_COLOURS: dict[Literal["computing", "sending", "waiting", "idle"], str] = {
+    "computing": "#33608C",
+    "sending": "#E69F00",
+    "waiting": "#BCC3CB",
+    "idle": "#E4E7EB",
+}
+LOST_COLOUR = "#C8102E"  # jobs thrown away
+DASHES = {"SYN": (0, (7, 3)), "ASY": (0, (2, 2))}  # by how an algorithm's name ends; others are solid
+ROWS = 6  # of a table in a notebook
+Size = tuple[float, float]  # inches
+
+
+def in_a_line(thing: object, *facts: str) -> str:
+    """``<Cell: 20 UEs, …>``."""
+    return f"<{type(thing).__name__}: {', '.join(facts)}>"
+
+
+def as_html(line: str, table: "pd.DataFrame", draw: "Callable[[Axes], Any] | None" = None, size: Size = (6, 3)) -> str:
+    """The line, the drawing and the first rows of the table. No text of it becomes markup."""
+    picture = "" if draw is None else f'<img alt="{escape(line)}" src="data:image/png;base64,{_png(draw, size)}">'
+    rest = f"<p>… {len(table) - ROWS:,} more rows: .frame()</p>" if len(table) > ROWS else ""
+    return f"<p>{escape(line)}</p>{picture}{table.head(ROWS).to_html(index=False, float_format='%.4g')}{rest}"
+
+
+def _png(draw: "Callable[[Axes], Any]", size: Size) -> str:
+    """A figure that nobody else sees: pyplot would keep it, and a notebook would show it twice."""
+    from matplotlib.figure import Figure
+
+    figure, file = Figure(figsize=size, layout="constrained"), io.BytesIO()
+    draw(figure.subplots())
+    figure.savefig(file, format="png", dpi=90)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def axes_for(axes: "Axes | None", size: Size) -> "Axes":
+    """Where to draw: where one is told to, or in a new figure."""
+    if axes is not None:
+        return axes
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=size, layout="constrained")[1]
+
+
+def draw_places(axes: "Axes", x_m: Any, y_m: Any, cpu_hz: Any) -> "Axes":
+    """UEs around their base station; a larger point is a faster processor."""
+    axes.scatter(x_m, y_m, s=12 + 60 * cpu_hz / cpu_hz.max(), c=STATE_COLOURS["computing"], alpha=0.75, label="UE")
+    axes.plot([0], [0], "^", color="black", markersize=9, label="base station")
+    axes.set(xlabel="m", ylabel="m", aspect="equal")
+    return axes
+
+
+def draw_activity(
+    axes: "Axes", rows: Sequence[Sequence[Interval]], merged: tuple[Any, Any], lost: tuple[Any, Any], window_s: float
+) -> "Axes":
+    """What UEs do over time, a row each; a diamond is a merge, a cross a job thrown away (UE, second)."""
+    for state, colour in STATE_COLOURS.items():
+        label: str | None = state
+        for ue, intervals in enumerate(rows):
+            bars = [(start, end - start) for what, start, end in intervals if what == state and start < window_s]
+            if bars:
+                axes.broken_barh(bars, (ue - 0.4, 0.8), color=colour, label=label, linewidth=0)
+                label = None
+    for (ues, seconds), colour, marker, label in ((merged, "black", "D", "merged"), (lost, LOST_COLOUR, "x", "lost")):
+        if len(ues):
+            axes.scatter(seconds, ues, c=colour, marker=marker, s=9, label=label, zorder=3)
+    axes.set(xlabel="simulated seconds", ylabel="UE", xlim=(0, window_s), ylim=(len(rows) - 0.5, -0.5))
+    if axes.has_data():
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, fontsize="small", frameon=False)
+    return axes
+
+
+def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str, lines: str = "algorithm") -> "Axes":
+    """The mean of a column over another, a line for each of what a third says."""
+    for name, own in table.groupby(lines, sort=False):
+        means: Any = own.groupby(x)[y].mean()
+        dash = next((dash for end, dash in DASHES.items() if str(name).endswith(end)), "-")
+        axes.plot(
+            means.index.to_numpy(), means.to_numpy(), label=str(name), linestyle=dash, marker="." * (len(means) < 8)
+        )
+    axes.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+    axes.legend(fontsize="small", frameon=False)
+    return axes
+
+
+def means_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> "pd.DataFrame":
+    """Rows of a summary as a table: of every statistic its mean."""
+    import pandas as pd
+
+    def plain(value: Any) -> Any:
+        return value.get("mean", value.get("median")) if isinstance(value, Mapping) else value
+
+    return pd.DataFrame([{name: plain(row[name]) for name in columns if name in row} for row in rows])
