@@ -19,6 +19,7 @@ def perfeds2(*arguments, cwd=None):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, env=environment)
 
 
+@pytest.mark.slow
 def test_help_teaches_every_command_without_loading_jax():
     code = (
         "import sys; sys.argv = ['perfeds2', '--help']\n"
@@ -149,6 +150,7 @@ def long_run(folder):
     ]
 
 
+@pytest.mark.slow
 def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
     code = (
         "import signal, sys\nfrom contextlib import suppress\nfrom perfeds2.cli import hear_interrupts, main\n"

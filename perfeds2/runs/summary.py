@@ -186,7 +186,8 @@ def _came_apart(losses: Sequence[float]) -> bool:
     if not math.isfinite(last):
         return True
     learned = first - least
-    return last > 1.1 * first or (learned > 0.1 * first and last - least > LOST * learned)
+    rose, fell_back = last > 1.1 * first, learned > 0.1 * first and last - least > LOST * learned
+    return first > 0 and (rose or fell_back)  # of an own loss below 0 nobody knows what is much
 
 
 def how_it_is_learned(spec: Spec) -> str:

@@ -77,6 +77,7 @@ def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monk
         ([2.3, 0.4, 0.1], [2.3, 3.0, float("nan")], False),  # only the personal step is too long
         ([2.30, 2.28, 2.30], [2.30, 2.27, 2.30], False),  # it has hardly begun
         ([2.3], [2.3], False),
+        ([-1.0, -1.02, -1.05], [-1.0, -1.02, -1.05], False),  # a loss of one's own
     ],
 )
 def test_diverged_is_who_ends_where_it_began_although_it_had_learned(global_, personal, diverged):

@@ -91,6 +91,7 @@ def test_cut_into_pieces_the_timeline_is_the_same_and_a_prefix_is_the_shorter_on
     assert_same(whole.prefix(first), run.simulate(first))
 
 
+@pytest.mark.slow
 @given(scheduled(), st.integers(1, 15))
 @QUICK
 def test_as_many_as_asked_nobody_twice_and_no_job_forgotten(run: Run, rounds: int):
