@@ -71,7 +71,11 @@ class AllTiers:
 
     def _of_tier(self, tier: int, members: Int[np.ndarray, " m"], moment: Moment) -> Chosen:
         at_work = members[moment.versions[members] >= 0]
-        if at_work.size:
+        if at_work.size == self.quorum or (at_work.size and moment.here is None):
             return at_work
         lots = np.random.default_rng([self.seed, 13, tier, moment.round])
-        return np.sort(lots.choice(members, self.quorum, replace=False))
+        if moment.here is None:
+            return np.sort(lots.choice(members, self.quorum, replace=False))
+        others = lots.permutation(np.setdiff1d(members, at_work))  # somebody is away: those who are there come first
+        others = others[np.argsort(~moment.here[others], kind="stable")]
+        return np.sort(np.concatenate([at_work, others[: self.quorum - at_work.size]]))

@@ -47,7 +47,7 @@ def compute_job(setup: Setup, task: Task, handed: Handed, ue: int, version: int,
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
     if isinstance(learner.objective, Keeping):
         told = None if handed.told is None else _on_device(handed.told)
-        update, left = _job(program, known, (_on_device(handed.params), told), kept, ue, version)
+        update, (left, _) = _job(program, known, (_on_device(handed.params), told), (kept, None), ue, version)
     else:
         update, left = _update(program, known, _on_device(handed.params), ue, version), None
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)

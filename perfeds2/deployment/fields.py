@@ -92,7 +92,7 @@ RENAMED = {  # what a federation calls by another name than a simulation, or has
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation runs several
 CANNOT_BE_FOLLOWED = {  # devices send when they can, over whatever network there is; rounds count, not seconds
     *(("protocol", key) for key in ("schedule", "unplanned", "tiers", "shares", "bandwidth")),
-    ("radio", "top_k"),  # devices keep nothing between jobs
+    ("radio", "top_k"),  # what was not sent would have to be kept with what a method keeps
     ("energy", "budget"),  # nobody measures a device's joules
     *(("run", key) for key in ("horizon_s", "eval_every_s", "stop_when_diverged")),
     *(("cell", key) for key in ("trace_end", "on_leave")),

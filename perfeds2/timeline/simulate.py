@@ -218,7 +218,7 @@ def play(
         later, info = ticked
         if horizon_s is not None and later.time_s > horizon_s:
             break
-        server = replace(clock.server, versions=info.versions)
+        server = clock.server if info.ended is None else replace(clock.server, versions=info.versions)
         record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, clock.model_s, info.ended)
         if watch is not None:
             watch(info)

@@ -7,10 +7,12 @@ import pytest
 from command_line import told
 
 from perfeds2.deployment.calibrate import LAPS, calibrate, read_laps
+from perfeds2.deployment.device import answer as compute
 from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.transport import Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import payload_bits
@@ -98,3 +100,24 @@ def test_what_cannot_be_calibrated_is_said(run, tmp_path):
     with pytest.raises(InputError, match="is no record of jobs"):
         read_laps(tmp_path)
     del run
+
+
+def test_a_federation_has_devices_of_its_own_on_which_rates_can_be_imposed():
+    with pytest.raises(InputError, match=r"--cell x\.csv is a fleet to be simulated"):
+        Setup.from_texts({"cell": "x.csv"})
+    with pytest.raises(InputError, match="--uplink-bps 'fast' names no device and its rate; expected DEVICE=BIT/S"):
+        Setup.from_texts({"uplink-bps": "fast"})
+    told = Setup.from_texts({"uplink-bps": "0=2e5,3=1e6"})
+    assert told.own.uplink_bps == {0: 2e5, 3: 1e6}
+    assert Setup.from_toml(told.to_toml()) == told
+    assert "uplink-bps" in travelling(told, "run").settings
+
+
+def test_an_imposed_rate_delays_the_answer(monkeypatch):
+    slept = []
+    monkeypatch.setattr("perfeds2.deployment.device.time.sleep", slept.append)
+    setup = Setup.from_texts({"devices": 2, "batch": 4, "uplink-bps": f"1={BITS / 7}"})
+    task, first = setup.task(0), setup.first_params()
+    for ue, kind in ((0, "train"), (1, "train"), (1, "evaluate")):
+        compute(setup, task, Request(0, ue, 0, kind), first)
+    assert [seconds for seconds in slept if seconds] == [pytest.approx(7.0)]

@@ -12,6 +12,7 @@ from random_runs import STALE, Run, assert_same, round_robin, runs
 from test_agrees_with_processes import assert_agrees
 
 from perfeds2.allocation.bandwidth import POLICIES, equal_share
+from perfeds2.allocation.tiers import AllTiers, Tiers
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Fleet
@@ -119,6 +120,16 @@ def test_simulate_agrees_with_processes_on_a_plan_of_those_who_come_and_go(rests
     cell = replace(cell, fleet=drawn_fleet(9, 5, own=True, traced=True, hours=True, keeps=keeps))
     run = Run(cell, Protocol(3, rests=rests), 1e4, 100.0, equal_share, round_robin(9, 3, 0))
     rounds = closes(run, 20)
+    assert rounds > 10
+    assert_agrees(run, rounds)
+
+
+def test_simulate_agrees_with_processes_where_tiers_fill_up_with_those_who_are_there():
+    cell = Cell.draw(9, seed=3)
+    cell = replace(cell, fleet=drawn_fleet(9, 5, own=True, traced=True, hours=True, keeps=False))
+    schedule = AllTiers(Tiers((0, 1, 2) * 3), 2, 0)
+    run = Run(cell, Protocol(2, rests=True), 1e4, 100.0, equal_share, schedule)
+    rounds = closes(run, 25)
     assert rounds > 10
     assert_agrees(run, rounds)
 
