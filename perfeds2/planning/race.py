@@ -341,7 +341,7 @@ class Race:
             return "breaks a limit", breach
         for watched in (trials, self.confirmed.get(choice, ())):
             if any(trial.state in ("lost", "diverged") or trial.fails for trial in watched):
-                return "fails", unstable(watched)
+                return "fails" if any(trial.fails for trial in watched) else "wavers", unstable(watched)
         if choice in self.slower:
             return "slower", self.slower[choice]
         if not self.has_margin(choice):
