@@ -132,9 +132,9 @@ def test_a_second_planner_in_the_same_folder_is_refused_in_one_sentence(tmp_path
     assert not (place / "plan.json").exists()
 
 
-def test_a_plan_is_made_on_a_users_own_task_and_cell(monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: pytest.MonkeyPatch):
     spaces: list[Space] = []
-    monkeypatch.setattr(module, "make_plan", lambda space, *_, **__: spaces.append(space))
+    monkeypatch.setattr(module, "make_plan", lambda space, *_, **__: (spaces.append(space), plan)[1])
     task = digits(6, 2, 7)
     plan_from_python(task=task, cell=lambda seed: Cell.draw(6, seed + 5, layout="uniform"), ues=6, quorum=2, batch=10)
     trials = Trials(spaces[0], None)
