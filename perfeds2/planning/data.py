@@ -12,7 +12,7 @@ from perfeds2.learning.metrics import Score, score_of
 from perfeds2.runs.statistics import censored_median
 
 State = Literal["kept", "late", "lost", "never", "diverged"]
-Verdict = Literal["holds", "on an edge", "fails", "breaks a limit", "slower", "not possible"]
+Verdict = Literal["holds", "on an edge", "wavers", "fails", "breaks a limit", "slower", "not possible"]
 A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
 CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer, and falls far below it, fails
 

@@ -235,11 +235,20 @@ class Race:
             self.look_beside(choice, share, share)
             if self.has_margin(choice):
                 best = choice if self.confirm(choice, share) else best
-                continue
             beside = [each.choice for each in self.beside[choice] if not each.fails and each.choice not in seen]
-            good += [each for each in beside if self.stands(each, self.seeds[:FIRST_SEEDS])]
+            good += [each for each in beside if self.may_be_taken(each) and self.stands(each, self.seeds[:FIRST_SEEDS])]
             seen.update(beside)
         return best
+
+    def may_be_taken(self, choice: Choice) -> bool:
+        """Whether it is among what is searched, or what the spec says; a neighbour may lie beyond."""
+        axes = self.space.axes
+        return choice == self.space.asked or all(value_of(choice, axis) in values for axis, values in axes.items())
+
+    def last_look(self, best: Choice | None) -> Choice | None:
+        """Among all that has been watched by the way there may be one that is sooner."""
+        first = self.seeds[:FIRST_SEEDS]
+        return self.climb([c for c in self.listed if self.may_be_taken(c) and self.stands(c, first)], best, 0.97)
 
     def first_s(self, choice: Choice) -> float:
         """When its first seed first reached the target."""
@@ -332,14 +341,16 @@ class Race:
             return "breaks a limit", breach
         for watched in (trials, self.confirmed.get(choice, ())):
             if any(trial.state in ("lost", "diverged") or trial.fails for trial in watched):
-                return "fails", unstable(watched)
+                return "fails" if any(trial.fails for trial in watched) else "wavers", unstable(watched)
         if choice in self.slower:
             return "slower", self.slower[choice]
         if not self.has_margin(choice):
             edges = [f"{each.choice} ({each.why})" for each in self.beside[choice] if each.fails]
             return "on an edge", f"beside {edges[0]}"
         if is_best or (trials and self.stands(choice, [trial.seed for trial in trials])):
-            return "holds", "" if is_best else "no sooner"
+            return "holds", "" if is_best else "no sooner" if self.may_be_taken(
+                choice
+            ) else "not among what is searched"
         scout = self.scouted.get(choice)
         if not trials and scout is not None and scout.reached_s is not None:
             return "slower", f"its first seed took {scout.reached_s:.3g} s"
@@ -457,4 +468,4 @@ def search(space: Space, trials: Trials, request: Request, announce: Announce) -
         if best is not None or (patience > 0 and request.horizon_s is not None):
             break
     race.look_at_asked()
-    return race, best
+    return race, race.last_look(best)

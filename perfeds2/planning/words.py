@@ -53,7 +53,7 @@ def _margin(best: Candidate) -> str:
         values = [each.choice.bound if axis == "max_staleness" else str(value_of(each.choice, axis)) for each in held]
         if values:
             said.append(f"{name} = {' and '.join(values)}")
-    return f"; it also stands at {', '.join(said)}" if said else ""
+    return f"; beside it {', '.join(said)} do not fail" if said else ""
 
 
 def check_answer(asked: Candidate, best: Candidate | None, target: Target) -> str:

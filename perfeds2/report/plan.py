@@ -15,9 +15,9 @@ from perfeds2.report.terminal import console as open_console
 
 SHOWN = 14  # rows in the terminal
 ACROSS = 2  # maps beside each other
-KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided"}
-MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
-COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
+KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided", "wavers": "undecided"}
+MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "wavers": "^", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
+COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "wavers": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
 
 
 def write_plan(plan: Plan, folder: Path) -> list[Path]:
@@ -112,7 +112,7 @@ def _numbers(each: Candidate) -> list[str]:
 
 def ranked_candidates(plan: Plan) -> list[Candidate]:
     """Those that say most first."""
-    asked, order = plan.candidates[plan.asked], {"holds": 0, "on an edge": 1, "fails": 2, "slower": 3}
+    asked, order = plan.candidates[plan.asked], {"holds": 0, "on an edge": 1, "wavers": 2, "fails": 2, "slower": 3}
 
     def rank(each: Candidate) -> tuple[bool, bool, bool, int, float]:
         time_s = each.seconds or each.scouted_s or math.inf

@@ -10,7 +10,7 @@ from perfeds2.report.style import NEUTRAL
 from perfeds2.report.tables import Column, Table, as_html
 from perfeds2.report.traces import Chart, Plot, level, make_layout, rounded
 
-SYMBOLS: dict[str, str] = {"holds": "circle", "slower": "circle", "fails": "x", "on an edge": "triangle-up", "breaks a limit": "hexagram", "not possible": "line-ew-open"}  # fmt: skip
+SYMBOLS: dict[str, str] = {"holds": "circle", "slower": "circle", "fails": "x", "on an edge": "cross", "wavers": "triangle-up", "breaks a limit": "hexagram", "not possible": "line-ew-open"}  # fmt: skip
 
 
 def page(plan: Plan, spec: str | None) -> str:
@@ -33,7 +33,7 @@ def _maps(plan: Plan) -> list[Part]:
     charts = [_map_chart(plan, f"map-{number}", name, group) for number, (name, group) in enumerate(maps_of(plan))]
     hint = (
         "Seconds until the target is kept, median over seeds; with ~ what one seed took in a short look. Green holds; red "
-        "crosses lose the target again in a seed or more; amber triangles hold but a neighbour fails; purple breaks a limit; a dash "
+        "crosses lose the target clearly in a seed or more; an amber plus holds but a neighbour fails; an amber triangle is held in too few looks of a seed; purple breaks a limit; a dash "
         "cannot be done. Hollow: only looked at shortly. The large star is the choice."
     )
     return section("Every A and S", charts, hint=hint) if charts else []

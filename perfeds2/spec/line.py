@@ -6,14 +6,8 @@ from typing import Any
 from perfeds2.spec.fields import Spec, settings
 from perfeds2.spec.resolve import EACH, put, put_flags, resolve
 
-FIRST = (
-    "task",
-    "cell",
-    "ues",
-    "radio",
-    "algorithms",
-    "seeds",
-)  # what gives others their defaults, and what comes first
+# What gives others their defaults, and what one reads first.
+FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
 
 
 def flags_of(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -27,14 +21,13 @@ def flags_of(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for each in [*first, *(each for each in settings() if each not in first)]:
         value = said.get(each.section, {}).get(each.key)
+        without = _without(each.keyword, usual, known, defaults).get(each.section, {}).get(each.key)
         own = {
             name: of[each.key]
             for name, of in said.get(EACH, {}).items()
             if each.section == "learning" and each.key in of
         }
-        if value is not None and value != _without(each.keyword, usual, known, defaults).get(each.section, {}).get(
-            each.key
-        ):
+        if value is not None and value != without:
             flags[each.keyword] = value
         if own:
             flags[each.keyword] = {"*": flags[each.keyword], **own} if each.keyword in flags else own
