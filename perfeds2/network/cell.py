@@ -181,7 +181,7 @@ class Cell:
 
     def signal_at(self, round_: int, time_s: float) -> Float[np.ndarray, " n"]:
         """The signals at a second of a round. With a coherence time, draws belong to (seed, block of time, UE)."""
-        return self.signal_in(self.block_at(round_, time_s))
+        return self.signal_hz(round_) if self.coherence_s is None else self.signal_in(self._block_of_time(time_s))
 
     def block_at(self, round_: int, time_s: float) -> int:
         """Which draw of the fading holds then: the round's, or with a coherence time that of the block of time."""

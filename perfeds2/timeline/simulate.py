@@ -278,7 +278,8 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
         gone = conditions.budget.gone(spent_j)
     later_server, handed = hand_out(server, closing, protocol, None if gone is None else ~gone)
     later = _carry_over(conditions, clock, later_server, handed.handed, rate, arrival_s)
-    later = later if spent_j is None else replace(later, spent_j=spent_j)
+    if spent_j is not None:
+        later = replace(later, spent_j=spent_j)
     if protocol.rests:
         later, invited = _invite(conditions, later)
         handed = HandOut(invited, handed.lost)
@@ -394,6 +395,8 @@ def _carry_over(
     """Take what was computed and sent in the round off everybody's remaining work, and start the new jobs."""
     compute_s, bits, arrived_s = _work_left(conditions, clock, server, server.opened_s, rate, arrival_s)
     compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
+    if clock.model_s is None:
+        return Clock(server.opened_s, server, compute_s, bits, arrived_s)
     later = Clock(server.opened_s, server, compute_s, bits, arrived_s, None, None, clock.model_s, clock.sent_s)
     return _send_models(conditions, later, handed)
 
