@@ -5,6 +5,7 @@ these little. The command itself overlaps what it can.
 """
 
 import json
+import os
 import subprocess  # only ever starts this very Python
 import sys
 import tempfile
@@ -59,7 +60,7 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
 
     import jax
 
-    from perfeds2.learning.compiled import keep_compiled, one_core_each
+    from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
     from perfeds2.learning.evaluate import evaluate, own_model
     from perfeds2.learning.replay import Prepared, Script, advance, start
     from perfeds2.runs.entrants import Props, Teller
@@ -69,6 +70,7 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
     from perfeds2.spec.resolve import resolve
 
     lap("import")
+    os.environ.update(deterministic())  # as commands do: another cache of compiled programs else
     one_core_each()
     keep_compiled()
     spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
