@@ -5,11 +5,12 @@ these little. The command itself overlaps what it can.
 """
 
 import json
+import os
 import subprocess  # only ever starts this very Python
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ def waiting_group(repeats: int, seed: int, tell: Hear, horizon_s: float = 30.0) 
     """compare --seeds 1, in parts."""
     turns = min(repeats, TURNS)
     tell(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
-    code = f"from perfeds2.bench.waiting import main; main({seed}, {horizon_s})"
+    imports = "from perfeds2.bench.waiting import main; from perfeds2.report.page import write_report"
+    code = f"{imports}; main({seed}, {horizon_s}, write_report)"
     spent: list[dict[str, float]] = []
     for _ in range(-1, turns):  # the first fills the cache
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
@@ -46,7 +48,7 @@ def waiting_group(repeats: int, seed: int, tell: Hear, horizon_s: float = 30.0) 
     yield measured("waiting/evaluations", "share of the whole that evaluations are", share, "", at_most=0.1)
 
 
-def main(seed: int, horizon_s: float) -> None:
+def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) -> None:
     """In the fresh process: every part's processor seconds, as JSON."""
     spent, last = dict.fromkeys(PARTS, 0.0), 0.0
 
@@ -58,10 +60,9 @@ def main(seed: int, horizon_s: float) -> None:
 
     import jax
 
-    from perfeds2.commands.common import prepare_to_train
+    from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
     from perfeds2.learning.evaluate import evaluate, own_model
     from perfeds2.learning.replay import Prepared, Script, advance, start
-    from perfeds2.report.page import write_report
     from perfeds2.runs.entrants import Props, Teller
     from perfeds2.runs.execute import execute
     from perfeds2.runs.folder import open_folder
@@ -69,7 +70,9 @@ def main(seed: int, horizon_s: float) -> None:
     from perfeds2.spec.resolve import resolve
 
     lap("import")
-    prepare_to_train(2)
+    os.environ.update(deterministic())  # as commands do: another cache of compiled programs else
+    one_core_each()
+    keep_compiled()
     spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
     check(spec, trains=True)
     contenders = Props().contenders(spec, 0, seed)

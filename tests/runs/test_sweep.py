@@ -308,7 +308,11 @@ def test_points_trained_together_get_what_they_get_alone():
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
     both, alone = (make_assignments(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
     shares = []
-    ours = [result for point in work(both[0].specs, None, shares.append)["results"] for result in point]
+    ours = [
+        result
+        for point in work(both[0].specs, watch=lambda now: shares.append(now.share))["results"]
+        for result in point
+    ]
     theirs = [work(job.specs)["results"][0][0] for job in alone]
     assert [result["seed"] for result in ours] == [result["seed"] for result in theirs] == [0, 1, 0, 1]
     for mine, other in zip(ours, theirs, strict=True):
