@@ -236,16 +236,11 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "timeline/rounds.py",
+        "timeline/simulate.py",
         "timeline/test_budget.py",
         (
-            "idle if gone is None else idle[~gone[idle]]",
-            "idle",
-            "test_simulate_agrees_with_processes_that_have_batteries",
-        ),
-        (
-            "too_old[versions[too_old] != IDLE]",
-            "too_old",
+            "None if gone is None else ~gone)",
+            "None)",
             "test_simulate_agrees_with_processes_that_have_batteries",
         ),
     ),
