@@ -48,7 +48,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     rounds: list[int] = []
     tick = module.tick
     with monkeypatch.context() as patched:
-        patched.setattr(module, "tick", lambda setting, now: (rounds.append(now.server.round), tick(setting, now))[1])
+        patched.setattr(
+            module, "tick", lambda setting, now, *by: (rounds.append(now.server.round), tick(setting, now, *by))[1]
+        )
         yield rounds
 
 
