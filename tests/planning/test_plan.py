@@ -167,7 +167,7 @@ def test_fifty_ues_and_four_updates_a_round_is_a_cliff():
     space = make_space(spec, {})
     (curve,) = Trials(space, None).train([Want(space.asked, 0, 9.0)])
     trial = judge(curve, 0.9, 0.9)
-    assert trial.state == "lost"
+    assert trial.state != "kept"
     assert trial.fails
 
 
