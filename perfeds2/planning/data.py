@@ -92,7 +92,7 @@ class Trial:
     @property
     def fails(self) -> bool:
         """Whether it is clearly unstable. One that is only slow, or hovers about the target for a while, is not."""
-        if self.state == "lost":
+        if self.state in ("lost", "late"):
             return (self.held or 0.0) < CLEARLY and self.fall > 0.1
         return self.state == "diverged" or (self.state == "never" and self.fall > 1 - CLEARLY)
 

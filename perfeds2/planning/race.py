@@ -148,6 +148,7 @@ class Race:
         trials = [trial for trial in self.watched(choice) if trial.seed in seeds]
         states = [trial.state for trial in trials]
         kept = len(trials) == len(seeds) and set(states) <= {"kept", "late"} and states.count("late") < len(seeds) / 3
+        kept = kept and not any(trial.fails for trial in trials)
         return kept and self.breach(choice) is None and self.obstacle(choice) is None
 
     def has_margin(self, choice: Choice) -> bool:
