@@ -48,9 +48,11 @@ def mast_of(run: Run) -> Mast | None:
             block = next(b for b in itertools.count() if (b + 1) * cell.coherence_s > time_s)
             metre = max(1, int(1.0 / (cell.moves.speed_mps * cell.coherence_s)))
             here = cell.at(block // metre * metre * cell.coherence_s)
-        assert here.radio is not None
-        gain = here.radio.gain(here.where)
-        return downlink.power_w * gain / (1e-3 * 10 ** ((cell.noise_dbm_per_hz + 7.0) / 10))
+        if here.radio is None:  # Table I's: h of mean square 2 · 40², and no noise figure
+            gain, figure_db = cell.fading_scale * 2**0.5 * here.distance_m**-cell.path_loss_exponent, 0.0
+        else:
+            gain, figure_db = here.radio.gain(here.where), 7.0
+        return downlink.power_w * gain / (1e-3 * 10 ** ((cell.noise_dbm_per_hz + figure_db) / 10))
 
     usual_s = run.cell.job_s(run.samples, run.protocol.quorum) - run.cell.compute_s(run.samples)
     return Mast(downlink.way, downlink.model_bits, heard_hz, usual_s)

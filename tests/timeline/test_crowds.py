@@ -16,6 +16,7 @@ from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as clock
+from perfeds2.timeline.compiled import only
 from perfeds2.timeline.crowd import split_crowd
 from perfeds2.timeline.file import load_timelines
 from perfeds2.timeline.rounds import Protocol, _smallest
@@ -82,9 +83,10 @@ def test_simulate_finds_out_by_itself_whom_it_must_follow(monkeypatch, protocol,
     monkeypatch.setattr(clock, "play_crowd", lambda *a, **k: guesses.append(play_crowd(*a, **k)) or guesses[-1])
     given = replace(setting(1_200, 5, 5, layout=layout), protocol=protocol)
     told = []
-    timeline = simulate(
-        given.cell, protocol, payload_bits=44_352.0, samples=120, rounds=12, tell=lambda *at: told.append(at)
-    )
+    with only("numpy"):
+        timeline = simulate(
+            given.cell, protocol, payload_bits=44_352.0, samples=120, rounds=12, tell=lambda *at: told.append(at)
+        )
     assert_same(timeline, follow_everybody(given, rounds=12))
     assert [guess is not None for guess in guesses] == ([layout == "disc"] if chosen else [])
     assert told[-12:] == list(zip(range(1, 13), timeline.time_s.tolist(), strict=True))
