@@ -26,11 +26,19 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
     taken = inspect.signature(Cell).parameters.keys() | inspect.signature(Cell.draw).parameters.keys()
     drawn = Cell.draw(**{key: value for key, value in settings.items() if key in taken})
     try:
-        return file.cell(
+        cell = file.cell(
             drawn, spec.learning.batch, spec.cell.trace_end or "repeat", keeps=spec.cell.on_leave == "keep"
         )
     except ValueError as error:
         raise InputError(f"--cell {error}") from None
+    refused = (
+        "--energy-budget" if spec.energy.budget is not None else "--downlink" if cell.downlink is not None else None
+    )
+    if refused is not None and not cell.is_plain:
+        raise InputError(
+            f"{refused} does not go with devices that come and go or have uplinks of their own ({spec.cell.kind}) yet; leave it out."
+        )
+    return cell
 
 
 def seconds_a_step(spec: Spec) -> int | None:

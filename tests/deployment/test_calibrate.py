@@ -32,13 +32,13 @@ def jitter(job) -> float:
 
 def answer(job, params):
     update = {name: np.float32(1e-3) * values for name, values in params.items()}
-    seconds = COMPUTE_S[job.ue] * jitter(job) if job.kind == "train" else 0.0
-    metrics = dict.fromkeys(METRICS, 0.5)
+    seconds = float(COMPUTE_S[job.ue] * jitter(job)) if job.kind == "train" else 0.0
+    metrics: dict[str, float] = {name: 0.5 for name in METRICS}  # noqa: C420 (of plain str)
     return Reply(job.ue, job.ticket, job.version, update if job.kind == "train" else None, metrics, seconds)
 
 
 def delay_s(job) -> float:
-    return (COMPUTE_S[job.ue] * jitter(job) + BITS / RATE_BPS[job.ue] + OVERHEAD_S) if job.kind == "train" else 0.1
+    return float(COMPUTE_S[job.ue] * jitter(job) + BITS / RATE_BPS[job.ue] + OVERHEAD_S) if job.kind == "train" else 0.1
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,6 @@ def test_an_imposed_rate_delays_the_answer(monkeypatch):
     monkeypatch.setattr("perfeds2.deployment.device.time.sleep", slept.append)
     setup = Setup.from_texts({"devices": 2, "batch": 4, "uplink-bps": f"1={BITS / 7}"})
     task, first = setup.task(0), setup.first_params()
-    for ue, kind in ((0, "train"), (1, "train"), (1, "evaluate")):
-        compute(setup, task, Request(0, ue, 0, kind), first)
+    for request in (Request(0, 0, 0), Request(0, 1, 0), Request(0, 1, 0, "evaluate")):
+        compute(setup, task, request, first)
     assert [seconds for seconds in slept if seconds] == [pytest.approx(7.0)]

@@ -1,5 +1,7 @@
 """Is a fleet file read as it is meant, and what is wrong with one said in a sentence with the line?"""
 
+# pyright: reportOptionalMemberAccess=false
+
 import math
 
 import numpy as np
@@ -163,6 +165,13 @@ def test_settings_of_fleets_are_refused_where_they_change_nothing(fleet, tmp_pat
     (tmp_path / "up.csv").write_text("time_s,bps\n0,1e5\n10,0\n")
     with pytest.raises(InputError, match=r"line 7: the trace up.csv ends with 0 bit/s, which --trace-end hold"):
         make_cell(spec_from(cell=str(fleet), trace_end="hold"), 0)
+
+
+@pytest.mark.parametrize("given", [{"energy_budget": 5.0}, {"downlink": "multicast"}])
+def test_what_such_a_fleet_cannot_have_is_refused(given, fleet):
+    flag = "--" + next(iter(given)).replace("_", "-")
+    with pytest.raises(InputError, match=f"{flag} does not go with devices that come and go"):
+        make_cell(spec_from(cell=str(fleet), **given), 0)
 
 
 def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):

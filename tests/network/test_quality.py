@@ -20,12 +20,14 @@ def test_the_quality_by_hand():
             return (2.0 ** np.arange(1, 12) - 1) * self.bandwidth_hz / 11
 
     quality = link_quality([Steps(np.ones(11), np.ones(11))])
+    assert quality is not None
     assert astuple(quality.bits_per_s_hz) == pytest.approx((2.0, 6.0, 10.0))
     assert quality.snr_db.median == pytest.approx(10 * np.log10(63))
 
 
 def test_table_1_is_far_better_than_modulation():
     quality = link_quality(Cell.draw(50, seed) for seed in range(5))
+    assert quality is not None
     assert 67 < quality.snr_db.low < quality.snr_db.median < quality.snr_db.high < 105
     assert quality.bits_per_s_hz.low > 22 > MOST_CARRIED
     assert "the paper's Table I promises" in (beyond_modulation("paper", quality) or "")

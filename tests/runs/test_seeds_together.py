@@ -3,7 +3,7 @@
 import pytest
 
 from perfeds2 import compare
-from perfeds2.runs import checkpoint, execute
+from perfeds2.runs import checkpoint, entrants, execute
 from perfeds2.runs.comparison import load_comparison
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec import build
@@ -62,7 +62,7 @@ def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypat
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     whole = compare(**SETTINGS, seeds=(0, 1, 2), together=False)
-    monkeypatch.setattr(execute, "_train_together", short_of_memory)
+    monkeypatch.setattr(entrants, "_train_together", short_of_memory)
     again = compare(**SETTINGS, seeds=(0, 1, 2), together=True)
     assert asked == [3, 2]
     assert again.rows == whole.rows
@@ -73,8 +73,8 @@ def test_specs_of_one_shape_are_trained_together_each_into_its_own_folder_from_o
     specs = [spec_from(**SETTINGS | {"algorithms": names, "beta": beta, "seeds": (0, 1)}) for beta in (0.05, 0.1)]
     folders = [open_folder(tmp_path / f"run-{number}", spec) for number, spec in enumerate(specs)]
     companies, clocks = [], []
-    train, simulate = execute._train_together, build.simulate
-    monkeypatch.setattr(execute, "_train_together", lambda ones, *more: companies.append(ones) or train(ones, *more))
+    train, simulate = entrants._train_together, build.simulate
+    monkeypatch.setattr(entrants, "_train_together", lambda ones, *more: companies.append(ones) or train(ones, *more))
     monkeypatch.setattr(build, "simulate", lambda *given, **more: clocks.append(given) or simulate(*given, **more))
     found = execute.execute_all(specs, "compare", folders, together=True)
     assert [len(ones) for ones in companies] == [4, 4]  # two specs, two seeds; objectives differ in shape

@@ -32,7 +32,7 @@ def test_what_is_typed_is_what_was_meant(settings):
     with unchecked():
         command = get_command(app)
         context = command.make_context("perfeds2", [name, *words])
-        _, command, words = command.resolve_command(context, [name, *words])
+        _, command, words = command.resolve_command(context, [name, *words])  # pyright: ignore[reportAttributeAccessIssue] (a group)
         given = command.make_context(name, words, parent=context).params
     file, assignments, flags = take_settings(given)
     assert resolve(nested_values(file, flags, assignments, DEFAULTS)) == spec

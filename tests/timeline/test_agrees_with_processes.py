@@ -27,7 +27,7 @@ def radio_of(run: Run) -> Radio:
         own_bps = fleet.own_bps
         own = {ue: ([(0.0, rate)], np.inf) for ue, rate in enumerate(fleet.rate_bps.tolist()) if rate > 0}
         for ue, trace in zip(fleet.traces.ues, fleet.traces.traces, strict=True) if fleet.traces else ():
-            period_s = trace.lasts_s if fleet.traces.end == "repeat" else np.inf
+            period_s = trace.lasts_s if fleet.traces and fleet.traces.end == "repeat" else np.inf
             own[int(ue)] = list(zip(trace.time_s.tolist(), trace.bps.tolist(), strict=True)), period_s
         if fleet.presence is not None:
             hours = {ue: (each.intervals, each.period_s) for ue, each in enumerate(fleet.presence.hours)}

@@ -1,7 +1,10 @@
 """The clock where UEs have uplinks of their own, come and go: a process-per-UE model agrees, and nothing is done outside of hours."""
 
+# pyright: reportOptionalMemberAccess=false
+
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.presence import Hours, Presence
-from perfeds2.network.traces import Trace, Traces
+from perfeds2.network.traces import Trace, TraceEnd, Traces
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, play, start_clock
@@ -26,7 +29,9 @@ from perfeds2.timeline.timeline import LOST, MERGED, OPEN, Timeline
 PROPERTY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def drawn_fleet(n: int, seed: int, *, own: bool, traced: bool, hours: bool, keeps: bool, end="repeat") -> Fleet:
+def drawn_fleet(
+    n: int, seed: int, *, own: bool, traced: bool, hours: bool, keeps: bool, end: TraceEnd = "repeat"
+) -> Fleet:
     """Some of everything: uplinks of one's own, traces with gaps, hours with and without a period."""
     rng = np.random.default_rng([seed, 77])
     rate, kind = np.full(n, np.nan), rng.integers(0, 3, n)
@@ -65,7 +70,7 @@ class Drawn:
     run: Run
     has: dict[str, bool]
     seed: int
-    end: str
+    end: TraceEnd
     coherence_s: float | None
 
     def make(self) -> Run:
@@ -162,6 +167,7 @@ def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int
     clock, past = start_clock(setting), None
     for rounds in chunks:
         clock, past = play(setting, clock, past, rounds=min(rounds, total - clock.server.round))
+    assert past is not None
     assert_same(past, run.simulate(total))
 
 
@@ -347,7 +353,7 @@ def test_a_fleets_timeline_is_read_back_and_a_broken_one_refused(tmp_path):
     line = Run(cell, Protocol(2, 3), 1e4, 100.0, equal_share, None).simulate(20)
     line.save(tmp_path / "line.npz")
     assert_same(Timeline.load(tmp_path / "line.npz"), line)
-    good = line.columns
+    good: dict[str, Any] = line.columns
     for name, wrong, told in [
         ("log_ue", good["log_ue"] + 8, "whole numbers from 0 to 7"),
         ("log_outcome", good["log_outcome"] + 4, "whole numbers from 0 to 3"),
