@@ -142,7 +142,7 @@ def test_a_changed_setting_reaches_every_run_and_its_figures_are_kept_apart(tmp_
 
 def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(copied, monkeypatch):
     curves = load_curves(copied)
-    assert [*curves.columns] == COLUMNS + METRICS
+    assert [*curves.columns] == [*COLUMNS, *METRICS, "joules", "merged_bits"]
     lines = curves.groupby(["figure", "line"]).seed.unique().map(list).to_dict()
     names = [("exp_1", "PerFedS2"), ("exp_1", "FedAvgS2"), ("exp_4", "A = 2"), ("exp_4", "A = 3")]
     assert lines == {name: [0, 1] for name in names}

@@ -78,7 +78,7 @@ def test_the_button_the_command_and_the_python_give_the_same_numbers(ask, tmp_pa
     """Over HTTP as the page does it, then by what the page says to type."""
     again = same_again(read_state(SMALL), {})
     assert {key: ask("rounds", {"knobs": SMALL, "whole": True})[key] for key in again} == again
-    assert ask("train", {"knobs": SMALL}) == {"number": 1}
+    assert ask("train", {"knobs": SMALL})["number"] >= 1
     rows, doing = [], ""
     while doing not in ("done", "stopped", "failed"):
         news = ask(f"training?since={len(rows)}")

@@ -58,12 +58,12 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
         "algorithms": ("FedAvgS2", "FedProxS2", "FedAvg-SYN"),
         "seeds": (0, 1),
     }
-    killed, shares = [], []
+    before, killed, shares = set(children()), [], []  # a pytest worker may have others
 
     def watch(now):
         shares.append(now.share)
         if not killed:
-            killed.append(children()[0])
+            killed.append(next(pid for pid in children() if pid not in before))
             os.kill(killed[0], signal.SIGKILL)
 
     in_one = compare(**settings, out=tmp_path / "one")
@@ -73,7 +73,7 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
     assert killed
     assert "killed by SIGKILL (out of memory?) (attempt 1 of 3)" in (tmp_path / "two" / "events.log").read_text()
     assert shares[-1] == pytest.approx(1.0)
-    assert not children()
+    assert set(children()) <= before
     assert not (tmp_path / "two" / "parts").exists()
 
 

@@ -599,7 +599,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     status, shown, said = told(*begin, *search, "--out", "mine")
     assert status == 0, said
     words = " ".join(shown.split())
-    assert "synthetic: 6 settings of 2 algorithms, 1 tuning seeds, up to 0.9 simulated seconds" in words
+    assert "synthetic: 6 settings of 2 algorithms, 1 tuning seed, up to 0.9 simulated seconds" in words
     assert "FedAvg-SYN" in shown
     assert "held out of the UEs' training part" in words
     best = tomllib.loads(Path("mine/tuned.toml").read_text())["each"]
