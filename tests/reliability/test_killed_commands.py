@@ -13,7 +13,7 @@ from tiny_data import write_mnist
 
 from perfeds2.runs.folder import alone
 
-KILLS = int(os.environ.get("PERFEDS2_KILLS", "8"))  # of each command, at least
+KILLS = int(os.environ.get("PERFEDS2_KILLS", "5"))  # of each command, at least
 TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.1 --batch 4 --quiet"
 FIRST = ("spec.toml", "sweep.toml", "arena.toml", "reproduce.toml")  # what says whose folder it is
 WHOLE_OR_ABSENT = (
