@@ -214,12 +214,14 @@ def _to_target(bout: BoutFound) -> list[str]:
     if not first:
         return [f"No method reached {where}."]
     names, one = [each.name for each in first], first[0]
-    after = f"after {seconds(None if math.isinf(one.seconds) else one.seconds)} in the median"
-    some = "" if one.reached == one.seeds else f", in {one.reached} of {one.seeds} seeds"
+    parts = [] if math.isinf(one.seconds) else [f"after {seconds(one.seconds)} in the median"]
+    parts += (
+        [] if one.reached == one.seeds else [f"in {one.reached} of {one.seeds} seeds"]
+    )  # few of them have no median
     who, how_many = (
         (listed(names), "both " if len(names) == 2 else "") if len(names) <= 3 else (f"{len(names)} methods", "all ")
     )
-    said = [f"{who} reached {where} soonest, {how_many}{after}{some}."]
+    said = [f"{who} reached {where} soonest, {how_many}{', '.join(parts)}."]
     said += [f"They are {listed(names)}."] if len(names) > 3 else []
     if len(first) == 1:
         said += _than(bout, "seconds_to_target", one.name, "sooner")

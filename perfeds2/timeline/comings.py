@@ -25,6 +25,7 @@ from perfeds2.timeline.rounds import (
     welcome,
 )
 from perfeds2.timeline.simulate import (
+    LEAST_LEFT,
     Clock,
     Conditions,
     RoundInfo,
@@ -170,16 +171,13 @@ def _left(
         traced = fleet.traces.ues
         ready_s = clock.time_s + clock.compute_s[traced]
         sent = fleet.traces.carried(ready_s, np.full(traced.size, now_s))
-        rest = np.maximum(clock.bits[traced] - sent, LEAST * conditions.payload_bits)
+        rest = np.maximum(clock.bits[traced] - sent, LEAST_LEFT * conditions.payload_bits)
         bits[traced] = np.where(open_[traced], rest, bits[traced])
     away = ~here & open_
     compute_s[away], bits[away] = clock.compute_s[away], clock.bits[away]
     idle = server.versions == IDLE
     compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
     return compute_s, bits, arrived_s
-
-
-LEAST = np.finfo(float).eps  # see ``simulate.py``
 
 
 def come_and_go(

@@ -1,5 +1,6 @@
 """Does an arena's page say what its numbers say?"""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -41,6 +42,12 @@ def test_the_words_follow_from_the_numbers(shown):
     assert "significantly better than all others" in end
     assert worst.startswith("PerFedS2 serves the worst tenth of the UEs best, 70.4 ± 0.4 %.")
     assert stands.startswith("PerFedS2 is 1st to the target and 1st at the end, of 3. It is significantly sooner than")
+
+
+def test_who_got_there_in_few_seeds_has_no_median(shown):
+    arena = load_arena(shown)
+    bout = replace(arena.bouts[0], methods=tuple(each for each in arena.bouts[0].methods if each.name == "FedBuff"))
+    assert words(arena, bout)[0].startswith("FedBuff reached 77 % on digits soonest, in 2 of 5 seeds.")
 
 
 def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
