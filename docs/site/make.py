@@ -6,6 +6,7 @@ anchor that leads nowhere is an error. On the way to WHERE/pages
 - the reference is made from the code (``reference.py``);
 - a folder in the navigation (``site.yml``) becomes its pages;
 - a file of the repository that a page links to becomes a page, so that no link leads out of the site;
+- drawings of ideas (``pictures.py``) stand in the page itself, light or dark as it is;
 - equations, written as GitHub reads them, become MathML, which browsers set without a script;
 - a dotted name or a command in code leads to its reference.
 """
@@ -20,17 +21,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from latex2mathml.converter import convert
+from pictures import BY_ITSELF
 from reference import ROOT, reference
 
 DOCS = ROOT / "docs"
 SETTINGS = DOCS / "site" / "site.yml"
 ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")  # of the repository's files; others where a page links to them
+HIDE = {
+    "index.md": "[navigation, toc]",
+    "paper-to-code.md": "[navigation]",
+    "glossary.md": "[navigation]",
+}  # no neighbours
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
 
 FENCED = re.compile(r"(^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\2 *$)", re.DOTALL | re.MULTILINE)
 EQUATION = re.compile(r" *```math\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-IN_A_LINE = re.compile(r"\$`(.+?)`\$")
+IN_A_LINE = re.compile(r"(?:<br>)?\$`(.+?)`\$")
+LONG_NAME = re.compile(r"`([^`\s]{20,})`")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s#]+)")
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]*images/concepts/[\w-]+\.svg)\)")
 NAME = re.compile(r"(?<!\[)`(perfeds2[. ][\w. -]+)`")
 
 
@@ -112,15 +121,28 @@ def page_of(path: Path, text: str) -> str:
         place = reference().places.get(found[1])
         return f"[{found[0]}]({os.path.relpath(place, here)})" if place else found[0]
 
+    def drawn(found: re.Match[str]) -> str:
+        picture = (path.parent / found[1]).read_text(encoding="utf-8").replace(BY_ITSELF, "")
+        return f'<div class="picture" tabindex="0">{picture.strip()}</div>'
+
     def said(piece: str) -> str:
-        piece = IN_A_LINE.sub(lambda found: mathml(found[1], "inline"), LINK.sub(led, piece))
-        return "\n".join(line if line.startswith("#") else NAME.sub(referred, line) for line in piece.split("\n"))
+        piece = LINK.sub(led, PICTURE.sub(drawn, piece))
+        return "\n".join(line_of(line) for line in piece.split("\n"))
+
+    def line_of(line: str) -> str:
+        if line.startswith("#"):
+            return line
+        in_table = line.startswith("|")
+        line = IN_A_LINE.sub(lambda found: mathml(found[1], "block" if in_table else "inline", "span"), line)
+        line = NAME.sub(referred, line)
+        return LONG_NAME.sub(breakable, line) if in_table else line
 
     def fenced(block: str) -> str:
         found = EQUATION.fullmatch(block)
-        return mathml(found[1], "block") if found else block
+        return mathml(found[1], "block", "div") if found else block
 
-    return outside_fences(text, said, fenced)
+    head = f"---\nhide: {HIDE[place_of(path)]}\n---\n\n" if place_of(path) in HIDE else ""
+    return head + outside_fences(text, said, fenced)
 
 
 def outside_fences(text: str, said: Callable[[str], str], fenced: Callable[[str], str]) -> str:
@@ -132,13 +154,20 @@ def outside_fences(text: str, said: Callable[[str], str], fenced: Callable[[str]
     return "".join([*done, said(text[end:])])
 
 
-def mathml(latex: str, display: str) -> str:
+def breakable(found: re.Match[str]) -> str:
+    """A long name in a cell of a table may go on in the next line, behind a dot or the like."""
+    name = re.sub(r"([./:_]+)", r"\1<wbr>", html.escape(found[1])).replace("_", "&#95;")
+    return f"<code>{name}</code>"
+
+
+def mathml(latex: str, display: str, tag: str) -> str:
     """An equation as browsers set it, of which Markdown understands nothing."""
     latex = " ".join(latex.split())
     made = convert(latex, display=display).replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
+    made = made.replace("<mi>:</mi>", "<mo>:</mo>").replace("<mo>:</mo><mo>&#x0003D;</mo>", "<mo>&#x2254;</mo>")
     made = re.sub(r"[*_\[\]`|\\]", lambda found: f"&#{ord(found[0])};", made)
-    tag = "div" if display == "block" else "span"
-    return f'<{tag} class="equation" tabindex="0">{made}</{tag}>' if tag == "div" else f"<{tag}>{made}</{tag}>"
+    scrolls = ' class="equation" tabindex="0"' if tag == "div" else ""
+    return f"<{tag}{scrolls}>{made}</{tag}>"
 
 
 def settings(folder: Path) -> str:

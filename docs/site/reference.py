@@ -119,7 +119,7 @@ def listed(terms: Sequence[tuple[str, str]]) -> str:
 def _contents() -> Iterator[str]:
     yield "# Reference\n\nMade from the code when the site is built: what stands here is what runs.\n"
     yield "## Commands\n"
-    top = [(path[0], command) for path, command in commands(groups=True) if len(path) == 1]
+    top = [(path[0], command) for path, command in commands() if len(path) == 1]
     rows = [(f'<a href="commands/{name}.html">{code(f"perfeds2 {name}")}</a>', inline(first_sentence(command.help))) for name, command in top]  # fmt: skip
     yield listed(rows)
     yield "\n## And\n"
@@ -131,7 +131,7 @@ def _contents() -> Iterator[str]:
 # ---- commands
 
 
-def commands(groups: bool = False) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command with the words that call it, groups before their own."""
     from typer.main import get_command
 
@@ -145,7 +145,7 @@ def commands(groups: bool = False) -> Iterator[tuple[tuple[str, ...], click.Comm
             if not each.hidden:
                 yield from walk((*path, name), each)
 
-    return walk((), get_command(app)) if not groups else iter([pair for pair in walk((), get_command(app))])
+    return walk((), get_command(app))
 
 
 def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     for parameter in command.params:
         (shared if parameter.name in known or parameter.name == "seed" else own).append(parameter)
     records = [record for each in own if (record := each.get_help_record(context)) is not None]
-    yield listed([(code(" ".join(name.split())), inline(said)) for name, said in records])
+    yield listed([(code(" ".join(name.split())), inline(said.replace("\\[", "["))) for name, said in records])
     if not shared:
         return
     defaults: Mapping[str, Sequence[Any]] = getattr(command, "own_defaults", {})
@@ -305,15 +305,28 @@ def _folder(folder: str, page: str, places: dict[str, str]) -> Iterator[str]:
         if path.name != "__init__.py":
             places[dotted] = f"{page}#{dotted}"
             yield f"## {dotted.removeprefix(f'perfeds2.{folder}.')} {{ #{dotted} }}\n\n{prose(_doc(path))}\n"
-        comments = comments_of(path)
-        for name, node in public(path):
+        comments, names = comments_of(path), list(public(path))
+        rows = [_constant(f"{dotted}.{name}", name, node, comments) for name, node in names if is_constant(node)]
+        yield listed(rows) + "\n" if rows else ""
+        places.update({f"{dotted}.{name}": f"{page}#{dotted}.{name}" for name, node in names if is_constant(node)})
+        for name, node in names:
             for anchor, text in _shown(f"{dotted}.{name}", name, node, comments):
                 places[anchor] = f"{page}#{anchor}"
                 yield text
 
 
+def is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign | ast.AnnAssign)
+
+
+def _constant(dotted: str, name: str, node: Any, comments: Mapping[int, str]) -> tuple[str, str]:
+    """A constant, a table or the name of a type, and the comment beside it."""
+    said = comments.get(node.lineno) or comments.get(node.end_lineno or 0, "")
+    return f'<span id="{dotted}">{code(f"{name} = {_short(node.value)}")}</span>', inline(said)
+
+
 def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    """A function, a class with its fields and methods, or a constant: (anchor, Markdown)."""
+    """A function, or a class with its fields and methods: (anchor, Markdown)."""
     if isinstance(node, ast.ClassDef):
         fields = [(each.target.id, each) for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]  # fmt: skip
         rows = [(f'<span id="{dotted}.{key}">{code(f"{key}: {ast.unparse(each.annotation)}" + (f" = {_short(each.value)}" if each.value else ""))}</span>', inline(comments.get(each.end_lineno or 0, ""))) for key, each in fields if not key.startswith("_")]  # fmt: skip
@@ -327,10 +340,6 @@ def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) 
                 yield f"{dotted}.{each.name}", f"#### {name}.{each.name} {{ #{dotted}.{each.name} }}\n\n{_source(_signature(each))}\n{prose(ast.get_docstring(each))}\n"  # fmt: skip
     elif isinstance(node, ast.FunctionDef):
         yield dotted, f"### {name} {{ #{dotted} }}\n\n{_source(_signature(node))}\n{prose(ast.get_docstring(node))}\n"
-    else:
-        assert isinstance(node, ast.Assign | ast.AnnAssign)
-        said = comments.get(node.lineno) or comments.get(node.end_lineno or 0, "")
-        yield dotted, f"### {name} {{ #{dotted} }}\n\n{_source(f'{name} = {_short(node.value)}')}\n{prose(said)}\n"
 
 
 def _short(value: ast.expr | None, most: int = 90) -> str:
