@@ -1,29 +1,29 @@
 // The search runs in a worker, and a page opened as a file may start none: let a hidden frame be one.
 if (location.protocol === "file:") {
-  window.IFrameWorker = window.Worker = class extends EventTarget {
+  window.Worker = class extends EventTarget {
     constructor(url) {
       super();
-      const frame = document.createElement("iframe");
-      frame.hidden = true;
-      frame.title = "search";
-      document.body.append(frame);
-      this.inside = frame.contentWindow;
-      const inner = this.inside.document;
-      inner.open();
-      inner.write("<!doctype html><body></body>");
-      inner.close();
-      const load = (address) => new Promise((done, failed) => {
-        const script = inner.createElement("script");
-        Object.assign(script, { src: address, onload: done, onerror: failed });
-        inner.body.append(script);
-      });
-      this.inside.importScripts = (...addresses) => addresses.reduce((before, each) => before.then(() => load(each)), Promise.resolve());
-      this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-      this.ready = load(String(url));
+      this.frame = Object.assign(document.createElement("iframe"), { hidden: true, title: "search" });
+      document.body.append(this.frame);
+      const inside = this.frame.contentWindow;
+      inside.postMessage = (data) => {
+        const event = new MessageEvent("message", { data: structuredClone(data) });
+        this.onmessage?.(event);
+        this.dispatchEvent(event);
+      };
+      const script = Object.assign(inside.document.createElement("script"), { src: String(url) });
+      this.ready = new Promise((done, failed) => Object.assign(script, { onload: done, onerror: failed }));
+      this.ready.catch((error) => this.onerror?.(error));
+      inside.document.body.append(script);
     }
 
     postMessage(data) {
-      this.ready.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data })));
+      const inside = this.frame.contentWindow;
+      this.ready.then(() => inside.dispatchEvent(new MessageEvent("message", { data: structuredClone(data) })));
+    }
+
+    terminate() {
+      this.frame.remove();
     }
   };
 }

@@ -49,13 +49,20 @@ def main(where: str = "build") -> int:
     shutil.rmtree(folder / "pages", ignore_errors=True)
     write_pages(folder / "pages")
     (folder / "site.yml").write_text(settings(folder), encoding="utf-8")
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", str(folder / "site.yml")]  # fmt: skip
+    status, said = build(folder)
+    print(said, file=sys.stderr if status else sys.stdout)
+    return status
+
+
+def build(folder: Path) -> tuple[int, str]:
+    """Let the builder make FOLDER/site of FOLDER/pages. Returns its exit status, and the first page or what is wrong."""
+    options = ["--strict", "--clean", "--config-file", str(folder / "site.yml")]
+    command = [sys.executable, "-m", "zensical", "build", *options]
     built = subprocess.run(command, cwd=folder, capture_output=True, text=True)  # noqa: S603  # ours, no shell
-    if built.returncode:
-        print(re.sub(r"\x1b\[[\d;]*m", "", built.stdout), built.stderr.strip().splitlines()[-1], file=sys.stderr)
-    else:
-        print(folder / "site" / "index.html")
-    return built.returncode
+    if built.returncode == 0:
+        return 0, str(folder / "site" / "index.html")
+    told = re.sub(r"\x1b\[[\d;]*m", "", built.stdout)
+    return built.returncode, told + built.stderr.strip().rpartition("\n")[2]
 
 
 def write_pages(folder: Path) -> None:
@@ -123,7 +130,7 @@ def page_of(path: Path, text: str) -> str:
 
     def drawn(found: re.Match[str]) -> str:
         picture = (path.parent / found[1]).read_text(encoding="utf-8").replace(BY_ITSELF, "")
-        return f'<div class="picture" tabindex="0">{picture.strip()}</div>'
+        return f'<div class="picture" tabindex="0" data-search-exclude>{picture.strip()}</div>'
 
     def said(piece: str) -> str:
         piece = LINK.sub(led, PICTURE.sub(drawn, piece))

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "perfeds2"
 FOLDERS = ("network", "allocation", "theory", "timeline", "learning", "spec", "runs", "planning", "paper", "bench", "report", "play", "deployment")  # fmt: skip  # in the order things happen
 NOT_SHOWN = {"commands", "cli"}  # they are the pages of the commands
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 WIDTH = 100  # of a signature, before it is broken
 
 
@@ -281,7 +282,7 @@ def _root() -> Iterator[str]:
         home = perfeds2._HOME[name]
         dotted = f"perfeds2.{home}.{name}"
         node = next((found for found in public(module_path(home)) if found[0] == name), None)
-        said = first_sentence(ast.get_docstring(node[1])) if node and isinstance(node[1], ast.FunctionDef | ast.ClassDef) else ""  # fmt: skip
+        said = first_sentence(ast.get_docstring(node[1])) if node and isinstance(node[1], FUNCTION | ast.ClassDef) else ""  # fmt: skip
         rows.append((f'<a href="{home.split(".")[0]}.html#{dotted}">{code(name)}</a>', inline(said or _recipe_said(home, name))))  # fmt: skip
     yield listed(rows)
     yield "\n## The folders\n\nIn the order things happen; imports point from later ones to earlier ones.\n"
@@ -336,9 +337,9 @@ def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) 
         )
         yield from ((f"{dotted}.{key}", "") for key, _ in fields if not key.startswith("_"))
         for each in node.body:
-            if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+            if isinstance(each, FUNCTION) and not each.name.startswith("_"):
                 yield f"{dotted}.{each.name}", f"#### {name}.{each.name} {{ #{dotted}.{each.name} }}\n\n{_source(_signature(each))}\n{prose(ast.get_docstring(each))}\n"  # fmt: skip
-    elif isinstance(node, ast.FunctionDef):
+    elif isinstance(node, FUNCTION):
         yield dotted, f"### {name} {{ #{dotted} }}\n\n{_source(_signature(node))}\n{prose(ast.get_docstring(node))}\n"
 
 
@@ -355,19 +356,22 @@ def _source(text: str) -> str:
 def _class_line(node: ast.ClassDef) -> str:
     bases = ", ".join(ast.unparse(each) for each in [*node.bases])
     marks = "".join(f"@{ast.unparse(each)}\n" for each in node.decorator_list)
-    made = next((each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
+    made = next((each for each in node.body if isinstance(each, FUNCTION) and each.name == "__init__"), None)
     called = f"\n\n{_signature(made)}" if made else ""
     return f"{marks}class {node.name}{f'({bases})' if bases else ''}{called}"
 
 
-def _signature(node: ast.FunctionDef) -> str:
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """As it is written, a parameter a line where it is long."""
     marks = "".join(f"@{ast.unparse(each)}\n" for each in node.decorator_list if ast.unparse(each) != "override")
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    whole = f"def {node.name}({ast.unparse(node.args)}){returns}"
+    define = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+    whole = f"{define} {node.name}({ast.unparse(node.args)}){returns}"
     if len(whole) <= WIDTH:
         return marks + whole
-    return f"{marks}def {node.name}(\n" + "".join(f"    {each},\n" for each in _parameters(node.args)) + f"){returns}"
+    return (
+        f"{marks}{define} {node.name}(\n" + "".join(f"    {each},\n" for each in _parameters(node.args)) + f"){returns}"
+    )
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
@@ -410,7 +414,7 @@ def dotted_name(path: Path) -> str:
 def public(path: Path) -> Iterator[tuple[str, ast.stmt]]:
     """What a module defines for others, in the order it stands there."""
     for node in tree_of(path).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, FUNCTION | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
