@@ -130,7 +130,7 @@ def page_of(path: Path, text: str) -> str:
 
     def drawn(found: re.Match[str]) -> str:
         picture = (path.parent / found[1]).read_text(encoding="utf-8").replace(BY_ITSELF, "")
-        return f'<div class="picture" tabindex="0" data-search-exclude>{picture.strip()}</div>'
+        return f'<div class="picture" data-search-exclude>{picture.strip()}</div>'
 
     def said(piece: str) -> str:
         piece = LINK.sub(led, PICTURE.sub(drawn, piece))
@@ -173,7 +173,7 @@ def mathml(latex: str, display: str, tag: str) -> str:
     made = convert(latex, display=display).replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
     made = made.replace("<mi>:</mi>", "<mo>:</mo>").replace("<mo>:</mo><mo>&#x0003D;</mo>", "<mo>&#x2254;</mo>")
     made = re.sub(r"[*_\[\]`|\\]", lambda found: f"&#{ord(found[0])};", made)
-    scrolls = ' class="equation" tabindex="0"' if tag == "div" else ""
+    scrolls = ' class="equation"' if tag == "div" else ""
     return f"<{tag}{scrolls}>{made}</{tag}>"
 
 

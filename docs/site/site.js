@@ -1,3 +1,12 @@
+// What scrolls can be reached with the keyboard.
+const letScrollByKeys = () => {
+  for (const each of document.querySelectorAll("pre > code, .md-typeset__scrollwrap, .equation, .picture, td")) {
+    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+  }
+};
+addEventListener("load", letScrollByKeys);
+addEventListener("resize", letScrollByKeys);
+
 // The search runs in a worker, and a page opened as a file may start none: let a hidden frame be one.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
