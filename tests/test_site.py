@@ -147,7 +147,7 @@ def test_every_command_is_there_with_all_its_options(pages):
                 return
             page = pages[f"reference/commands/{words[0]}.html"]
             assert "-".join(words) in page.anchors
-            assert " ".join(command.help.split())[:60] in " ".join(page.text.split())
+            assert " ".join((command.help or "").split())[:60] in " ".join(page.text.split())
             flags = {flag for code in page.codes for flag in re.findall(r"--[\w-]+", code)}
             for parameter in command.params:
                 assert set(parameter.opts) <= flags | page.codes or parameter.param_type_name == "argument", (words, parameter)  # fmt: skip

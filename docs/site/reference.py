@@ -99,16 +99,6 @@ def first_sentence(text: str | None) -> str:
     return re.split(r"(?<=[^.][.?!])\s+(?=[A-Z`])", " ".join(paragraph.split()))[0]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are HTML."""
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "".join(row(cells, "td") for cells in rows)
-    return f'<table class="reference"><thead>{row(head, "th")}</thead><tbody>{body}</tbody></table>'
-
-
 def listed(terms: Sequence[tuple[str, str]]) -> str:
     """Terms and what they mean, both HTML: unlike a table it fits a phone."""
     return '<dl class="reference">' + "".join(f"<dt>{term}</dt><dd>{said}</dd>" for term, said in terms) + "</dl>"
@@ -219,18 +209,19 @@ def _names() -> Iterator[str]:
             continue
         yield f"## {each.kind.what.capitalize()} {{ #{_anchor(each.kind.what)} }}\n"
         yield f'<p>For <a href="settings.html#{each.keyword}">{code(each.flag)}</a>.</p>\n'
-        yield listed([(code(name), _said_of(name, value)) for name, value in each.kind.table().items()]) + "\n"
+        table, entries = each.kind.table(), entries_of(each.kind.table())
+        yield listed([(code(name), _said_of(value, *entries.get(name, ("", "")))) for name, value in table.items()]) + "\n"  # fmt: skip
 
 
 def _anchor(what: str) -> str:
     return what.replace(" ", "-")
 
 
-def _said_of(name: str, value: Any) -> str:
+def _said_of(value: Any, expression: str, comment: str) -> str:
     """What a name stands for, in a sentence, and what it is made of."""
     from perfeds2.spec.methods import Combination
 
-    made, expression, comment = value, *table_entries().get(name, ("", ""))
+    made = value
     if isinstance(value, Combination):
         parts = [value.objective, value.merge]
         objective, merge = (getattr(part, "func", part).__name__ for part in parts)
@@ -249,18 +240,23 @@ def _said_of(name: str, value: Any) -> str:
     return inline(said) + ("" if is_plain else f"<br><small>{code(expression)}</small>")
 
 
+def entries_of(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What stands behind each name in the source of a table, and the comment beside it. Nothing of a table that is computed."""
+    return next((found for found in _tables() if set(found) == set(table)), {})
+
+
 @cache
-def table_entries() -> dict[str, tuple[str, str]]:
-    """Of every table of names: what stands behind a name in the source, and the comment beside it."""
-    found: dict[str, tuple[str, str]] = {}
+def _tables() -> list[dict[str, tuple[str, str]]]:
+    """Every table of the package's source."""
+    found = []
     for path in modules():
         comments = comments_of(path)
         for node in tree_of(path).body:
             value = getattr(node, "value", None)
             if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Dict):
-                for key, each in zip(value.keys, value.values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                        found[key.value] = (ast.unparse(each), comments.get(each.lineno, ""))
+                pairs = zip(value.keys, value.values, strict=True)
+                written = [(key.value, each) for key, each in pairs if isinstance(key, ast.Constant)]
+                found.append({str(key): (ast.unparse(each), comments.get(each.lineno, "")) for key, each in written})
     return found
 
 
