@@ -260,7 +260,7 @@ LOOKED_AT = [
     "index.html",
     "concepts.html",
     "reference/settings.html",
-    "reference/python/network.html",
+    "reference/python/theory.html",
     "paper-to-code.html",
 ]
 WIDE = [
@@ -286,7 +286,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_page_load_timeout(30)
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(120)
     yield driver
     driver.quit()
 
