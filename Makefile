@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
 
-.PHONY: run test test-quick test-slow mutate audit lint bench format clean
+.PHONY: run test test-quick test-slow mutate audit lint bench site format clean
 
 run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
@@ -33,12 +33,15 @@ lint: $(DEV)  ## formatting, lint rules, types
 bench: $(DEV)  ## speed against bare loops, oracles and targets
 	$(BIN)/perfeds2 bench
 
+site: $(DEV)  ## the documents as a site, strictly: open build/site/index.html, offline
+	$(BIN)/python docs/site/make.py build
+
 format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build
 
 $(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -46,5 +49,5 @@ $(CORE): pyproject.toml constraints.txt
 	touch $@
 
 $(DEV): $(CORE)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mqtt,flower]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mqtt,flower,docs]'
 	touch $@

@@ -29,7 +29,16 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("patient")
 
-SHARED = {"plan", "nine", "real", "reproduced", "browser", "earlier", "usual"}  # fixtures that take many seconds
+SHARED = {
+    "plan",
+    "nine",
+    "real",
+    "reproduced",
+    "browser",
+    "earlier",
+    "usual",
+    "site",
+}  # fixtures that take many seconds
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # to which a background job of a shell would be deaf
 

@@ -67,7 +67,8 @@ def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(path):
     for target in re.findall(r"\]\(([\w./-]+\.\w+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
+        if not target.startswith("reference/"):  # made with the site, which tests/test_site.py builds
+            assert (path.parent / target).exists(), target
 
 
 def commands(path, *, in_a_line):

@@ -1,0 +1,200 @@
+"""How do these documents become a site? ``make site``, or: python docs/site/make.py [WHERE]
+
+First all pages are written to WHERE/pages as plain Markdown, then the site builder makes WHERE/site of them, strictly: a link or an
+anchor that leads nowhere is an error. On the way to WHERE/pages
+
+- the reference is made from the code (``reference.py``);
+- a folder in the navigation (``site.yml``) becomes its pages;
+- a file of the repository that a page links to becomes a page, so that no link leads out of the site;
+- drawings of ideas (``pictures.py``) stand in the page itself, light or dark as it is;
+- equations, written as GitHub reads them, become MathML, which browsers set without a script;
+- a dotted name or a command in code leads to its reference.
+"""
+
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from pictures import BY_ITSELF
+from reference import ROOT, reference
+
+DOCS = ROOT / "docs"
+SETTINGS = DOCS / "site" / "site.yml"
+ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")  # of the repository's files; others where a page links to them
+HIDE = {
+    "index.md": "[navigation, toc]",
+    "paper-to-code.md": "[navigation]",
+    "glossary.md": "[navigation]",
+}  # no neighbours
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
+
+FENCED = re.compile(r"(^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\2 *$)", re.DOTALL | re.MULTILINE)
+EQUATION = re.compile(r" *```math\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+IN_A_LINE = re.compile(r"(?:<br>)?\$`(.+?)`\$")
+LONG_NAME = re.compile(r"`([^`\s]{20,})`")
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s#]+)")
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]*images/concepts/[\w-]+\.svg)\)")
+NAME = re.compile(r"(?<!\[)`(perfeds2[. ][\w. -]+)`")
+
+
+def main(where: str = "build") -> int:
+    """Make the site. Returns the builder's exit status."""
+    folder = Path(where).resolve()
+    shutil.rmtree(folder / "pages", ignore_errors=True)
+    write_pages(folder / "pages")
+    (folder / "site.yml").write_text(settings(folder), encoding="utf-8")
+    status, said = build(folder)
+    print(said, file=sys.stderr if status else sys.stdout)
+    return status
+
+
+def build(folder: Path) -> tuple[int, str]:
+    """Let the builder make FOLDER/site of FOLDER/pages. Returns its exit status, and the first page or what is wrong."""
+    options = ["--strict", "--clean", "--config-file", str(folder / "site.yml")]
+    command = [sys.executable, "-m", "zensical", "build", *options]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True)  # noqa: S603  # ours, no shell
+    if built.returncode == 0:
+        return 0, str(folder / "site" / "index.html")
+    told = re.sub(r"\x1b\[[\d;]*m", "", built.stdout)
+    return built.returncode, told + built.stderr.strip().rpartition("\n")[2]
+
+
+def write_pages(folder: Path) -> None:
+    """All pages and what is beside them: documents, the reference, files of the repository that are linked to."""
+    for place, text in {**documents(), **reference().pages}.items():
+        write(folder / place, text)
+    for path in DOCS.rglob("*"):
+        if path.suffix in {".png", ".svg", ".css", ".js"}:
+            (folder / path.relative_to(DOCS)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder / path.relative_to(DOCS))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def documents() -> dict[str, str]:
+    """Pages by their places: the docs, and what they link to outside of them."""
+    pages: dict[str, str] = {}
+    wanted = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in ALWAYS)]
+    while wanted:
+        path = wanted.pop(0)
+        if place_of(path) in pages:
+            continue
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            pages[place_of(path)] = page_of(path, text)
+            wanted += [target for target in targets(path, text) if not target.is_relative_to(DOCS)]
+        else:
+            title, language = path.relative_to(ROOT).as_posix(), LANGUAGES.get(path.suffix, "text")
+            pages[place_of(path)] = f"# {title}\n\n````{language}\n{text}````\n"
+    return pages
+
+
+def place_of(path: Path) -> str:
+    """Where a file of the repository is in the site."""
+    if path.is_relative_to(DOCS):
+        return path.relative_to(DOCS).as_posix()
+    place = f"files/{path.relative_to(ROOT).as_posix()}"
+    return place if path.suffix == ".md" else f"{place}.md"
+
+
+def targets(path: Path, text: str) -> Iterator[Path]:
+    """The files a page links to."""
+    for found in LINK.finditer(FENCED.sub("", text)):
+        target = (path.parent / found[1]).resolve()
+        if target.is_file() and target.is_relative_to(ROOT):
+            yield target
+
+
+def page_of(path: Path, text: str) -> str:
+    """A document as the site's page."""
+    here = Path(place_of(path)).parent
+
+    def led(found: re.Match[str]) -> str:
+        target = (path.parent / found[1]).resolve()
+        if not target.is_file() or not target.is_relative_to(ROOT):
+            return found[0]  # a page that is made; or nothing, and the builder says so
+        return os.path.relpath(place_of(target), here)
+
+    def referred(found: re.Match[str]) -> str:
+        place = reference().places.get(found[1])
+        return f"[{found[0]}]({os.path.relpath(place, here)})" if place else found[0]
+
+    def drawn(found: re.Match[str]) -> str:
+        picture = (path.parent / found[1]).read_text(encoding="utf-8").replace(BY_ITSELF, "")
+        return f'<div class="picture" data-search-exclude>{picture.strip()}</div>'
+
+    def said(piece: str) -> str:
+        piece = LINK.sub(led, PICTURE.sub(drawn, piece))
+        return "\n".join(line_of(line) for line in piece.split("\n"))
+
+    def line_of(line: str) -> str:
+        if line.startswith("#"):
+            return line
+        in_table = line.startswith("|")
+        line = IN_A_LINE.sub(lambda found: mathml(found[1], "block" if in_table else "inline", "span"), line)
+        line = NAME.sub(referred, line)
+        return LONG_NAME.sub(breakable, line) if in_table else line
+
+    def fenced(block: str) -> str:
+        found = EQUATION.fullmatch(block)
+        return mathml(found[1], "block", "div") if found else block
+
+    head = f"---\nhide: {HIDE[place_of(path)]}\n---\n\n" if place_of(path) in HIDE else ""
+    return head + outside_fences(text, said, fenced)
+
+
+def outside_fences(text: str, said: Callable[[str], str], fenced: Callable[[str], str]) -> str:
+    """Change what is prose and what is fenced, each in its way."""
+    done, end = [], 0
+    for found in FENCED.finditer(text):
+        done += [said(text[end : found.start()]), fenced(found[0])]
+        end = found.end()
+    return "".join([*done, said(text[end:])])
+
+
+def breakable(found: re.Match[str]) -> str:
+    """A long name in a cell of a table may go on in the next line, behind a dot or the like."""
+    name = re.sub(r"([./:_]+)", r"\1<wbr>", html.escape(found[1])).replace("_", "&#95;")
+    return f"<code>{name}</code>"
+
+
+def mathml(latex: str, display: str, tag: str) -> str:
+    """An equation as browsers set it, of which Markdown understands nothing."""
+    latex = " ".join(latex.split())
+    made = convert(latex, display=display).replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
+    made = made.replace("<mi>:</mi>", "<mo>:</mo>").replace("<mo>:</mo><mo>&#x0003D;</mo>", "<mo>&#x2254;</mo>")
+    made = re.sub(r"[*_\[\]`|\\]", lambda found: f"&#{ord(found[0])};", made)
+    scrolls = ' class="equation"' if tag == "div" else ""
+    return f"<{tag}{scrolls}>{made}</{tag}>"
+
+
+def settings(folder: Path) -> str:
+    """The builder's settings: ours, with the pages of a folder for the folder."""
+
+    def pages(found: re.Match[str]) -> str:
+        indent, title, name = found.groups()
+        nav = reference().nav() if name == "reference" else of_folder(folder / "pages" / name)
+        if not nav:
+            return ""
+        return f"{indent}- {title}:\n" + "".join(f"{indent}    {line}\n" for line in nav)
+
+    return re.sub(r"^( *)- ([^:\n]+): ([\w-]+)/ *(?:#.*)?\n", pages, SETTINGS.read_text("utf-8"), flags=re.MULTILINE)
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Lines of the navigation: the index first, the others as their names are ordered."""
+    names = sorted((path.name for path in folder.glob("*.md")), key=lambda name: (name != "index.md", name))
+    return [f"- {folder.name}/{name}" for name in names]
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,433 @@
+"""What do commands, settings, names and functions look like on the site's reference pages? Read from the code, nothing typed twice.
+
+Commands come from the command line's own tree, settings and names from their tables, functions and classes from the source:
+with their signatures, docstrings, and the comment beside a field. Nothing of the package's insides is called.
+"""
+
+import ast
+import html
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "perfeds2"
+FOLDERS = ("network", "allocation", "theory", "timeline", "learning", "spec", "runs", "planning", "paper", "bench", "report", "play", "deployment")  # fmt: skip  # in the order things happen
+NOT_SHOWN = {"commands", "cli"}  # they are the pages of the commands
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+WIDTH = 100  # of a signature, before it is broken
+
+
+@dataclass
+class Reference:
+    """The pages, by their place in the site, and where a name is explained."""
+
+    pages: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(
+        default_factory=dict
+    )  # perfeds2.network.link.rate_bps, perfeds2 compare: page#anchor
+
+    def nav(self) -> list[str]:
+        """Lines of the site's navigation."""
+        titles = {"commands": "Commands", "python": "Python"}
+        lines: list[str] = []
+        for page in self.pages:
+            folder = page.split("/")[1]
+            if folder in titles:
+                lines.append(f"- {titles.pop(folder)}:")
+            lines.append(f"    - {page}" if page.count("/") > 1 else f"- {page}")
+        return lines
+
+
+@cache
+def reference() -> Reference:
+    """All of it."""
+    made = Reference()
+    made.pages["reference/index.md"] = "\n".join(_contents())
+    made.pages["reference/settings.md"] = "\n".join(_settings())
+    made.pages["reference/names.md"] = "\n".join(_names())
+    for path, command in commands():
+        page = f"reference/commands/{path[0]}.md"
+        made.pages[page] = made.pages.get(page, "") + "\n".join(_command(path, command)) + "\n"
+        made.places[f"perfeds2 {' '.join(path)}"] = page + (f"#{'-'.join(path)}" if len(path) > 1 else "")
+    made.pages["reference/python/index.md"] = "\n".join(_root())
+    for folder in folders():
+        page = f"reference/python/{folder}.md"
+        made.pages[page] = "\n".join(_folder(folder, page, made.places))
+    return made
+
+
+# ---- small words of HTML
+
+
+def code(text: str) -> str:
+    return f"<code>{html.escape(text)}</code>"
+
+
+def inline(text: str) -> str:
+    """A sentence of the code: what stands between backticks is code, nothing else means anything."""
+    escaped = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"(`+)(.+?)\1", r"<code>\2</code>", escaped)
+
+
+def prose(text: str | None) -> str:
+    """A docstring: paragraphs, lists and indented code. One block for Markdown, which looks no further."""
+    blocks = []
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(text or "")):
+        lines = block.splitlines()
+        if block.startswith("    "):
+            blocks.append(f"<pre><code>{html.escape(textwrap.dedent(block))}</code></pre>")
+        elif lines and lines[0].startswith(("- ", "* ")):
+            items = re.split(r"(?:^|\n)[-*] ", block)[1:]
+            blocks.append("<ul>" + "".join(f"<li>{inline(item)}</li>" for item in items) + "</ul>")
+        elif block:
+            blocks.append(f"<p>{inline(block)}</p>")
+    return f"<div>{''.join(blocks)}</div>" if blocks else ""
+
+
+def first_sentence(text: str | None) -> str:
+    paragraph = inspect.cleandoc(text or "").split("\n\n")[0]
+    return re.split(r"(?<=[^.][.?!])\s+(?=[A-Z`])", " ".join(paragraph.split()))[0]
+
+
+def listed(terms: Sequence[tuple[str, str]]) -> str:
+    """Terms and what they mean, both HTML: unlike a table it fits a phone."""
+    return '<dl class="reference">' + "".join(f"<dt>{term}</dt><dd>{said}</dd>" for term, said in terms) + "</dl>"
+
+
+# ---- the first page
+
+
+def _contents() -> Iterator[str]:
+    yield "# Reference\n\nMade from the code when the site is built: what stands here is what runs.\n"
+    yield "## Commands\n"
+    top = [(path[0], command) for path, command in commands() if len(path) == 1]
+    rows = [(f'<a href="commands/{name}.html">{code(f"perfeds2 {name}")}</a>', inline(first_sentence(command.help))) for name, command in top]  # fmt: skip
+    yield listed(rows)
+    yield "\n## And\n"
+    yield "- [Settings](settings.md): each once, as a flag, a key of a spec and a keyword in Python."
+    yield "- [Names](names.md): every policy, schedule, radio, method, merge, task, model … that a setting may name."
+    yield "- [Python](python/index.md): what `import perfeds2` gives, and every module behind it."
+
+
+# ---- commands
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that call it, groups before their own."""
+    from typer.main import get_command
+
+    from perfeds2.cli import app
+
+    def walk(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+        inner: Mapping[str, click.Command] = getattr(command, "commands", {})
+        if path:
+            yield path, command
+        for name, each in inner.items():
+            if not each.hidden:
+                yield from walk((*path, name), each)
+
+    return walk((), get_command(app))
+
+
+def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
+    from perfeds2.spec.fields import settings
+
+    context = click.Context(command, info_name=f"perfeds2 {' '.join(path)}")
+    level = "#" * len(path)
+    yield f"\n{level} perfeds2 {' '.join(path)} {{ #{'-'.join(path)} }}\n"
+    yield prose(command.help)
+    if getattr(command, "commands", None):
+        return
+    usage = " ".join(piece for piece in command.collect_usage_pieces(context) if piece)
+    yield f'\n<pre class="usage"><code>{html.escape(f"{context.info_name} {usage}")}</code></pre>\n'
+    known = {each.keyword: each for each in settings()}
+    own, shared = [], []
+    for parameter in command.params:
+        (shared if parameter.name in known or parameter.name == "seed" else own).append(parameter)
+    records = [record for each in own if (record := each.get_help_record(context)) is not None]
+    yield listed([(code(" ".join(name.split())), inline(said.replace("\\[", "["))) for name, said in records])
+    if not shared:
+        return
+    defaults: Mapping[str, Sequence[Any]] = getattr(command, "own_defaults", {})
+    up = "../" if len(path) else ""
+    panels: dict[str, list[str]] = {}
+    for each in shared:
+        setting = known.get(each.name or "")
+        flag, anchor = (setting.flag, setting.keyword) if setting else (each.opts[0], "seeds")
+        panels.setdefault(setting.panel if setting else "Run", []).append(f'<a href="{up}settings.html#{anchor}">{code(flag)}</a>')  # fmt: skip
+    yield f'<p>And <a href="{up}settings.html">settings</a>, as flags, by <code>--set</code> or from a spec:</p>'
+    yield listed([(inline(panel), " ".join(flags)) for panel, flags in panels.items()])
+    if defaults:
+        told = ", ".join(f"{code(known[name].flag)} {inline(','.join(map(str, values)))}" for name, values in defaults.items() if name in known)  # fmt: skip
+        yield f"<p>Its own defaults: {told}.</p>" if told else ""
+
+
+# ---- settings
+
+
+def _settings() -> Iterator[str]:
+    from perfeds2.spec.fields import SECTIONS, settings
+
+    yield "# Settings\n"
+    yield "A setting is the same through every door: `--quorum 5` on the command line, `[protocol]` and `quorum = 5` in a spec's TOML, "
+    yield "`--set protocol.quorum=5`, `--grid quorum=1,5,20` of a sweep, and `compare(quorum=5)` in Python.\n"
+    for section, model in SECTIONS.items():
+        yield f"## {model.model_config.get('title')} {{ #{section} }}\n\n{prose(model.__doc__)}\n"
+        rows = []
+        for each in settings():
+            if each.section != section:
+                continue
+            said, _, default = each.help().rpartition(" (default: ")
+            said, default = (said, default.removesuffix(")")) if said else (each.help(), "")
+            names = f' <a href="names.html#{_anchor(each.kind.what)}">Names</a>.' if each.kind else ""
+            term = f'<span id="{each.keyword}">{code(f"{each.flag} {each.look}".strip())}</span> <small>{section}.{each.key}</small>'
+            rows.append((term, inline(said) + names + (f"<br><small>Default: {inline(default)}</small>" if default else "")))  # fmt: skip
+        yield listed(rows) + "\n"
+
+
+# ---- names
+
+
+def _names() -> Iterator[str]:
+    from perfeds2.spec.fields import settings
+
+    yield "# Names\n"
+    yield "What a setting may name. Wherever a name is accepted, your own is too: `FILE.py:NAME`, `package.module:NAME`, or from Python"
+    yield "the object itself ([how](../extending.md)). `:K` and the like stand for a number.\n"
+    for each in settings():
+        if each.kind is None:
+            continue
+        yield f"## {each.kind.what.capitalize()} {{ #{_anchor(each.kind.what)} }}\n"
+        yield f'<p>For <a href="settings.html#{each.keyword}">{code(each.flag)}</a>.</p>\n'
+        table, entries = each.kind.table(), entries_of(each.kind.table())
+        yield listed([(code(name), _said_of(value, *entries.get(name, ("", "")))) for name, value in table.items()]) + "\n"  # fmt: skip
+
+
+def _anchor(what: str) -> str:
+    return what.replace(" ", "-")
+
+
+def _said_of(value: Any, expression: str, comment: str) -> str:
+    """What a name stands for, in a sentence, and what it is made of."""
+    from perfeds2.spec.methods import Combination
+
+    made = value
+    if isinstance(value, Combination):
+        parts = [value.objective, value.merge]
+        objective, merge = (getattr(part, "func", part).__name__ for part in parts)
+        rounds = f"rounds of its own ({value.rounds})" if value.rounds else f"{value.mode} rounds"
+        return f"{code(objective)} in {rounds}, merged by {code(merge)}."
+    data = getattr(value, "data", None)
+    if callable(data):  # a task: its module says what it is
+        made = inspect.getmodule(data)
+    elif isinstance(value, partial):
+        made = value.func
+    said = first_sentence(inspect.getdoc(made)) if made is not None else ""
+    if not said:  # made by a function that says nothing: what it makes does
+        returned = inspect.signature(made).return_annotation if callable(made) else None
+        said = first_sentence(inspect.getdoc(returned)) if isinstance(returned, type) else comment.capitalize() + "."
+    is_plain = re.fullmatch(r"\w*", expression) is not None
+    return inline(said) + ("" if is_plain else f"<br><small>{code(expression)}</small>")
+
+
+def entries_of(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What stands behind each name in the source of a table, and the comment beside it. Nothing of a table that is computed."""
+    return next((found for found in _tables() if set(found) == set(table)), {})
+
+
+@cache
+def _tables() -> list[dict[str, tuple[str, str]]]:
+    """Every table of the package's source."""
+    found = []
+    for path in modules():
+        comments = comments_of(path)
+        for node in tree_of(path).body:
+            value = getattr(node, "value", None)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Dict):
+                pairs = zip(value.keys, value.values, strict=True)
+                written = [(key.value, each) for key, each in pairs if isinstance(key, ast.Constant)]
+                found.append({str(key): (ast.unparse(each), comments.get(each.lineno, "")) for key, each in written})
+    return found
+
+
+# ---- Python
+
+
+def folders() -> list[str]:
+    """The package's folders, in the order things happen."""
+    there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOT_SHOWN
+    return [name for name in FOLDERS if name in there] + sorted(there - {*FOLDERS})
+
+
+def _root() -> Iterator[str]:
+    import perfeds2
+
+    yield "# Python\n\nWhat `from perfeds2 import …` gives. Nothing is loaded before it is used.\n"
+    rows = []
+    for name in perfeds2.__all__:
+        home = perfeds2._HOME[name]
+        dotted = f"perfeds2.{home}.{name}"
+        node = next((found for found in public(module_path(home)) if found[0] == name), None)
+        said = first_sentence(ast.get_docstring(node[1])) if node and isinstance(node[1], FUNCTION | ast.ClassDef) else ""  # fmt: skip
+        rows.append((f'<a href="{home.split(".")[0]}.html#{dotted}">{code(name)}</a>', inline(said or _recipe_said(home, name))))  # fmt: skip
+    yield listed(rows)
+    yield "\n## The folders\n\nIn the order things happen; imports point from later ones to earlier ones.\n"
+    yield listed([(f'<a href="{name}.html">{code(f"perfeds2.{name}")}</a>', inline(_doc(PACKAGE / name / "__init__.py"))) for name in folders()])  # fmt: skip
+
+
+def _recipe_said(home: str, name: str) -> str:
+    """Of a task, which is an object: what its own module says."""
+    own = PACKAGE / home.replace(".", "/") / f"{name}.py"
+    return first_sentence(_doc(own)) if own.exists() else ""
+
+
+def _doc(path: Path) -> str:
+    return ast.get_docstring(tree_of(path)) or ""
+
+
+def _folder(folder: str, page: str, places: dict[str, str]) -> Iterator[str]:
+    yield f"# perfeds2.{folder} {{ #perfeds2.{folder} }}\n\n{prose(_doc(PACKAGE / folder / '__init__.py'))}\n"
+    for path in modules(PACKAGE / folder):
+        dotted = dotted_name(path)
+        if path.name != "__init__.py":
+            places[dotted] = f"{page}#{dotted}"
+            yield f"## {dotted.removeprefix(f'perfeds2.{folder}.')} {{ #{dotted} }}\n\n{prose(_doc(path))}\n"
+        comments, names = comments_of(path), list(public(path))
+        rows = [_constant(f"{dotted}.{name}", name, node, comments) for name, node in names if is_constant(node)]
+        yield listed(rows) + "\n" if rows else ""
+        places.update({f"{dotted}.{name}": f"{page}#{dotted}.{name}" for name, node in names if is_constant(node)})
+        for name, node in names:
+            for anchor, text in _shown(f"{dotted}.{name}", name, node, comments):
+                places[anchor] = f"{page}#{anchor}"
+                yield text
+
+
+def is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign | ast.AnnAssign)
+
+
+def _constant(dotted: str, name: str, node: Any, comments: Mapping[int, str]) -> tuple[str, str]:
+    """A constant, a table or the name of a type, and the comment beside it."""
+    said = comments.get(node.lineno) or comments.get(node.end_lineno or 0, "")
+    return f'<span id="{dotted}">{code(f"{name} = {_short(node.value)}")}</span>', inline(said)
+
+
+def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    """A function, or a class with its fields and methods: (anchor, Markdown)."""
+    if isinstance(node, ast.ClassDef):
+        fields = [(each.target.id, each) for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]  # fmt: skip
+        rows = [(f'<span id="{dotted}.{key}">{code(f"{key}: {ast.unparse(each.annotation)}" + (f" = {_short(each.value)}" if each.value else ""))}</span>', inline(comments.get(each.end_lineno or 0, ""))) for key, each in fields if not key.startswith("_")]  # fmt: skip
+        yield (
+            dotted,
+            f"### {name} {{ #{dotted} }}\n\n{_source(_class_line(node))}\n{prose(ast.get_docstring(node))}\n{listed(rows) if rows else ''}\n",
+        )
+        yield from ((f"{dotted}.{key}", "") for key, _ in fields if not key.startswith("_"))
+        for each in node.body:
+            if isinstance(each, FUNCTION) and not each.name.startswith("_"):
+                yield f"{dotted}.{each.name}", f"#### {name}.{each.name} {{ #{dotted}.{each.name} }}\n\n{_source(_signature(each))}\n{prose(ast.get_docstring(each))}\n"  # fmt: skip
+    elif isinstance(node, FUNCTION):
+        yield dotted, f"### {name} {{ #{dotted} }}\n\n{_source(_signature(node))}\n{prose(ast.get_docstring(node))}\n"
+
+
+def _short(value: ast.expr | None, most: int = 90) -> str:
+    text = "" if value is None else ast.unparse(value)
+    return text if len(text) <= most else f"{text[:most]} …"
+
+
+def _source(text: str) -> str:
+    """Python, coloured by the site's own highlighter."""
+    return f"```python\n{text}\n```\n"
+
+
+def _class_line(node: ast.ClassDef) -> str:
+    bases = ", ".join(ast.unparse(each) for each in [*node.bases])
+    marks = "".join(f"@{ast.unparse(each)}\n" for each in node.decorator_list)
+    made = next((each for each in node.body if isinstance(each, FUNCTION) and each.name == "__init__"), None)
+    called = f"\n\n{_signature(made)}" if made else ""
+    return f"{marks}class {node.name}{f'({bases})' if bases else ''}{called}"
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """As it is written, a parameter a line where it is long."""
+    marks = "".join(f"@{ast.unparse(each)}\n" for each in node.decorator_list if ast.unparse(each) != "override")
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    define = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+    whole = f"{define} {node.name}({ast.unparse(node.args)}){returns}"
+    if len(whole) <= WIDTH:
+        return marks + whole
+    return (
+        f"{marks}{define} {node.name}(\n" + "".join(f"    {each},\n" for each in _parameters(node.args)) + f"){returns}"
+    )
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    """Each with its type and default."""
+    given = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(given) - len(arguments.defaults)) + [*arguments.defaults]
+    written = [_parameter(*pair) for pair in zip(given, defaults, strict=True)]
+    if arguments.posonlyargs:
+        written.insert(len(arguments.posonlyargs), "/")
+    if arguments.vararg:
+        written.append(f"*{_parameter(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        written.append("*")
+    written += [_parameter(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return written + ([f"**{_parameter(arguments.kwarg, None)}"] if arguments.kwarg else [])
+
+
+def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
+    equals = " = " if kind else "="
+    return argument.arg + kind + (f"{equals}{ast.unparse(default)}" if default is not None else "")
+
+
+# ---- the source
+
+
+def modules(below: Path = PACKAGE) -> list[Path]:
+    return sorted(path for path in below.rglob("*.py") if not path.stem.startswith("_") or path.name == "__init__.py")
+
+
+def module_path(dotted: str) -> Path:
+    path = PACKAGE / dotted.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def dotted_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def public(path: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """What a module defines for others, in the order it stands there."""
+    for node in tree_of(path).body:
+        if isinstance(node, FUNCTION | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [each.id for each in targets if isinstance(each, ast.Name)]
+        else:
+            names = []
+        yield from ((name, node) for name in names if not name.startswith("_"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def comments_of(path: Path) -> dict[int, str]:
+    """By their lines; what is for tools is left out."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+    said = {each.start[0]: each.string.lstrip("# ") for each in tokens if each.type == tokenize.COMMENT}
+    return {line: text for line, text in said.items() if not re.match(r"(fmt|type|noqa|pyright|pragma)\b", text)}
