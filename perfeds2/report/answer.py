@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from perfeds2.report.run import Outcome, Run
-from perfeds2.report.tables import seconds
+from perfeds2.report.tables import listed, seconds
 
 
 def answer(run: Run) -> tuple[str, list[str]]:
@@ -122,11 +122,6 @@ def _warnings(run: Run) -> list[str]:
         few = "One seed" if len(run.seeds) == 1 else "Two seeds"
         said.append(f"{few} only: there are no intervals, and a difference may be chance.")
     return said
-
-
-def listed(names: Sequence[str]) -> str:
-    """One, two and three."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _or_infinite(value: float | None) -> float:

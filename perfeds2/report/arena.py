@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 
 from perfeds2.files import write_text
-from perfeds2.report.answer import listed
 from perfeds2.report.arena_read import ArenaFound, BoutFound, Contestant, best_by, headline, load_arena, soonest, words
 from perfeds2.report.document import Part, document, legend, line_sample, scrolling, section, verbatim
 from perfeds2.report.page import over_seeds
 from perfeds2.report.run import AXES, Axis, along
 from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shortest
 from perfeds2.report.style import named_styles
-from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, for_terminal, in_latex, seconds
+from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, for_terminal, in_latex, listed, seconds
 from perfeds2.report.terminal import console as open_console
 from perfeds2.report.terminal import print_prose
 from perfeds2.report.traces import Chart, curve_chart

@@ -7,7 +7,7 @@ Content-Security-Policy) let it load nothing and run only the two scripts writte
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -16,6 +16,10 @@ from plotly.offline import get_plotlyjs
 from perfeds2.report.style import LineStyle
 from perfeds2.report.traces import Chart
 
+MARKS = {  # of a line's sample, by matplotlib's name
+    "x": "M10 2l8 8M18 2l-8 8", "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "^": "M14 2.5l4 7h-8z", "v": "M14 9.5l4 -7h-8z",
+    "s": "M11 3h6v6h-6z", "D": "M14 2l4 4l-4 4l-4 -4z",
+}  # fmt: skip
 Part = str | Chart | list[Chart]  # of a page: HTML, a chart, or charts side by side
 
 
@@ -70,22 +74,39 @@ def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: s
     return [opening, f"<h2>{escape(title)}</h2>", *said, *(part for part in parts if part), "</section>"]
 
 
-def legend(styles: Mapping[str, LineStyle], label: str, first: int = 0) -> str:
-    """A button for every line, numbered from ``first`` as its traces are."""
+def legend(
+    styles: Mapping[str, LineStyle], label: str, first: int = 0, *, bands: bool = False, said: Sequence[str] = ()
+) -> str:
+    """A button for every line, numbered from ``first`` as its traces are; one for all bands; and what is to be said of the lines."""
     buttons = "".join(
         f'<button type="button" aria-pressed="true" data-algorithm="{number}">{line_sample(style)}{escape(name)}</button>'
         for number, (name, style) in enumerate(styles.items(), first)
     )
-    return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>'
+    if bands:
+        buttons += '<button type="button" class="bands" aria-pressed="true" data-bands>95 % bands</button>'
+    notes = "".join(map(note, said))
+    return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>{notes}'
+
+
+def choice(chart: Chart, label: str) -> str:
+    """Which of a chart's plots is shown; nothing where there is no choice."""
+    if len(chart.choices) < 2:
+        return ""
+    options = "".join(
+        f"<option{' selected' if number == chart.chosen else ''}>{escape(name)}</option>"
+        for number, name in enumerate(chart.choices)
+    )
+    return f'<select data-chart="{chart.name}" aria-label="{escape(label)}">{options}</select>'
 
 
 def line_sample(style: LineStyle) -> str:
     """A line as a small drawing."""
-    dashes = " ".join(map(str, style.dash_px))
-    return (
-        f'<svg class="line" width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4" '
-        f'stroke="{style.colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/></svg>'
+    dashes, colour = " ".join(map(str, style.dash_px)), style.colour
+    line = f'<line x1="0" y1="6" x2="28" y2="6" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
+    mark = (
+        f'<path d="{MARKS[style.marker]}" fill="{colour}" stroke="{colour}" stroke-width="2"/>' if style.marker else ""
     )
+    return f'<svg class="line" width="28" height="12" aria-hidden="true">{line}{mark}</svg>'
 
 
 def scrolling(table: str, label: str) -> str:

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
 from perfeds2.files import write_atomically
-from perfeds2.report.series import CurvePanel, loss_ceiling
-from perfeds2.report.style import LineStyle
+from perfeds2.report.series import CurvePanel, loss_ceiling, same_curves
+from perfeds2.report.style import LineStyle, line_widths, short
 
 COLUMN_IN = 3.5  # one column
 PAGE_IN = 7.16  # both columns
@@ -73,10 +73,13 @@ def in_matplotlib(style: LineStyle) -> dict[str, Any]:
 
 def draw_curves(axes: Axes, panel: CurvePanel) -> None:
     """Every curve with its band, the target, and the axes."""
+    same = {name: group[0] for group in same_curves(panel) for name in group[1:]}
+    widths = line_widths(same_curves(panel), 1.1, 1.6)
     for number, (name, curve) in enumerate(panel.curves.items()):
         style, scale = panel.styles[name], panel.scale
+        label = f"{short(name)} (as {short(same[name])})" if name in same else short(name)
         axes.step(
-            curve.time_s, scale * curve.mean, where="post", label=name, **in_matplotlib(style),
+            curve.time_s, scale * curve.mean, where="post", label=label, linewidth=widths.get(name, 1.1), **in_matplotlib(style),
             markevery=(4 + 4 * number, max(1, curve.time_s.size // 5)), markersize=3.2,
         )  # fmt: skip
         if curve.low is not None and curve.high is not None:

@@ -5,15 +5,15 @@ from html import escape
 from pathlib import Path
 
 from perfeds2.files import write_text
-from perfeds2.report.answer import answer, listed
+from perfeds2.report.answer import answer
 from perfeds2.report.charts import SHOWN_UES, activity_chart, shares_chart, staleness_chart, ue_chart
 from perfeds2.report.clocks import clocks_chart, clocks_hint, clocks_table
-from perfeds2.report.document import Part, document, legend, line_sample, note, scrolling, section, verbatim
+from perfeds2.report.document import Part, choice, document, legend, line_sample, note, scrolling, section, verbatim
 from perfeds2.report.results import energy_line, meaning, results_table
 from perfeds2.report.run import Run, load_run, over
-from perfeds2.report.series import Group, curve_panels, groups
+from perfeds2.report.series import Group, curve_panels, groups, has_bands, said_to_coincide
 from perfeds2.report.style import DASHES_PX
-from perfeds2.report.tables import as_html, seconds
+from perfeds2.report.tables import as_html, listed, seconds
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import NO_INTERVAL
 
@@ -60,21 +60,25 @@ def over_seeds(seeds: int, has_intervals: bool) -> str:
 
 def _curves(run: Run) -> list[Part]:
     numbers = {algorithm.name: number for number, algorithm in enumerate(run.algorithms)}
-    charts = [curve_chart(panel, numbers) for panel in curve_panels(run)]
+    panels = curve_panels(run)
+    charts = [curve_chart(panel, numbers) for panel in panels]
     own = ", dash-dotted your own" if any(each.mode not in DASHES_PX for each in run.algorithms) else ""
     hint = (
-        f"{over_seeds(len(run.seeds), run.has_intervals)} Colour is the objective; solid is semi-synchronous, dashed "
+        f"{over_seeds(len(run.seeds), run.has_intervals)} Colour and mark are the objective; solid is semi-synchronous, dashed "
         f"synchronous, dotted asynchronous{own}. Click a name to hide it, double-click to see it alone. A line ends where a "
         f"seed diverges."
     )
-    shown = (legend(run.styles, "Algorithms shown"), charts)
+    buttons = legend(run.styles, "Algorithms shown", bands=has_bands(panels), said=said_to_coincide(panels))
+    shown = (buttons, charts)
     over_what = run.clock if run.axis is None else run.axis.words
     return section(f"Loss and {escape(run.score.word)} over {over_what}", *shown, hint=hint) if charts else []
 
 
 def _table(run: Run) -> list[Part]:
     samples = [line_sample(style) for style in run.styles.values()]
-    return section("In numbers", scrolling(as_html(results_table(run), samples), "Results"), hint=meaning(run))
+    return section(
+        "In numbers", scrolling(as_html(results_table(run, learned_first=True), samples), "Results"), hint=meaning(run)
+    )
 
 
 def _clocks(run: Run) -> list[Part]:
@@ -92,12 +96,7 @@ def _activity(run: Run, timed: Sequence[Group]) -> list[Part]:
     hint += f" at the start of the run with seed {run.seeds[0]}."
     if len(chart.choices) < len(run.algorithms):
         hint += " Algorithms named together have one timeline: when an update arrives does not depend on what is learned from it."
-    options = "".join(
-        f"<option{' selected' if number == chart.chosen else ''}>{escape(label)}</option>"
-        for number, label in enumerate(chart.choices)
-    )
-    choice = f'<select data-chart="{chart.name}" aria-label="Algorithm shown">{options}</select>'
-    return section(chart.title, choice if len(chart.choices) > 1 else "", chart, hint=hint)
+    return section(chart.title, choice(chart, "Algorithm shown"), chart, hint=hint)
 
 
 def _shares(run: Run, timed: Sequence[Group]) -> list[Part]:

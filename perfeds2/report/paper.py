@@ -42,7 +42,7 @@ def _figures(run: Run, axis: str = "seconds") -> dict[str, Figure]:
 def _curve_figure(panel: CurvePanel) -> Figure:
     figure = drawing.new_figure(2.2 + 0.13 * -(-len(panel.curves) // 3))
     drawing.draw_curves(figure.subplots(), panel)
-    drawing.legend_above(figure, 3, {short(name): handle for name, handle in drawing.labelled(figure.axes).items()})
+    drawing.legend_above(figure, 3, drawing.labelled(figure.axes))
     return figure
 
 

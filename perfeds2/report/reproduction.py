@@ -16,7 +16,6 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.paper.figures.figure import TARGET, Figure, Panel
-from perfeds2.report.answer import listed
 from perfeds2.report.document import Part, document, legend, note, scrolling, section, verbatim
 from perfeds2.report.drawing import PAGE_IN, draw_curves, labelled, legend_above, name_panel, new_figure, write_figures
 from perfeds2.report.ledger import (
@@ -35,7 +34,7 @@ from perfeds2.report.page import over_seeds
 from perfeds2.report.run import AXES, Axis, along
 from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shortest
 from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styles
-from perfeds2.report.tables import as_html
+from perfeds2.report.tables import as_html, listed
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 

@@ -57,8 +57,12 @@ def accuracies(score: Score) -> tuple[Measure, Measure]:
 Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
 
 
-def results_table(run: Run) -> Table:
-    """A row per algorithm, with what went wrong under its name."""
+def results_table(run: Run, *, learned_first: bool = False) -> Table:
+    """A row per algorithm, with what went wrong under its name. A page has the accuracies first: a phone shows no more."""
+    if learned_first and run.is_trained:
+        first, *others = accuracies(run.score)[::-1]
+        columns = _columns(run, [first]) + _learned(run, [*others, *LOSSES]) + _columns(run, [*TIMING, WAITING])
+        return _table(run, columns)
     return _table(run, _columns(run, TIMING) + _learned(run, LOSSES + accuracies(run.score)) + _columns(run, [WAITING]))
 
 

@@ -68,6 +68,11 @@ def table_of(
     return Table(columns, [list(row.values()) for row in rows], title, caption)
 
 
+def listed(names: Sequence[str]) -> str:
+    """One, two and three."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def seconds(value: float | None, unknown: str = "an unknown time") -> str:
     if value is None:
         return unknown
