@@ -94,7 +94,7 @@ def headline(sweep: SweepFound, cost: str = "seconds") -> str:
     if len(met):
         first = met.sort_values(["censored", column], kind="stable").iloc[0].to_dict()
         some = "" if not first["censored"] else f", in {first['seeds'] - first['censored']} of {first['seeds']} seeds"
-        how = "soonest" if cost in ("seconds", "rounds") else f"with fewest {cost}"
+        how = "soonest" if cost == "seconds" else f"with fewest {cost}"
         target = score.level(first["target_accuracy"])
         return f"{sweep.label(first)} reached {target} {how}, after {first[column]:,.3g} {unit} in the median{some}."
     ended = table[table[f"{ACCURACY}_mean"].notna()]
