@@ -44,8 +44,9 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
             f"<style>\n{own.joinpath('page.css').read_text(encoding='utf-8')}</style>\n</head>\n<body>",
             f'<header>\n<p class="facts">{escape(" · ".join(facts))}</p>\n<h1>{escape(headline)}</h1>',
             *about,
-            "</header>",
+            "</header>\n<main>",
             *map(_in_html, parts),
+            "</main>",
             # In a script element only "<" can end the data early, and JSON may write it as an escape.
             f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>',
             *(f"<script>{script}</script>" for script in scripts),
@@ -62,7 +63,7 @@ def _in_html(part: Part) -> str:
         figures = (f"<figure><h3>{escape(chart.title)}</h3>{_in_html(chart)}</figure>" for chart in part)
         return f'<div class="charts">{"".join(figures)}</div>'
     return (
-        f'<div class="chart" id="{part.name}" style="height:{part.height_px}px" role="img" '
+        f'<div class="chart" id="{part.name}" style="height:{part.height_px}px" role="figure" '
         f'aria-label="{escape(part.title)}"></div>'
     )
 
@@ -111,7 +112,7 @@ def line_sample(style: LineStyle) -> str:
 
 def scrolling(table: str, label: str) -> str:
     """A table that is wider than a phone scrolls in its own box."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{table}</div>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
 
 
 def verbatim(text: str) -> str:

@@ -40,12 +40,12 @@ def page(run: Run, axis: str = "seconds") -> str:
     ]
     timed = groups(run)
     sections = [
-        _curves(over(run, axis)),
-        _table(run),
+        curves_part(over(run, axis)),
+        table_part(run),
         _clocks(run),
-        _activity(run, timed),
-        _shares(run, timed),
-        _ues(run),
+        activity_part(run, timed),
+        shares_part(run, timed),
+        ues_part(run),
         _spec(run),
     ]
     return document(facts, headline, about, sections)
@@ -58,7 +58,7 @@ def over_seeds(seeds: int, has_intervals: bool) -> str:
     return f"The mean over {seeds} seeds{' with its 95 % interval.' if has_intervals else f'. {NO_INTERVAL}'}"
 
 
-def _curves(run: Run) -> list[Part]:
+def curves_part(run: Run) -> list[Part]:
     numbers = {algorithm.name: number for number, algorithm in enumerate(run.algorithms)}
     panels = curve_panels(run)
     charts = [curve_chart(panel, numbers) for panel in panels]
@@ -74,10 +74,12 @@ def _curves(run: Run) -> list[Part]:
     return section(f"Loss and {escape(run.score.word)} over {over_what}", *shown, hint=hint) if charts else []
 
 
-def _table(run: Run) -> list[Part]:
+def table_part(run: Run) -> list[Part]:
     samples = [line_sample(style) for style in run.styles.values()]
     return section(
-        "In numbers", scrolling(as_html(results_table(run, learned_first=True), samples), "Results"), hint=meaning(run)
+        "In numbers",
+        scrolling(as_html(results_table(run, learned_first=True), samples), "Results"),
+        hint=meaning(run),
     )
 
 
@@ -88,7 +90,7 @@ def _clocks(run: Run) -> list[Part]:
     return section("Real and simulated time", table, chart or "", hint=escape(clocks_hint(run)))
 
 
-def _activity(run: Run, timed: Sequence[Group]) -> list[Part]:
+def activity_part(run: Run, timed: Sequence[Group]) -> list[Part]:
     chart = activity_chart(run, timed)
     if chart is None:
         return []
@@ -99,7 +101,7 @@ def _activity(run: Run, timed: Sequence[Group]) -> list[Part]:
     return section(chart.title, choice(chart, "Algorithm shown"), chart, hint=hint)
 
 
-def _shares(run: Run, timed: Sequence[Group]) -> list[Part]:
+def shares_part(run: Run, timed: Sequence[Group]) -> list[Part]:
     charts = [chart for chart in (staleness_chart(run, timed), shares_chart(run, timed)) if chart]
     if not charts:
         return []
@@ -110,7 +112,7 @@ def _shares(run: Run, timed: Sequence[Group]) -> list[Part]:
     return section("Who is heard, and how late", charts, hint=hint)
 
 
-def _ues(run: Run) -> list[Part]:
+def ues_part(run: Run) -> list[Part]:
     chart = ue_chart(run)
     over = " and seed" if len(run.seeds) > 1 else ""
     hint = f"At the end of training. A point is one UE{over}; a box holds the middle half of them and shows the median."

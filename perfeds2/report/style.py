@@ -78,6 +78,22 @@ def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     }
 
 
+def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
+    """A style for each (name, algorithm, folder): colour is the algorithm, dash and marker the folder; of one algorithm, all three."""
+    algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
+    if len(algorithms) == 1:
+        return dict(zip((name for name, _, _ in lines), ordered_styles(folders).values(), strict=True))
+    tints = {name: style.colour for name, style in named_styles(algorithms).items()}
+    if len(set(tints.values())) < len(tints):  # some differ in their dash alone, which says something else here
+        every = (*COLOURS.values(), *SPARE_COLOURS)
+        tints = {name: every[number % len(every)] for number, name in enumerate(algorithms)}
+    dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
+    looks = {
+        name: (dashes[number % len(dashes)], MARKERS[number % len(MARKERS)]) for number, name in enumerate(folders)
+    }
+    return {name: LineStyle(tints[algorithm], *looks[folder]) for name, algorithm, folder in lines}
+
+
 def line_widths(groups: Sequence[Sequence[str]], one: float = WIDTH_PX, more: float = 3.0) -> dict[str, float]:
     """How wide lines are that coincide: who lies below looks out on both sides of who lies above."""
     return {name: one + more * (len(group) - 1 - place) for group in groups for place, name in enumerate(group)}

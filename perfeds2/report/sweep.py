@@ -139,11 +139,12 @@ def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
     return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
 
 
-def write_chart(sweep: "Sweep", cost: str = "seconds") -> list[Path]:
+def write_chart(sweep: "Sweep", cost: str = "seconds", out: Path | None = None) -> list[Path]:
     """Final accuracy and what it cost to the target against the first axis, and the time-energy front. Returns what was written.
 
     sweep.png and sweep.pdf have a line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing
-    for a grid without axes. front.png and front.pdf are there where two points met the target.
+    for a grid without axes. front.png and front.pdf are there where two points met the target. They go into the sweep's folder,
+    unless told otherwise.
     """
     summary, ahead, path = sweep.summary, sweep.front, sweep.path
     axes, figures = [axis.name for axis in sweep.grid.axes], dict[str, Callable[[], Figure]]()
@@ -155,7 +156,8 @@ def write_chart(sweep: "Sweep", cost: str = "seconds") -> list[Path]:
         figures["sweep"] = lambda: draw_chart(drawing.new_figure(3.8), summary, axes, cost)
     if ahead is not None and len(ahead) > 1:
         figures["front"] = lambda: draw_front(drawing.new_figure(2.6), ahead, axes)
-    return drawing.write_figures(path, lambda: {name: draw() for name, draw in figures.items()}) if figures else []
+    drawn = lambda: {name: draw() for name, draw in figures.items()}  # noqa: E731
+    return drawing.write_figures(out or path, drawn) if figures else []
 
 
 def draw_front(figure: Figure, ahead: pd.DataFrame, axes: Sequence[str]) -> Figure:

@@ -45,7 +45,7 @@ Cell = str | Span | Sequence[Span]
 class Column:
     head: str
     side: Literal["left", "right"] = "right"
-    wraps: bool = False  # in the terminal
+    wraps: bool = False  # where there is little room
     narrow: str | None = None  # its head in the terminal, if another
 
 
@@ -118,9 +118,11 @@ def _in_markdown(cell: Cell) -> str:
 
 def as_html(table: Table, samples: Sequence[str] = (), kind: str = "") -> str:
     """A table of a page; ``samples`` are pieces of HTML before the first cell of each row, ``kind`` its CSS class."""
-    sides = [' class="text"' if column.side == "left" else "" for column in table.columns]
+    kinds = [["text"] * (column.side == "left") + ["wraps"] * column.wraps for column in table.columns]
+    sides = [f' class="{" ".join(names)}"' if names else "" for names in kinds]
     head = "".join(
-        f'<th scope="col"{side}>{escape(column.head)}</th>' for column, side in zip(table.columns, sides, strict=True)
+        f'<th scope="col"{side}>{escape(column.head)}</th>' if column.head else "<td></td>"
+        for column, side in zip(table.columns, sides, strict=True)
     )
     rows = []
     for number, row in enumerate(table.rows):
