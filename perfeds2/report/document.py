@@ -20,6 +20,7 @@ MARKS = {  # of a line's sample, by matplotlib's name
     "x": "M10 2l8 8M18 2l-8 8", "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "^": "M14 2.5l4 7h-8z", "v": "M14 9.5l4 -7h-8z",
     "s": "M11 3h6v6h-6z", "D": "M14 2l4 4l-4 4l-4 -4z",
 }  # fmt: skip
+MOST_BANDS = 9  # that are shown before a reader asks for them
 Part = str | Chart | list[Chart]  # of a page: HTML, a chart, or charts side by side
 
 
@@ -84,7 +85,8 @@ def legend(
         for number, (name, style) in enumerate(styles.items(), first)
     )
     if bands:
-        buttons += '<button type="button" class="bands" aria-pressed="true" data-bands>95 % bands</button>'
+        few = "true" if len(styles) <= MOST_BANDS else "false"
+        buttons += f'<button type="button" class="bands" aria-pressed="{few}" data-bands>95 % intervals</button>'
     notes = "".join(map(note, said))
     return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>{notes}'
 

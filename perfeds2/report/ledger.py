@@ -338,11 +338,10 @@ def lead(entries: Sequence[Entry], figures: Sequence[str]) -> str:
         return f"{names}: no claim can be judged by what was run."
     said = _tally((entry.verdict for entry in seen), tuple(VERDICTS))
     whose = "its" if len(figures) == 1 else "their"
-    return (
-        f"{names}: {whose} one claim {said.removeprefix('1 ')}."
-        if len(seen) == 1
-        else f"{names}: of {whose} {len(seen)} claims, {said}."
-    )
+    if len({entry.verdict for entry in seen}) == 1:
+        many = f"{whose} one claim" if len(seen) == 1 else f"all {len(seen)} of {whose} claims"
+        return f"{names}: {many} {VERDICTS[seen[0].verdict][len(seen) > 1]}."
+    return f"{names}: of {whose} {len(seen)} claims, {said}."
 
 
 def not_run(entries: Sequence[Entry]) -> str:

@@ -7,7 +7,8 @@ const config = {
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // by name: plotly would add one that uploads the data
 };
 const hidden = new Set(); // numbers of the algorithms that are switched off
-let bands = true; // whether intervals are drawn
+const switches = Array.from(document.querySelectorAll("button[data-bands]")); // one a legend, and they go together
+let bands = switches.every((button) => button.getAttribute("aria-pressed") === "true"); // whether intervals are drawn
 
 function template() {
   const css = getComputedStyle(document.documentElement);
@@ -51,14 +52,13 @@ for (const button of document.querySelectorAll(".legend button[data-algorithm]")
     drawAll();
   });
 }
-const switches = document.querySelectorAll("button[data-bands]"); // one a legend, and they go together
-for (const button of switches) {
-  button.addEventListener("click", () => {
-    bands = !bands;
-    for (const other of switches) other.setAttribute("aria-pressed", bands);
-    drawAll();
-  });
+function showBands(visible) {
+  bands = visible;
+  for (const button of switches) button.setAttribute("aria-pressed", bands);
 }
+
+showBands(bands);
+for (const button of switches) button.addEventListener("click", () => { showBands(!bands); drawAll(); });
 for (const choice of document.querySelectorAll("select")) {
   choice.addEventListener("change", () => draw(document.getElementById(choice.dataset.chart)));
 }

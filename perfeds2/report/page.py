@@ -13,7 +13,7 @@ from perfeds2.report.results import energy_line, meaning, results_table
 from perfeds2.report.run import Run, load_run, over
 from perfeds2.report.series import Group, curve_panels, groups, has_bands, said_to_coincide
 from perfeds2.report.style import DASHES_PX
-from perfeds2.report.tables import as_html, listed, seconds
+from perfeds2.report.tables import as_html, capitalised, listed, seconds
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import NO_INTERVAL
 
@@ -34,21 +34,19 @@ def page(run: Run, axis: str = "seconds") -> str:
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
     energy = energy_line(run)
     links = [] if run.links is None else [run.links.line, *filter(None, [run.links.warning])]
-    about = [
-        *(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs),
-        *map(note, [*run.notes, *links, *filter(None, [energy])]),
-    ]
+    notes = [*run.notes, *links, *filter(None, [energy])]
     timed = groups(run)
     sections = [
         curves_part(over(run, axis)),
         table_part(run),
+        section("Good to know", *map(note, notes)) if notes else [],  # below what a phone should show first
         _clocks(run),
         activity_part(run, timed),
         shares_part(run, timed),
         ues_part(run),
         _spec(run),
     ]
-    return document(facts, headline, about, sections)
+    return document(facts, headline, [f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs], sections)
 
 
 def over_seeds(seeds: int, has_intervals: bool) -> str:
@@ -71,7 +69,7 @@ def curves_part(run: Run) -> list[Part]:
     buttons = legend(run.styles, "Algorithms shown", bands=has_bands(panels), said=said_to_coincide(panels))
     shown = (buttons, charts)
     over_what = run.clock if run.axis is None else run.axis.words
-    return section(f"Loss and {escape(run.score.word)} over {over_what}", *shown, hint=hint) if charts else []
+    return section(f"{capitalised(run.score.word)} and loss over {over_what}", *shown, hint=hint) if charts else []
 
 
 def table_part(run: Run) -> list[Part]:

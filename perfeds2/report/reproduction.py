@@ -244,7 +244,7 @@ def _figure_section(
             title=f"{drawn.panel.title}: {METRICS[part.metric].lower()}",
         )
         for place, drawn in enumerate(panels)
-        for part in drawn.parts
+        for part in sorted(drawn.parts, key=lambda part: not part.is_accuracy)
         if part.curves
     ]
     there, seeds = {drawn.panel.title for drawn in panels}, max(drawn.seeds for drawn in panels)

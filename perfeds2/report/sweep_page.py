@@ -155,7 +155,11 @@ Values = tuple[np.ndarray, np.ndarray, np.ndarray]  # the middle, and the ends o
 
 def _values(rows: pd.DataFrame, name: str, middle: str, scale: int = 1) -> Values:
     enough = rows["seeds"] >= INTERVAL_SEEDS
-    low, high = (scale * rows[f"{name}_{end}"].where(enough).to_numpy(float) for end in ("low", "high"))
+    most = scale if scale > 1 else np.inf  # no share lies beyond 100 %, whatever an interval says
+    low, high = (
+        np.clip(scale * rows[f"{name}_{end}"].where(enough).to_numpy(float), 0 if scale > 1 else -np.inf, most)
+        for end in ("low", "high")
+    )
     return scale * rows[middle].to_numpy(float), low, high
 
 

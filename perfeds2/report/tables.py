@@ -68,6 +68,11 @@ def table_of(
     return Table(columns, [list(row.values()) for row in rows], title, caption)
 
 
+def capitalised(text: str) -> str:
+    """As a sentence begins."""
+    return f"{text[0].upper()}{text[1:]}"
+
+
 def listed(names: Sequence[str]) -> str:
     """One, two and three."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -121,7 +126,7 @@ def as_html(table: Table, samples: Sequence[str] = (), kind: str = "") -> str:
     kinds = [["text"] * (column.side == "left") + ["wraps"] * column.wraps for column in table.columns]
     sides = [f' class="{" ".join(names)}"' if names else "" for names in kinds]
     head = "".join(
-        f'<th scope="col"{side}>{escape(column.head)}</th>' if column.head else "<td></td>"
+        f'<th scope="col"{side}>{escape(column.head).replace(" %", "&nbsp;%")}</th>' if column.head else "<td></td>"
         for column, side in zip(table.columns, sides, strict=True)
     )
     rows = []

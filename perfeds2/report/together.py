@@ -303,6 +303,8 @@ def cautions(members: Sequence[Member]) -> list[str]:
     if len({member.run.seeds for member in members}) > 1:
         seeds = [f"{member.label} has {', '.join(map(str, member.run.seeds))}" for member in members]
         said.append(f"The seeds differ: {'; '.join(seeds)}. Differences are over those that both have.")
+    if len({(member.run.horizon_s, member.run.rounds) for member in members}) > 1:
+        said.append("Not all were run for as long, so their ends are not at the same time.")
     targets = [member.run.target_accuracy for member in members if member.run.is_trained]
     if len(set(targets)) > 1:
         said.append("The targets differ, so who reached them first says nothing.")

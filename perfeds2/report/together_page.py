@@ -13,7 +13,7 @@ from perfeds2.report.paper import write_run_figures
 from perfeds2.report.results import energy_line
 from perfeds2.report.run import Run, over
 from perfeds2.report.series import curve_panels, groups, has_bands, said_to_coincide
-from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, in_latex, listed
+from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, capitalised, in_latex, listed
 from perfeds2.report.together import (
     Difference,
     Member,
@@ -61,7 +61,7 @@ def page(members: Sequence[Member], run: Run, found: Sequence[Difference], comma
         activity_part(run, timed),
         shares_part(run, timed),
         ues_part(run),
-        section("What the folders note", *map(note, notes)) if notes else [],
+        section("Good to know", *map(note, notes)) if notes else [],
         section("Draw it again", verbatim(command)),
     ]
     return document(_facts(members, run), headline, about, sections)
@@ -100,7 +100,7 @@ def _curves(run: Run) -> list[Part]:
         "mark are the folder. Click a name to hide it, double-click to see it alone."
     )
     over_what = run.clock if run.axis is None else run.axis.words
-    return section(f"{escape(run.score.word).capitalize()} and loss over {over_what}", buttons, charts, hint=hint)
+    return section(f"{capitalised(run.score.word)} and loss over {over_what}", buttons, charts, hint=hint)
 
 
 # ---- seed by seed
@@ -114,7 +114,7 @@ def _differences(members: Sequence[Member], run: Run, found: Sequence[Difference
         return section(
             title, note("No algorithm is in the first folder and in another, so nothing is compared seed by seed.")
         )
-    table = scrolling(as_html(differences_table(run, found)), "Differences")
+    table = scrolling(as_html(differences_table(run, found), kind="plain"), "Differences")
     return section(title, table, hint=escape(meaning(members, run)))
 
 
@@ -173,6 +173,6 @@ def _settings(members: Sequence[Member]) -> list[Part]:
     if not unlike:
         return section("Settings that differ", note("None: every setting is the same.")) if known else []
     columns = [Column("Setting", "left", wraps=True), *(Column(member.label, "left", wraps=True) for member in members)]
-    table = as_html(Table(columns, [[key, *values] for key, values in unlike.items()]))
+    table = as_html(Table(columns, [[key, *values] for key, values in unlike.items()]), kind="plain")
     hint = f"{len(unlike)} of {known}; the others are the same in all."
     return section("Settings that differ", scrolling(table, "Settings that differ"), hint=hint)

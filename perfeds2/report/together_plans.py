@@ -82,7 +82,7 @@ def write_tunings(tunings: "Sequence[Tuning]", out: Path, *, paper: bool = False
 
 
 def _table(title: str, table: Table) -> list[Part]:
-    return section(title, scrolling(as_html(table), title))
+    return section(title, scrolling(as_html(table, kind="plain"), title))
 
 
 def _settings(labels: Sequence[str], folders: Sequence[Path], file: str) -> list[Part]:

@@ -36,7 +36,7 @@ def page(tuning: "Tuning") -> str:
 
 
 def _found(tuning: "Tuning") -> list[Part]:
-    table = scrolling(as_html(best_table(tuning, score_first=True)), "Settings found")
+    table = scrolling(as_html(best_table(tuning, score_first=True), kind="plain"), "Settings found")
     return section("Settings found", table, hint=escape(meaning(tuning)))
 
 
