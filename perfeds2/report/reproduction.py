@@ -219,7 +219,7 @@ def _page(
         return document(facts, counts(first), texts + rules, sections)
     how = section("How claims are judged", *rules, note(missing))
     names = [figure.name for figure, _ in drawn]
-    return document(facts, lead(first, names), texts if len(ledgers) > 1 else [], [*sections[:-1], how, sections[-1]])
+    return document(facts, lead(first, names), texts, [*sections[:-1], how, sections[-1]])
 
 
 def _emphasised(text: str) -> str:

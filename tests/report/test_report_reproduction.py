@@ -446,7 +446,10 @@ def test_the_page_has_ledger_rule_figures_and_commands(reproduced: Path, tmp_pat
     best = 2 * 2  # of two data sets, over the horizon and at its end
     assert text.count('<th scope="row">') == judged + best < len(CLAIMS)
     assert [f'<section id="exp_{number}">' in text for number in range(1, 9)] == [n in (1, 3, 8) for n in range(1, 9)]
-    assert counts(ledger(folder)) in text
+    assert counts(ledger(folder)) == "Of 44 claims, 15 hold, 2 fail, 27 were not run."
+    assert "<h1>exp_1, exp_3 and exp_8: of their 17 claims, 15 hold, 2 fail.</h1>" in text  # not what is missing
+    assert "27 claims of Section VI need figures that were not run." in text
+    assert text.index('<section id="exp_1">') < text.index("Does what Section VI says hold?")  # figures first
     assert "<em>undecided</em>" in text
     assert "perfeds2 reproduce all --seeds 5 --out here" in text
     assert text.count("Content-Security-Policy") == 1
