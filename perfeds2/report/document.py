@@ -87,7 +87,7 @@ def legend(
     if bands:
         few = "true" if len(styles) <= MOST_BANDS else "false"
         buttons += f'<button type="button" class="bands" aria-pressed="{few}" data-bands>95 % intervals</button>'
-    notes = "".join(map(note, said))
+    notes = f'<div class="said">{"".join(map(note, said))}</div>' if said else ""
     return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>{notes}'
 
 

@@ -43,9 +43,12 @@ def _figures(run: Run, axis: str = "seconds") -> dict[str, Figure]:
 
 
 def curve_figure(panel: CurvePanel) -> Figure:
-    figure = drawing.new_figure(2.2 + 0.13 * -(-len(panel.curves) // 3))
+    figure = drawing.new_figure(2.2)
     drawing.draw_curves(figure.subplots(), panel)
-    drawing.legend_above(figure, 3, drawing.labelled(figure.axes))
+    lines = drawing.labelled(figure.axes)
+    columns = drawing.columns_for(lines)
+    figure.set_figheight(2.2 + 0.13 * -(-len(lines) // columns))
+    drawing.legend_above(figure, columns, lines)
     return figure
 
 

@@ -83,10 +83,12 @@ def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]
     algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
     if len(algorithms) == 1:
         return dict(zip((name for name, _, _ in lines), ordered_styles(folders).values(), strict=True))
-    tints = {name: style.colour for name, style in named_styles(algorithms).items()}
-    if len(set(tints.values())) < len(tints):  # some differ in their dash alone, which says something else here
-        every = (*COLOURS.values(), *SPARE_COLOURS)
-        tints = {name: every[number % len(every)] for number, name in enumerate(algorithms)}
+    tints, spare = dict[str, str](), [*SPARE_COLOURS, *COLOURS.values()]
+    for name, style in named_styles(
+        algorithms
+    ).items():  # some differ in their dash alone, which says something else here
+        free = [tint for tint in spare if tint not in tints.values()] or spare
+        tints[name] = free[0] if style.colour in tints.values() else style.colour
     dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
     looks = {
         name: (dashes[number % len(dashes)], MARKERS[number % len(MARKERS)]) for number, name in enumerate(folders)

@@ -247,5 +247,5 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str], cost:
     elif not numbers:
         bottom.set_xticks(range(len(values)), [str(value) for value in values])
     bottom.set_xlabel(axes[0])
-    drawing.legend_above(figure, 2 if len(axes) > 1 else 3, drawing.labelled(panels[:1]))
+    drawing.legend_above(figure, drawing.columns_for(lines), drawing.labelled(panels[:1]))
     return figure

@@ -46,7 +46,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_page_load_timeout(30)
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(120)
     yield driver
     driver.quit()
 
@@ -71,7 +72,7 @@ def open_page(browser: webdriver.Chrome, page: Path, width: int = 1200) -> None:
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # forget what other pages logged
     browser.get(page.as_uri())
-    WebDriverWait(browser, 20).until(lambda b: b.execute_script("return document.body.dataset.drawn") == "yes")
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script("return document.body.dataset.drawn") == "yes")
 
 
 def count(browser: webdriver.Chrome, selector: str) -> int:
@@ -121,7 +122,7 @@ def test_a_click_on_a_name_hides_its_lines_and_another_brings_them_back(browser:
         time.sleep(0.6)  # two quick clicks are a double click
         button.click()
         for chart in ("test-accuracy-personal", "train-loss"):
-            WebDriverWait(browser, 5).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
+            WebDriverWait(browser, 15).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
         assert button.get_attribute("aria-pressed") == pressed
 
 
@@ -131,7 +132,7 @@ def test_bands_are_switched_off_and_on_from_the_keyboard(browser: webdriver.Chro
     browser.execute_script("arguments[0].focus()", button)
     for key, lines, fills, pressed in ((Keys.ENTER, 9, 0, "false"), (Keys.SPACE, 9 * 3, 9, "true")):
         browser.switch_to.active_element.send_keys(key)
-        WebDriverWait(browser, 5).until(lambda b, n=lines: count(b, LINES.format("train-loss")) == n)
+        WebDriverWait(browser, 15).until(lambda b, n=lines: count(b, LINES.format("train-loss")) == n)
         assert count(browser, "#train-loss path.js-fill") == fills
         assert button.get_attribute("aria-pressed") == pressed
 
@@ -141,7 +142,7 @@ def test_a_hidden_line_keeps_its_band_hidden_whatever_the_switch_says(browser: w
     browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(1)").click()
     for fills in (0, 8):
         browser.find_element(By.CSS_SELECTOR, "button[data-bands]").click()
-        WebDriverWait(browser, 5).until(lambda b, n=fills: count(b, "#train-loss path.js-fill") == n)
+        WebDriverWait(browser, 15).until(lambda b, n=fills: count(b, "#train-loss path.js-fill") == n)
 
 
 def test_a_phone_shows_the_accuracies_first(browser: webdriver.Chrome, page: Path):
@@ -185,7 +186,7 @@ def test_the_activity_of_another_algorithm_can_be_chosen(browser: webdriver.Chro
     browser.execute_script(
         "const s = document.querySelector('select'); s.selectedIndex = 0; s.dispatchEvent(new Event('change'))"
     )
-    WebDriverWait(browser, 5).until(lambda b: b.execute_script(bars) != shown)
+    WebDriverWait(browser, 15).until(lambda b: b.execute_script(bars) != shown)
 
 
 def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
@@ -195,7 +196,7 @@ def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
-        WebDriverWait(browser, 5).until(lambda b: b.execute_script(ink) != light)
+        WebDriverWait(browser, 15).until(lambda b: b.execute_script(ink) != light)
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
