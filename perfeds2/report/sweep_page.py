@@ -34,10 +34,10 @@ class SweepFound:
 
     name: str
     axes: list[str]
-    summary: pd.DataFrame
-    evaluations: pd.DataFrame
-    front: pd.DataFrame | None
-    failed: pd.DataFrame | None
+    summary: Any  # data frames, whose types are too wide to be of use
+    evaluations: Any
+    front: Any
+    failed: Any
     toml: str
 
     @property
@@ -56,7 +56,7 @@ class SweepFound:
 def load_sweep_folder(folder: Path) -> SweepFound:
     """Read a sweep's folder: its columns before the algorithm's are the grid's."""
 
-    def read(name: str) -> pd.DataFrame | None:
+    def read(name: str) -> Any:
         return pd.read_csv(folder / name, converters={"algorithm": str}) if (folder / name).exists() else None
 
     summary, evaluations, toml = read("sweep_summary.csv"), read("sweep.csv"), folder / "sweep.toml"
@@ -153,7 +153,7 @@ def _need(sweep: SweepFound, cost: str) -> None:
 Values = tuple[np.ndarray, np.ndarray, np.ndarray]  # the middle, and the ends of the interval
 
 
-def _values(rows: pd.DataFrame, name: str, middle: str, scale: int = 1) -> Values:
+def _values(rows: Any, name: str, middle: str, scale: int = 1) -> Values:
     enough = rows["seeds"] >= INTERVAL_SEEDS
     most = scale if scale > 1 else np.inf  # no share lies beyond 100 %, whatever an interval says
     low, high = (

@@ -119,7 +119,7 @@ def _arena(folder: Path) -> list[Member]:
         )  # fmt: skip
         settings = specs[number] if number < len(specs) else {}
         found = {f"each.{each.name}.{key}": _text(value) for each in bout.methods for key, value in each.settings.items()}  # fmt: skip
-        members.append(Member("", bout.title if len(arena.bouts) > 1 else "", run, settings | found))
+        members.append(Member("", bout.title if len(arena.bouts) > 1 else "", run, {**settings, **found}))
     return members
 
 
@@ -164,7 +164,7 @@ def _point_run(sweep: SweepFound, rows: pd.DataFrame, settings: Settings) -> Run
 
 def _of_rows(name: str, rows: pd.DataFrame, seeds: Sequence[int], target: float) -> Outcome:
     """What an algorithm's evaluations come to, each seed's last one being its end."""
-    by_seed = [rows[rows["seed"] == seed].to_dict("records") for seed in seeds]
+    by_seed = [pd.DataFrame(rows[rows["seed"] == seed]).to_dict("records") for seed in seeds]
     measured = (ACCURACY, GLOBAL, "train_loss", "train_loss_personal", "round")
     ends = {key: statistic([each[-1][key] if each else None for each in by_seed]) for key in measured}
     estimates = {

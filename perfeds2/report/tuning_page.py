@@ -3,7 +3,7 @@
 import json
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -61,15 +61,15 @@ def _landscapes(tuning: "Tuning") -> list[Part]:
     return section("The landscape", charts, hint=hint) if charts else []
 
 
-def _means(tuning: "Tuning") -> pd.DataFrame:
+def _means(tuning: "Tuning") -> Any:
     """Of each setting on each rung, the mean over seeds."""
     return tuning.table.groupby(["algorithm", "rung", "number"], as_index=False)["accuracy_mean"].mean()
 
 
-def _landscape(tuning: "Tuning", means: pd.DataFrame, place: int, best: "Best") -> Chart | None:
+def _landscape(tuning: "Tuning", means: Any, place: int, best: "Best") -> Chart | None:
     search, score = tuning.search, score_of(tuning.search.metric)
     name, keys = best.algorithm, numeric(tuning.search.axes[best.algorithm])
-    settings = pd.DataFrame(search.candidates(name))
+    settings: Any = pd.DataFrame(search.candidates(name))
     first, last = (means[(means["algorithm"] == name) & (means["rung"] == rung)].join(settings, on="number") for rung in (1, search.rungs))  # fmt: skip
     if not keys or first.empty:
         return None
@@ -77,7 +77,7 @@ def _landscape(tuning: "Tuning", means: pd.DataFrame, place: int, best: "Best") 
     return Chart(f"landscape-{place}", name, 320, [plot])
 
 
-def _map(score: Score, keys: list[str], first: pd.DataFrame, last: pd.DataFrame, best: "Best") -> Plot:
+def _map(score: Score, keys: list[str], first: Any, last: Any, best: "Best") -> Plot:
     grid = first.pivot_table(index=keys[0], columns=keys[1], values="accuracy_mean", aggfunc="max")
     rows, columns = ([f"{value:g}" for value in axis] for axis in (grid.index, grid.columns))
     through = {(f"{y:g}", f"{x:g}"): value for (y, x), value in last.groupby(keys)["accuracy_mean"].max().items()}
@@ -94,7 +94,7 @@ def _map(score: Score, keys: list[str], first: pd.DataFrame, last: pd.DataFrame,
     return {"data": [colours, ring], "layout": layout}
 
 
-def _line(score: Score, key: str, first: pd.DataFrame, best: "Best") -> Plot:
+def _line(score: Score, key: str, first: Any, best: "Best") -> Plot:
     values = first.groupby(key)["accuracy_mean"].max()
     x, y = [f"{value:g}" for value in values.index], rounded(score.scale * values.to_numpy())
     line = {"type": "scatter", "x": x, "y": y, "showlegend": False, **line_look(LINE)}
