@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_report_in_browser as in_browser
+from command_line import told
 from conftest import SLOW_S, made_up_metrics
 from matplotlib.image import imread
 from selenium import webdriver
@@ -426,6 +427,29 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
     markdown = subprocess.run([*command, "--markdown"], capture_output=True, text=True, check=True).stdout
     assert markdown.startswith("Table I: Of 44 claims")
     assert "| Table I: verdict |" in markdown
+
+
+def test_report_shows_two_reproductions_with_both_ledgers_and_all_figures(reproduced: Path, tmp_path: Path):
+    one, two = (shutil.copytree(reproduced, tmp_path / name) for name in ("one", "two"))
+    open_set(one, "paper", {})
+    open_set(two, "paper", {"learning": {"beta": 0.02}})
+    status, said, error = told("report", one, two, "--out", tmp_path / "both", "--paper")
+    assert status == 0, error
+    assert [line.rpartition("/")[2] for line in said.splitlines()] == ["report.html", "claims.tex"]
+    page = (tmp_path / "both/report.html").read_text(encoding="utf-8")
+    for name in (
+        "exp_1 (Table I)",
+        "exp_1 (learning.beta = 0.02)",
+        "Table I: verdict",
+        "learning.beta = 0.02: verdict",
+    ):
+        assert name in page
+    ids = re.findall(r' id="([\w-]+)"', page)
+    assert len(ids) == len(set(ids))  # every chart has its own
+    assert (tmp_path / "both/claims.tex").read_text().count(r"\\") == 1 + sum(
+        len(entry.findings) for entry in ledger(one) if entry.verdict != "not run"
+    )
+    assert told("report", one, two, two)[0] == 2
 
 
 def test_the_rule_is_the_one_that_judges():
