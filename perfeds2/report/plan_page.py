@@ -143,4 +143,4 @@ def _table(plan: Plan) -> list[Part]:
         f"Seconds: median over seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean over seeds. "
         f"Joules: of all UEs until the target is kept. {len(plan.candidates)} choices, {plan.trainings} trainings."
     )
-    return section("In numbers", scrolling(as_html(candidates_table(plan)), "Choices"), hint=escape(hint))
+    return section("In numbers", scrolling(as_html(candidates_table(plan), kind="slim"), "Choices"), hint=escape(hint))

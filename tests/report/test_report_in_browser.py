@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arena_by_formula import plan_of, played, run
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from perfeds2.report.arena import write_arena
 from perfeds2.report.page import write_report
 from perfeds2.report.together_page import write_together
+from perfeds2.runs.arena_plan import USUAL
 
 AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -157,8 +160,22 @@ def test_a_phone_shows_the_accuracies_first(browser: webdriver.Chrome, page: Pat
     assert browser.execute_script(shown)  # without a finger
 
 
-def test_tables_fit_a_screen_of_1280(browser: webdriver.Chrome, page: Path, beside: Path):
-    for each in (page, beside):
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an arena of twelve methods with six settings each."""
+    folder = tmp_path_factory.mktemp("arena") / "crowded"
+    run(folder, plan_of(methods=list(USUAL), tries=0), on=played(lambda name, *_: 0.5 + len(name) / 50))
+    said = json.loads((folder / "arena.json").read_text())
+    for method in said["bouts"][0]["methods"]:
+        method["settings"] = dict.fromkeys(
+            ("beta", "alpha", "server_step", "local_steps", "stale_power", "pull"), 0.0123
+        )
+    (folder / "arena.json").write_text(json.dumps(said))
+    return write_arena(folder)[0]
+
+
+def test_tables_fit_a_screen_of_1280(browser: webdriver.Chrome, page: Path, beside: Path, crowded: Path):
+    for each in (page, beside, crowded):
         open_page(browser, each, 1280)
         wide = "return [...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth).length"
         assert browser.execute_script(wide) == 0
