@@ -386,6 +386,26 @@ MUTATIONS = [
         ("v.better == name and v.is_significant", "v.better == name", "test_the_words_follow_from_the_numbers"),
     ),
     *of(
+        "report/together.py",
+        "report/test_report_together.py",
+        (
+            "sorted(one.keys() & other.keys())",
+            "sorted(one.keys())[: len(other)]",
+            "test_seeds_that_only_one_has_are_left_out",
+        ),
+        ('not sections & {*CLOCK, "task"} and', "", "test_another_cell_or_task_makes_times_incomparable"),
+        ("replace(each, p=next(adjusted))", "each", "test_differences_are_of_the_same_seeds_with_students_interval"),
+    ),
+    *of(
+        "report/series.py",
+        "report/test_report_series.py",
+        (
+            "(curve.time_s, curve.mean) for",
+            "(curve.time_s, curve.mean.round(9)) for",
+            "test_curves_that_coincide_are_said_to_and_only_those",
+        ),
+    ),
+    *of(
         "spec/names.py",
         "spec/test_own.py",
         (

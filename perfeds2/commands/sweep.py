@@ -27,7 +27,7 @@ def sweep(
     """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
 
     Runs on all cores (or GPUs) of this machine, or on a Ray cluster. The output folder gets sweep.csv (a row per point,
-    algorithm, seed and evaluation), sweep_summary.csv, sweep_front.csv (seconds and joules to the target) and charts. What is finished is never lost: the same command with
+    algorithm, seed and evaluation), sweep_summary.csv, sweep_front.csv (seconds and joules to the target), charts and report.html. What is finished is never lost: the same command with
     --out, or --resume DIR, goes on.
     """
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
@@ -35,6 +35,7 @@ def sweep(
     failures = 0
     with guarded("sweep", place):
         from perfeds2.report.sweep import print_failures, print_sweep, progress, write_chart
+        from perfeds2.report.sweep_page import write_sweep_page
         from perfeds2.runs.grid import grid_from_flags
         from perfeds2.runs.sweep import read_sweep, run_sweep
 
@@ -55,7 +56,7 @@ def sweep(
         place.append(path)
         with progress(quiet) as watch:
             swept = run_sweep(points, path, on=on, workers=workers, retries=retries, watch=watch, yes=yes)
-        drawn = write_chart(swept)
+        drawn = [*write_chart(swept), *([write_sweep_page(path)] if len(swept.summary) else [])]
         failures = len(swept.failures)
         if quiet:
             print_failures(swept.failures)

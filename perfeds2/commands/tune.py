@@ -26,13 +26,14 @@ def tune(
 
     By successive halving over simulated time, on a validation part held out of the UEs' training data, never on the test
     part. The output folder gets tuned.toml, which compare, sweep and reproduce take as --spec; tune.csv has every try and
-    tune.png the landscape. The same command with --out, or --resume DIR, goes on where it was interrupted.
+    tune.png and report.html the landscape. The same command with --out, or --resume DIR, goes on where it was interrupted.
     """
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
     place: list[Path] = []
     with guarded("tune", place):
         from perfeds2.report.sweep import progress
         from perfeds2.report.tuning import print_tuning, write_landscape
+        from perfeds2.report.tuning_page import write_tuning_page
         from perfeds2.runs.grid import parse_grid
         from perfeds2.runs.search import make_search, read_search
         from perfeds2.runs.tune import run_search
@@ -54,7 +55,7 @@ def tune(
         place.append(path)
         with progress(quiet) as watch:
             found = run_search(made, path, on=on, workers=workers, watch=watch, yes=yes)
-        drawn = write_landscape(found)
+        drawn = [*write_landscape(found), write_tuning_page(found)]
         if not quiet:
             print_tuning(found)
             typer.echo("\n".join(f"Wrote: {each}" for each in (path / "tuned.toml", path / "tune.csv", *drawn)))

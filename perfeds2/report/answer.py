@@ -4,17 +4,17 @@ import math
 from collections.abc import Sequence
 
 from perfeds2.report.run import Outcome, Run
-from perfeds2.report.tables import seconds
+from perfeds2.report.tables import listed, seconds
 
 
 def answer(run: Run) -> tuple[str, list[str]]:
     """The headline, and paragraphs with what a careful reader should know with it."""
-    said = [_first_at_target(run), _best_at_the_end(run)] if run.is_trained else [_least_waiting(run)]
+    said = [first_at_target(run), best_at_the_end(run)] if run.is_trained else [least_waiting(run)]
     (headline, *rest), *others = [sentences for sentences in said if sentences]
     return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
 
 
-def _first_at_target(run: Run) -> list[str]:
+def first_at_target(run: Run) -> list[str]:
     if run.target_accuracy is None:
         return []
     target = in_words(run, run.target_accuracy)
@@ -72,7 +72,7 @@ def _wins(first: Outcome, algorithms: Sequence[Outcome]) -> int:
     return sum(math.isfinite(own) and own <= min(all_) for own, all_ in zip(mine, by_seed, strict=True))
 
 
-def _best_at_the_end(run: Run) -> list[str]:
+def best_at_the_end(run: Run) -> list[str]:
     final = {a.name: a.estimates.get("test_accuracy_personal") for a in run.algorithms}
     known = {name: (e.mean, e) for name, e in final.items() if e is not None and e.mean is not None}
     if not known:
@@ -98,7 +98,7 @@ def _best_at_the_end(run: Run) -> list[str]:
     return said
 
 
-def _least_waiting(run: Run) -> list[str]:
+def least_waiting(run: Run) -> list[str]:
     waiting, merges = (
         {a.name: a.estimates[name].mean or 0.0 for a in run.algorithms} for name in ("waiting_share", "merges")
     )
@@ -122,11 +122,6 @@ def _warnings(run: Run) -> list[str]:
         few = "One seed" if len(run.seeds) == 1 else "Two seeds"
         said.append(f"{few} only: there are no intervals, and a difference may be chance.")
     return said
-
-
-def listed(names: Sequence[str]) -> str:
-    """One, two and three."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _or_infinite(value: float | None) -> float:

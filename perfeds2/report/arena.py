@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from perfeds2.files import write_text
-from perfeds2.report.answer import listed
 from perfeds2.report.arena_read import ArenaFound, BoutFound, Contestant, best_by, headline, load_arena, soonest, words
 from perfeds2.report.document import Part, document, legend, line_sample, scrolling, section, verbatim
+from perfeds2.report.drawing import write_figures
 from perfeds2.report.page import over_seeds
+from perfeds2.report.paper import curve_figure
 from perfeds2.report.run import AXES, Axis, along
-from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shortest
+from perfeds2.report.series import CurvePanel, has_bands, in_view, mean_curve, said_to_coincide, until_shortest
 from perfeds2.report.style import named_styles
-from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, for_terminal, in_latex, seconds
+from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, for_terminal, in_latex, listed, seconds
 from perfeds2.report.terminal import console as open_console
 from perfeds2.report.terminal import print_prose
 from perfeds2.report.traces import Chart, curve_chart
@@ -30,13 +32,25 @@ MATRICES = {  # what methods are tested by, and what a sign means there
 }
 
 
-def write_arena(folder: Path, axis: str = "seconds") -> list[Path]:
-    """Draw an arena's folder, its curves over seconds or something else: report.html and arena.tex. Returns what was written."""
+def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
+    """Draw an arena's folder, its curves over seconds or something else: report.html and arena.tex. Returns what was written.
+
+    ``paper`` is where figures for a paper go, one a bout: arena-1.pdf and so on.
+    """
     arena = load_arena(folder)
     page, latex = folder / "report.html", folder / "arena.tex"
     write_text(page, _page(arena, folder, AXES[axis]))
     write_text(latex, _latex(arena))
-    return [page, latex]
+    if paper is None:
+        return [page, latex]
+    figures = write_figures(paper, lambda: _figures(arena, AXES[axis]))
+    write_text(paper / "arena.tex", _latex(arena))
+    return [page, latex, *figures, paper / "arena.tex"]
+
+
+def _figures(arena: ArenaFound, axis: Axis | None) -> dict[str, Figure]:
+    panels = ((number, _panel(bout, axis)) for number, bout in enumerate(arena.bouts, 1))
+    return {f"arena-{number}": curve_figure(panel) for number, panel in panels if panel is not None}
 
 
 def print_arena(folder: Path) -> None:
@@ -44,7 +58,7 @@ def print_arena(folder: Path) -> None:
     arena, console = load_arena(folder), open_console()
     for bout in arena.bouts:
         console.print(f"\n{bout.title}: {_facts(arena, bout)}", style="bold", markup=False)
-        console.print(for_terminal(results_table(bout, with_settings=False)))
+        console.print(for_terminal(results_table(bout, on_page=False)))
         print_prose(console, _meaning(arena, bout), "dim")
         for paragraph in words(arena, bout):
             print_prose(console, paragraph)
@@ -65,28 +79,29 @@ def _methods(count: int) -> str:
 # ---- tables
 
 
-def results_table(bout: BoutFound, *, with_settings: bool) -> Table:
-    """A row per method, who was first at the target on top."""
+def results_table(bout: BoutFound, *, on_page: bool) -> Table:
+    """A row per method, who was first at the target on top. A page has the accuracy first, and the settings found."""
     ranked = bout.ranked
     has_joules = any(each.medians["joules_to_target"] is not None for each in ranked)
     target, score = bout.target, bout.score
     percent, form = " (%)" if score.is_share else "", f"{{:{score.form}}}"
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column("Method", "left", wraps=True, narrow="method"), [_name(each) for each in ranked]),
+    costs: list[tuple[Column, list[Cell]]] = [
         (Column(f"Seconds to {target}", narrow=f"seconds\nto {target}"), _to_target(ranked, "seconds_to_target", "{:,.1f}", spread=True)),
         (Column("Rounds to it", narrow="\nrounds"), _to_target(ranked, "rounds_to_target", "{:,.0f}")),
         (Column("Uploaded (Mbit)", narrow="\nMbit"), _to_target(ranked, "bits_to_target", "{:,.1f}", 1e-6)),
     ]  # fmt: skip
     if has_joules:
-        columns.append((Column("Energy (J)", narrow="\njoules"), _to_target(ranked, "joules_to_target", "{:,.1f}")))
-    columns += [
+        costs.append((Column("Energy (J)", narrow="\njoules"), _to_target(ranked, "joules_to_target", "{:,.1f}")))
+    ends: list[tuple[Column, list[Cell]]] = [
         (Column(f"{score.word[0].upper()}{score.word[1:]} at the end{percent}", narrow=f"{score.head}\nat the end"), _means(ranked, "accuracy", form, score.scale)),
         (Column(f"Worst tenth of UEs{percent}", narrow=f"worst tenth\nof UEs{percent}"), _means(ranked, "worst_decile", form, score.scale)),
     ]  # fmt: skip
     if score.is_share:
-        columns.append((Column("Jain's index", narrow="Jain's\nindex"), _means(ranked, "jain", "{:.4f}")))
-    if with_settings and any(each.settings for each in ranked):
-        columns.append((Column("Settings found", "left"), [_settings(each) for each in ranked]))
+        ends.append((Column("Jain's index", narrow="Jain's\nindex"), _means(ranked, "jain", "{:.4f}")))
+    names: tuple[Column, list[Cell]] = (Column("Method", "left", wraps=True, narrow="method"), [_name(each) for each in ranked])  # fmt: skip
+    columns = [names, ends[0], *costs, *ends[1:]] if on_page else [names, *costs, *ends]
+    if on_page and any(each.settings for each in ranked):
+        columns.append((Column("Settings found", "left", wraps=True), [_settings(each) for each in ranked]))
     rows = zip(*(cells for _, cells in columns), strict=True)
     return Table([column for column, _ in columns], [list(row) for row in rows])
 
@@ -209,17 +224,18 @@ def _bout_sections(
     arena: ArenaFound, bout: BoutFound, number: int, first: int, axis: Axis | None, *, said: bool
 ) -> Iterator[list[Part]]:
     texts = [f"<p>{escape(text)}</p>" for text in words(arena, bout)] if said else []
-    table, styles = results_table(bout, with_settings=True), named_styles([each.name for each in bout.methods])
+    table, styles = results_table(bout, on_page=True), named_styles([each.name for each in bout.methods])
     samples = [line_sample(styles[each.name]) for each in bout.ranked]
     edge = " * the smallest or largest value that was searched." if any(each.edges for each in bout.methods) else ""
     shown = scrolling(as_html(table, samples), "Results")
     yield section(bout.title, *texts, shown, caption=_facts(arena, bout), hint=escape(_meaning(arena, bout)) + edge)
-    chart = _chart(bout, number, first, axis)
-    if chart is not None:
+    panel = _panel(bout, axis)
+    if panel is not None:
+        chart = _chart(panel, number, first)
         hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
         yield section(
             f"{bout.title}: {bout.score.word} over {'simulated time' if axis is None else axis.words}",
-            legend(styles, "Methods shown", first),
+            legend(styles, "Methods shown", first, bands=has_bands([panel]), said=said_to_coincide([panel])),
             [chart],
             hint=hint,
         )
@@ -237,7 +253,13 @@ def _bout_sections(
             )
 
 
-def _chart(bout: BoutFound, number: int, first: int, axis: Axis | None) -> Chart | None:
+def _chart(panel: CurvePanel, number: int, first: int) -> Chart:
+    numbers = {name: place for place, name in enumerate(panel.styles, first)}
+    return curve_chart(panel, numbers, height_px=420, name=f"bout-{number}")
+
+
+def _panel(bout: BoutFound, axis: Axis | None) -> CurvePanel | None:
+    """A bout's accuracies over time, or over something else; None where there are none."""
     if bout.curves is None or bout.curves.empty:
         return None
     curves = along(bout.curves, axis, "arena_metrics.csv")
@@ -250,8 +272,7 @@ def _chart(bout: BoutFound, number: int, first: int, axis: Axis | None) -> Chart
     }
     panel = CurvePanel(metric, in_view(found, metric), named_styles(names), bout.target_accuracy, score=bout.score)
     panel = panel if axis is None else replace(panel, time_label=axis.label, unit=axis.unit)
-    numbers = {name: place for place, name in enumerate(names, first)}
-    return curve_chart(panel, numbers, height_px=420, name=f"bout-{number}") if panel.curves else None
+    return panel if panel.curves else None
 
 
 def _how(arena: ArenaFound, folder: Path) -> list[Part]:
@@ -278,5 +299,5 @@ def _latex(arena: ArenaFound) -> str:
     parts = [f"% perfeds2 {arena.version} arena. Needs \\usepackage{{booktabs}}."]
     for bout in arena.bouts:
         about = f"{bout.title}: {_facts(arena, bout)}. {_meaning(arena, bout)}"
-        parts += [f"% {in_latex(about)}", as_latex(results_table(bout, with_settings=False), booktabs=True)]
+        parts += [f"% {in_latex(about)}", as_latex(results_table(bout, on_page=False), booktabs=True)]
     return "\n".join(parts) + "\n"

@@ -13,9 +13,8 @@ from typing import Any
 import pandas as pd
 
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report.answer import listed
 from perfeds2.report.run import Estimate
-from perfeds2.report.tables import seconds
+from perfeds2.report.tables import listed, seconds
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 
 SIGNIFICANT = 0.05

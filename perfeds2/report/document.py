@@ -7,7 +7,7 @@ Content-Security-Policy) let it load nothing and run only the two scripts writte
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -16,6 +16,11 @@ from plotly.offline import get_plotlyjs
 from perfeds2.report.style import LineStyle
 from perfeds2.report.traces import Chart
 
+MARKS = {  # of a line's sample, by matplotlib's name
+    "x": "M10 2l8 8M18 2l-8 8", "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "^": "M14 2.5l4 7h-8z", "v": "M14 9.5l4 -7h-8z",
+    "s": "M11 3h6v6h-6z", "D": "M14 2l4 4l-4 4l-4 -4z",
+}  # fmt: skip
+MOST_BANDS = 9  # that are shown before a reader asks for them
 Part = str | Chart | list[Chart]  # of a page: HTML, a chart, or charts side by side
 
 
@@ -40,8 +45,9 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
             f"<style>\n{own.joinpath('page.css').read_text(encoding='utf-8')}</style>\n</head>\n<body>",
             f'<header>\n<p class="facts">{escape(" · ".join(facts))}</p>\n<h1>{escape(headline)}</h1>',
             *about,
-            "</header>",
+            "</header>\n<main>",
             *map(_in_html, parts),
+            "</main>",
             # In a script element only "<" can end the data early, and JSON may write it as an escape.
             f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>',
             *(f"<script>{script}</script>" for script in scripts),
@@ -58,7 +64,7 @@ def _in_html(part: Part) -> str:
         figures = (f"<figure><h3>{escape(chart.title)}</h3>{_in_html(chart)}</figure>" for chart in part)
         return f'<div class="charts">{"".join(figures)}</div>'
     return (
-        f'<div class="chart" id="{part.name}" style="height:{part.height_px}px" role="img" '
+        f'<div class="chart" id="{part.name}" style="height:{part.height_px}px" role="figure" '
         f'aria-label="{escape(part.title)}"></div>'
     )
 
@@ -70,27 +76,45 @@ def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: s
     return [opening, f"<h2>{escape(title)}</h2>", *said, *(part for part in parts if part), "</section>"]
 
 
-def legend(styles: Mapping[str, LineStyle], label: str, first: int = 0) -> str:
-    """A button for every line, numbered from ``first`` as its traces are."""
+def legend(
+    styles: Mapping[str, LineStyle], label: str, first: int = 0, *, bands: bool = False, said: Sequence[str] = ()
+) -> str:
+    """A button for every line, numbered from ``first`` as its traces are; one for all bands; and what is to be said of the lines."""
     buttons = "".join(
         f'<button type="button" aria-pressed="true" data-algorithm="{number}">{line_sample(style)}{escape(name)}</button>'
         for number, (name, style) in enumerate(styles.items(), first)
     )
-    return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>'
+    if bands:
+        few = "true" if len(styles) <= MOST_BANDS else "false"
+        buttons += f'<button type="button" class="bands" aria-pressed="{few}" data-bands>95 % intervals</button>'
+    notes = f'<div class="said">{"".join(map(note, said))}</div>' if said else ""
+    return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>{notes}'
+
+
+def choice(chart: Chart, label: str) -> str:
+    """Which of a chart's plots is shown; nothing where there is no choice."""
+    if len(chart.choices) < 2:
+        return ""
+    options = "".join(
+        f"<option{' selected' if number == chart.chosen else ''}>{escape(name)}</option>"
+        for number, name in enumerate(chart.choices)
+    )
+    return f'<select data-chart="{chart.name}" aria-label="{escape(label)}">{options}</select>'
 
 
 def line_sample(style: LineStyle) -> str:
     """A line as a small drawing."""
-    dashes = " ".join(map(str, style.dash_px))
-    return (
-        f'<svg class="line" width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4" '
-        f'stroke="{style.colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/></svg>'
+    dashes, colour = " ".join(map(str, style.dash_px)), style.colour
+    line = f'<line x1="0" y1="6" x2="28" y2="6" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
+    mark = (
+        f'<path d="{MARKS[style.marker]}" fill="{colour}" stroke="{colour}" stroke-width="2"/>' if style.marker else ""
     )
+    return f'<svg class="line" width="28" height="12" aria-hidden="true">{line}{mark}</svg>'
 
 
 def scrolling(table: str, label: str) -> str:
     """A table that is wider than a phone scrolls in its own box."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{table}</div>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
 
 
 def verbatim(text: str) -> str:

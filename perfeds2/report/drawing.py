@@ -1,6 +1,6 @@
 """How does a drawing look in a two-column paper, and how is it written?"""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
 from perfeds2.files import write_atomically
-from perfeds2.report.series import CurvePanel, loss_ceiling
-from perfeds2.report.style import LineStyle
+from perfeds2.report.series import CurvePanel, loss_ceiling, same_curves
+from perfeds2.report.style import LineStyle, line_widths, short
 
 COLUMN_IN = 3.5  # one column
 PAGE_IN = 7.16  # both columns
 INK = "#1D2733"
+LETTERS_AN_IN = 17  # of a legend
 STYLE: dict[Any, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Sans"],
     "font.size": 8,
@@ -73,10 +74,13 @@ def in_matplotlib(style: LineStyle) -> dict[str, Any]:
 
 def draw_curves(axes: Axes, panel: CurvePanel) -> None:
     """Every curve with its band, the target, and the axes."""
+    same = {name: group[0] for group in same_curves(panel) for name in group[1:]}
+    widths = line_widths(same_curves(panel), 1.1, 1.6)
     for number, (name, curve) in enumerate(panel.curves.items()):
         style, scale = panel.styles[name], panel.scale
+        label = f"{short(name)} = {short(same[name])}" if name in same else short(name)
         axes.step(
-            curve.time_s, scale * curve.mean, where="post", label=name, **in_matplotlib(style),
+            curve.time_s, scale * curve.mean, where="post", label=label, linewidth=widths.get(name, 1.1), **in_matplotlib(style),
             markevery=(4 + 4 * number, max(1, curve.time_s.size // 5)), markersize=3.2,
         )  # fmt: skip
         if curve.low is not None and curve.high is not None:
@@ -112,6 +116,12 @@ def legend_above(figure: FigureBase, columns: int, handles: Mapping[str, Any], *
     """One legend for all axes of a figure: handles by their label."""
     spaces = {"handlelength": 2.4, "columnspacing": 1.0, "borderpad": 0.1, "labelspacing": 0.3} | spacing
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=columns, **spaces)
+
+
+def columns_for(labels: Iterable[str], width_in: float = COLUMN_IN, most: int = 3) -> int:
+    """How many columns of a legend fit above a figure."""
+    longest = max(map(len, labels), default=1) + 7  # the line, and what is around it
+    return max(1, min(most, int(LETTERS_AN_IN * width_in) // longest))
 
 
 def labelled(panels: Sequence[Axes]) -> dict[str, Any]:

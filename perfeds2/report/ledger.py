@@ -27,7 +27,7 @@ from perfeds2.paper.claims import (
 )
 from perfeds2.paper.figures.figure import TARGET
 from perfeds2.paper.reproduce import load_curves
-from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal
+from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed
 from perfeds2.report.terminal import console as open_console
 from perfeds2.spec.resolve import read_toml
 
@@ -271,6 +271,20 @@ def whole_table(ledgers: Sequence[Ledger]) -> Table:
     return Table([NUMBER, CLAIM, WHERE, COMPARED, *_columns(ledgers)], rows)
 
 
+def claims_table(ledgers: Sequence[Ledger]) -> Table:
+    """A row a comparison, as a paper has room for it: who against whom, by how much, and the claim's verdict at its first."""
+    rows: list[list[Cell]] = []
+    for entries in judged(ledgers):
+        for place, findings in enumerate(zip(*(entry.findings for entry in entries), strict=True)):
+            row: list[Cell] = [str(entries[0].claim.number) if place == 0 else "", versus(findings[0].comparison)]
+            for entry, finding in zip(entries, findings, strict=True):
+                row += [points(finding.difference), entry.verdict if place == 0 else ""]
+            rows.append(row)
+    names = [f"{each.label}: " for each in ledgers] if len(ledgers) > 1 else [""]
+    said = [Column(f"{name}{column.head}", column.side) for name in names for column in (DIFFERENCE.column, VERDICT)]
+    return Table([NUMBER, COMPARED, *said], rows)
+
+
 def _compared(claim: Claim) -> str:
     return "\n".join(versus(comparison) for comparison in claim.comparisons)
 
@@ -312,6 +326,29 @@ def differing(ledgers: Sequence[Ledger]) -> list[int]:
     """The claims that were judged in both ledgers, and differently."""
     verdicts = {entries[0].claim.number: {entry.verdict for entry in entries} for entries in judged(ledgers)}
     return [number for number, found in verdicts.items() if len(found) > 1 and "not run" not in found]
+
+
+def lead(entries: Sequence[Entry], figures: Sequence[str]) -> str:
+    """What a page begins with: of figures that were run alone, what is judged by them; else the whole ledger."""
+    seen = [entry for entry in entries if entry.verdict != "not run"]
+    if not figures or len(seen) == len(entries):
+        return counts(entries)
+    names = listed(figures) if len(figures) <= 3 else f"{len(figures)} figures of Section VI"
+    if not seen:
+        return f"{names}: no claim can be judged by what was run."
+    said = _tally((entry.verdict for entry in seen), tuple(VERDICTS))
+    whose = "its" if len(figures) == 1 else "their"
+    if len({entry.verdict for entry in seen}) == 1:
+        many = f"{whose} one claim" if len(seen) == 1 else f"all {len(seen)} of {whose} claims"
+        return f"{names}: {many} {VERDICTS[seen[0].verdict][len(seen) > 1]}."
+    return f"{names}: of {whose} {len(seen)} claims, {said}."
+
+
+def not_run(entries: Sequence[Entry]) -> str:
+    """How many claims need other figures; empty if none."""
+    rest = sum(entry.verdict == "not run" for entry in entries)
+    many = "One claim" if rest == 1 else f"{rest} claims"
+    return f"{many} of Section VI need{'s' * (rest == 1)} figures that were not run." if rest else ""
 
 
 def counts(entries: Sequence[Entry]) -> str:

@@ -7,6 +7,8 @@ const config = {
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // by name: plotly would add one that uploads the data
 };
 const hidden = new Set(); // numbers of the algorithms that are switched off
+const switches = Array.from(document.querySelectorAll("button[data-bands]")); // one a legend, and they go together
+let bands = switches.every((button) => button.getAttribute("aria-pressed") === "true"); // whether intervals are drawn
 
 function template() {
   const css = getComputedStyle(document.documentElement);
@@ -29,7 +31,7 @@ function template() {
 function draw(chart) {
   const choice = document.querySelector(`select[data-chart="${chart.id}"]`);
   const { data, layout } = charts[chart.id][choice ? choice.selectedIndex : 0];
-  for (const trace of data) if ("meta" in trace) trace.visible = !hidden.has(trace.meta);
+  for (const trace of data) if ("meta" in trace) trace.visible = !hidden.has(trace.meta.line) && (bands || !trace.meta.band);
   return Plotly.react(chart, data, { ...layout, template: template() }, config);
 }
 
@@ -40,16 +42,23 @@ function show(algorithm, visible) {
   document.querySelector(`.legend button[data-algorithm="${algorithm}"]`).setAttribute("aria-pressed", visible);
 }
 
-for (const button of document.querySelectorAll(".legend button")) {
+for (const button of document.querySelectorAll(".legend button[data-algorithm]")) {
   const algorithm = Number(button.dataset.algorithm);
   button.addEventListener("click", () => { show(algorithm, hidden.has(algorithm)); drawAll(); });
   button.addEventListener("dblclick", () => {
-    const all = Array.from(button.closest(".legend").querySelectorAll("button"), (other) => Number(other.dataset.algorithm));
+    const all = Array.from(button.closest(".legend").querySelectorAll("button[data-algorithm]"), (other) => Number(other.dataset.algorithm));
     const alone = all.every((other) => other === algorithm || hidden.has(other));
     for (const other of all) show(other, alone || other === algorithm);
     drawAll();
   });
 }
+function showBands(visible) {
+  bands = visible;
+  for (const button of switches) button.setAttribute("aria-pressed", bands);
+}
+
+showBands(bands);
+for (const button of switches) button.addEventListener("click", () => { showBands(!bands); drawAll(); });
 for (const choice of document.querySelectorAll("select")) {
   choice.addEventListener("change", () => draw(document.getElementById(choice.dataset.chart)));
 }

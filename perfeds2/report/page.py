@@ -5,15 +5,15 @@ from html import escape
 from pathlib import Path
 
 from perfeds2.files import write_text
-from perfeds2.report.answer import answer, listed
+from perfeds2.report.answer import answer
 from perfeds2.report.charts import SHOWN_UES, activity_chart, shares_chart, staleness_chart, ue_chart
 from perfeds2.report.clocks import clocks_chart, clocks_hint, clocks_table
-from perfeds2.report.document import Part, document, legend, line_sample, note, scrolling, section, verbatim
+from perfeds2.report.document import Part, choice, document, legend, line_sample, note, scrolling, section, verbatim
 from perfeds2.report.results import energy_line, meaning, results_table
 from perfeds2.report.run import Run, load_run, over
-from perfeds2.report.series import Group, curve_panels, groups
+from perfeds2.report.series import Group, curve_panels, groups, has_bands, said_to_coincide
 from perfeds2.report.style import DASHES_PX
-from perfeds2.report.tables import as_html, seconds
+from perfeds2.report.tables import as_html, capitalised, listed, seconds
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import NO_INTERVAL
 
@@ -34,21 +34,19 @@ def page(run: Run, axis: str = "seconds") -> str:
     facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
     energy = energy_line(run)
     links = [] if run.links is None else [run.links.line, *filter(None, [run.links.warning])]
-    about = [
-        *(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs),
-        *map(note, [*run.notes, *links, *filter(None, [energy])]),
-    ]
+    notes = [*run.notes, *links, *filter(None, [energy])]
     timed = groups(run)
     sections = [
-        _curves(over(run, axis)),
-        _table(run),
+        curves_part(over(run, axis)),
+        table_part(run),
+        section("Good to know", *map(note, notes)) if notes else [],  # below what a phone should show first
         _clocks(run),
-        _activity(run, timed),
-        _shares(run, timed),
-        _ues(run),
+        activity_part(run, timed),
+        shares_part(run, timed),
+        ues_part(run),
         _spec(run),
     ]
-    return document(facts, headline, about, sections)
+    return document(facts, headline, [f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs], sections)
 
 
 def over_seeds(seeds: int, has_intervals: bool) -> str:
@@ -58,23 +56,29 @@ def over_seeds(seeds: int, has_intervals: bool) -> str:
     return f"The mean over {seeds} seeds{' with its 95 % interval.' if has_intervals else f'. {NO_INTERVAL}'}"
 
 
-def _curves(run: Run) -> list[Part]:
+def curves_part(run: Run) -> list[Part]:
     numbers = {algorithm.name: number for number, algorithm in enumerate(run.algorithms)}
-    charts = [curve_chart(panel, numbers) for panel in curve_panels(run)]
+    panels = curve_panels(run)
+    charts = [curve_chart(panel, numbers) for panel in panels]
     own = ", dash-dotted your own" if any(each.mode not in DASHES_PX for each in run.algorithms) else ""
     hint = (
-        f"{over_seeds(len(run.seeds), run.has_intervals)} Colour is the objective; solid is semi-synchronous, dashed "
+        f"{over_seeds(len(run.seeds), run.has_intervals)} Colour and mark are the objective; solid is semi-synchronous, dashed "
         f"synchronous, dotted asynchronous{own}. Click a name to hide it, double-click to see it alone. A line ends where a "
         f"seed diverges."
     )
-    shown = (legend(run.styles, "Algorithms shown"), charts)
+    buttons = legend(run.styles, "Algorithms shown", bands=has_bands(panels), said=said_to_coincide(panels))
+    shown = (buttons, charts)
     over_what = run.clock if run.axis is None else run.axis.words
-    return section(f"Loss and {escape(run.score.word)} over {over_what}", *shown, hint=hint) if charts else []
+    return section(f"{capitalised(run.score.word)} and loss over {over_what}", *shown, hint=hint) if charts else []
 
 
-def _table(run: Run) -> list[Part]:
+def table_part(run: Run) -> list[Part]:
     samples = [line_sample(style) for style in run.styles.values()]
-    return section("In numbers", scrolling(as_html(results_table(run), samples), "Results"), hint=meaning(run))
+    return section(
+        "In numbers",
+        scrolling(as_html(results_table(run, learned_first=True), samples), "Results"),
+        hint=meaning(run),
+    )
 
 
 def _clocks(run: Run) -> list[Part]:
@@ -84,7 +88,7 @@ def _clocks(run: Run) -> list[Part]:
     return section("Real and simulated time", table, chart or "", hint=escape(clocks_hint(run)))
 
 
-def _activity(run: Run, timed: Sequence[Group]) -> list[Part]:
+def activity_part(run: Run, timed: Sequence[Group]) -> list[Part]:
     chart = activity_chart(run, timed)
     if chart is None:
         return []
@@ -92,15 +96,10 @@ def _activity(run: Run, timed: Sequence[Group]) -> list[Part]:
     hint += f" at the start of the run with seed {run.seeds[0]}."
     if len(chart.choices) < len(run.algorithms):
         hint += " Algorithms named together have one timeline: when an update arrives does not depend on what is learned from it."
-    options = "".join(
-        f"<option{' selected' if number == chart.chosen else ''}>{escape(label)}</option>"
-        for number, label in enumerate(chart.choices)
-    )
-    choice = f'<select data-chart="{chart.name}" aria-label="Algorithm shown">{options}</select>'
-    return section(chart.title, choice if len(chart.choices) > 1 else "", chart, hint=hint)
+    return section(chart.title, choice(chart, "Algorithm shown"), chart, hint=hint)
 
 
-def _shares(run: Run, timed: Sequence[Group]) -> list[Part]:
+def shares_part(run: Run, timed: Sequence[Group]) -> list[Part]:
     charts = [chart for chart in (staleness_chart(run, timed), shares_chart(run, timed)) if chart]
     if not charts:
         return []
@@ -111,7 +110,7 @@ def _shares(run: Run, timed: Sequence[Group]) -> list[Part]:
     return section("Who is heard, and how late", charts, hint=hint)
 
 
-def _ues(run: Run) -> list[Part]:
+def ues_part(run: Run) -> list[Part]:
     chart = ue_chart(run)
     over = " and seed" if len(run.seeds) > 1 else ""
     hint = f"At the end of training. A point is one UE{over}; a box holds the middle half of them and shows the median."

@@ -21,15 +21,18 @@ def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis:
 
     Returns what was written.
     """
-    run = load_run(folder)
-    out = Path(folder) / "figures" if out is None else Path(out)
+    return write_run_figures(load_run(folder), Path(folder) / "figures" if out is None else Path(out), axis)
+
+
+def write_run_figures(run: Run, out: Path, axis: str = "seconds") -> list[Path]:
+    """The same of a run that was read."""
     return [*drawing.write_figures(out, lambda: _figures(run, axis)), write_latex(run, out)]
 
 
 def _figures(run: Run, axis: str = "seconds") -> dict[str, Figure]:
     """All figures the folder has data for, by file name."""
     figures: dict[str, Figure | None] = {
-        panel.metric.replace("_", "-"): _curve_figure(panel) for panel in series.curve_panels(over(run, axis))
+        panel.metric.replace("_", "-"): curve_figure(panel) for panel in series.curve_panels(over(run, axis))
     }
     timed = series.groups(run)
     if any(timeline.rounds for group in timed for timeline in group.timelines):
@@ -39,10 +42,13 @@ def _figures(run: Run, axis: str = "seconds") -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def _curve_figure(panel: CurvePanel) -> Figure:
-    figure = drawing.new_figure(2.2 + 0.13 * -(-len(panel.curves) // 3))
+def curve_figure(panel: CurvePanel) -> Figure:
+    figure = drawing.new_figure(2.2)
     drawing.draw_curves(figure.subplots(), panel)
-    drawing.legend_above(figure, 3, {short(name): handle for name, handle in drawing.labelled(figure.axes).items()})
+    lines = drawing.labelled(figure.axes)
+    columns = drawing.columns_for(lines)
+    figure.set_figheight(2.2 + 0.13 * -(-len(lines) // columns))
+    drawing.legend_above(figure, columns, lines)
     return figure
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory
 from perfeds2.report import drawing
-from perfeds2.report.tables import Cell, Column, Kind, Span, Table, for_terminal
+from perfeds2.report.tables import Cell, Column, Kind, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
 
 SHOWN = 14  # rows in the terminal
@@ -20,19 +21,32 @@ MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edg
 COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "wavers": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
 
 
-def write_plan(plan: Plan, folder: Path) -> list[Path]:
+def write_plan(plan: Plan, folder: Path, axis: str = "seconds") -> list[Path]:
     """Write plan.json, the maps as plan.png and plan.pdf, and the page. Returns what was written."""
     from perfeds2.report.plan_page import page
 
     write_text(folder / "plan.json", plan.to_json() + "\n")
-    written = drawing.write_figures(folder, lambda: {"plan": draw_maps(plan)})
-    write_text(folder / "report.html", page(plan, _spec_text(folder)))
+    written = drawing.write_figures(folder, lambda: {"plan": draw_maps(plan, axis)})
+    write_text(folder / "report.html", page(plan, _spec_text(folder), axis))
     return [*written, folder / "report.html", folder / "plan.json"]
 
 
-def redraw(folder: Path) -> list[Path]:
-    """The figure and the page of a folder, from its plan.json."""
-    return write_plan(Plan.from_json((folder / "plan.json").read_text(encoding="utf-8")), folder)
+def redraw(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
+    """The figure and the page of a folder, from its plan.json; with ``paper``, figure and LaTeX table there as well."""
+    if axis not in ("seconds", "joules"):
+        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
+    plan = load_plan(folder)
+    written = write_plan(plan, folder, axis)
+    if paper is not None:
+        if paper.resolve() != folder.resolve():
+            written += drawing.write_figures(paper, lambda: {"plan": draw_maps(plan, axis)})
+        write_text(paper / "plan.tex", f"% {in_latex(plan.sentence)}\n{as_latex(candidates_table(plan))}\n")
+        written.append(paper / "plan.tex")
+    return written
+
+
+def load_plan(folder: Path) -> Plan:
+    return Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
 
 
 def _spec_text(folder: Path) -> str | None:
@@ -173,8 +187,8 @@ def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
     def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
         return best is None or best not in item[1], -len(item[1])
 
-    ranked = sorted(groups.items(), key=rank)
-    return [(_rest(choice), each) for choice, each in ranked if len(each) > 2 or best in each][:6]
+    ranked = [(_rest(choice), each) for choice, each in sorted(groups.items(), key=rank)]
+    return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
 
 
 def _rest(choice: Choice) -> str:
@@ -188,14 +202,16 @@ def axes_of(candidates: Sequence[Candidate]) -> tuple[list[int], list[int | None
     return sorted({each.quorum for each in candidates}), sorted(bounds, key=lambda s: math.inf if s is None else s)
 
 
-def label_of(each: Candidate) -> str:
-    """What stands beside a mark: seconds, if there are any."""
+def label_of(each: Candidate, axis: str = "seconds") -> str:
+    """What stands beside a mark: seconds or joules, if there are any."""
+    if axis == "joules":
+        return "" if each.joules is None else f"{each.joules:.3g}"
     if each.trials and each.seconds is not None:
         return _short(each.seconds)
     return f"~{_short(each.scouted_s)}" if each.scouted_s is not None else ""
 
 
-def draw_maps(plan: Plan) -> Figure:
+def draw_maps(plan: Plan, axis: str = "seconds") -> Figure:
     """A × S, a panel for each of the rest: green holds, crosses lose the target again, the star is the choice."""
     groups = maps_of(plan)
     rows = math.ceil(len(groups) / ACROSS)
@@ -216,7 +232,7 @@ def draw_maps(plan: Plan) -> Figure:
             axes.plot(*at, MARKERS[each.verdict], **look, **filled)
             if each is plan.best:
                 axes.plot(*at, "*", markersize=11, color=drawing.INK, zorder=1, linestyle="none", label="the choice")
-            axes.annotate(label_of(each), at, xytext=(4, 3), textcoords="offset points", fontsize=5.5)
+            axes.annotate(label_of(each, axis), at, xytext=(4, 3), textcoords="offset points", fontsize=5.5)
         axes.set_xticks(range(len(quorums)), [str(quorum) for quorum in quorums])
         axes.set_yticks(range(len(bounds)), ["none" if bound is None else str(bound) for bound in bounds])
         axes.margins(0.12, 0.25)

@@ -13,12 +13,12 @@ from perfeds2.report.traces import Chart, Plot, level, make_layout, rounded
 SYMBOLS: dict[str, str] = {"holds": "circle", "slower": "circle", "fails": "x", "on an edge": "cross", "wavers": "triangle-up", "breaks a limit": "hexagram", "not possible": "line-ew-open"}  # fmt: skip
 
 
-def page(plan: Plan, spec: str | None) -> str:
+def page(plan: Plan, spec: str | None, axis: str = "seconds") -> str:
     """The whole page; ``spec`` is the text of the spec that adopts the choice."""
     seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
     facts = ["plan", plan.task, f"{plan.population} UEs", f"radio {plan.radio}", seeds, f"perfeds2 {plan.perfeds2}"]
     about = [f"<p>{escape(said)}</p>" for said in (plan.check, *theory_lines(plan.theory)) if said]
-    sections = [_adopt(plan, spec), _maps(plan), _curves(plan), _margins(plan), _table(plan)]
+    sections = [_adopt(plan, spec), _maps(plan, axis), _curves(plan), _margins(plan), _table(plan)]
     return document(facts, plan.sentence, [*about, *map(note, plan.notes)], sections)
 
 
@@ -29,17 +29,20 @@ def _adopt(plan: Plan, spec: str | None) -> list[Part]:
     return section("Adopt it", verbatim(plan.command), *more, hint="Type this; or give planned.toml as --spec.")
 
 
-def _maps(plan: Plan) -> list[Part]:
-    charts = [_map_chart(plan, f"map-{number}", name, group) for number, (name, group) in enumerate(maps_of(plan))]
+def _maps(plan: Plan, axis: str) -> list[Part]:
+    groups = enumerate(maps_of(plan))
+    charts = [_map_chart(plan, f"map-{number}", name, group, axis) for number, (name, group) in groups]
+    what = "Joules of all UEs" if axis == "joules" else "Seconds"
+    short = "" if axis == "joules" else "; with ~ what one seed took in a short look"
     hint = (
-        "Seconds until the target is kept, median over seeds; with ~ what one seed took in a short look. Green holds; red "
+        f"{what} until the target is kept, median over seeds{short}. Green holds; red "
         "crosses lose the target clearly in a seed or more; an amber plus holds but a neighbour fails; an amber triangle is held in too few looks of a seed; purple breaks a limit; a dash "
         "cannot be done. Hollow: only looked at shortly. The large star is the choice."
     )
     return section("Every A and S", charts, hint=hint) if charts else []
 
 
-def _map_chart(plan: Plan, name: str, title: str, group: Sequence[Candidate]) -> Chart:
+def _map_chart(plan: Plan, name: str, title: str, group: Sequence[Candidate], axis: str) -> Chart:
     quorums, bounds = axes_of(group)
     traces: list[Plot] = []
     if plan.best in group and plan.best is not None:
@@ -56,7 +59,7 @@ def _map_chart(plan: Plan, name: str, title: str, group: Sequence[Candidate]) ->
             "color": COLOURS[verdict],
             "line": {"width": 2, "color": COLOURS[verdict]},
         }
-        traces.append(_marks(*at, [label_of(each) for each in own], hover, marker))
+        traces.append(_marks(*at, [label_of(each, axis) for each in own], hover, marker))
     x = {"title": {"text": "A"}, "tickvals": list(range(len(quorums))), "ticktext": [str(each) for each in quorums]}
     texts = ["none" if bound is None else str(bound) for bound in bounds]
     y = {"title": {"text": "S"}, "tickvals": list(range(len(bounds))), "ticktext": texts}
@@ -89,7 +92,10 @@ def _curves(plan: Plan) -> list[Part]:
         _curve_chart(plan, f"curves-{number}", f"{name}: {each.choice}", each)
         for number, (name, each) in enumerate(shown)
     ]
-    hint = f"A line is a seed. Dotted: the target, {escape(plan.target.words)}. Triangles: kept from there on."
+    hint = (
+        f"A line is a seed: solid and green if it kept the target, dashed and red if it lost it clearly, dotted and grey if it was "
+        f"late or never there. The level is the target, {escape(plan.target.words)}. Triangles: kept from there on."
+    )
     return section("Reached, and kept", charts, hint=hint) if charts else []
 
 
@@ -102,10 +108,10 @@ def _curve_chart(plan: Plan, name: str, title: str, each: Candidate) -> Chart:
         looks = len(trial.scores) - 1
         values = [float("nan") if score is None else scale * score for score in trial.scores]
         time_s = [until_s * number / max(looks, 1) for number in range(looks + 1)]
-        colour = "#009E73" if trial.state == "kept" else "#C8102E" if trial.fails else NEUTRAL
+        colour, dash = ("#009E73", "solid") if trial.state == "kept" else ("#C8102E", "7px,3px") if trial.fails else (NEUTRAL, "2px,2px")  # fmt: skip
         traces.append(
             {"type": "scatter", "mode": "lines", "x": rounded(time_s), "y": rounded(values), "name": f"seed {trial.seed}, {trial.state}",
-             "line": {"color": colour, "width": 1.5}, "showlegend": False}
+             "line": {"color": colour, "width": 1.5, "dash": dash}, "showlegend": False}
         )  # fmt: skip
         if trial.time_s is not None:
             marker = {"symbol": "triangle-down", "size": 9, "color": colour}
@@ -137,4 +143,4 @@ def _table(plan: Plan) -> list[Part]:
         f"Seconds: median over seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean over seeds. "
         f"Joules: of all UEs until the target is kept. {len(plan.candidates)} choices, {plan.trainings} trainings."
     )
-    return section("In numbers", scrolling(as_html(candidates_table(plan)), "Choices"), hint=escape(hint))
+    return section("In numbers", scrolling(as_html(candidates_table(plan), kind="slim"), "Choices"), hint=escape(hint))

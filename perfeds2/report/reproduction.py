@@ -3,6 +3,7 @@
 On paper as the paper lays them out: one row over both columns, training loss beside test accuracy, over simulated time.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -15,16 +16,19 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
+from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures.figure import TARGET, Figure, Panel
-from perfeds2.report.answer import listed
 from perfeds2.report.document import Part, document, legend, note, scrolling, section, verbatim
 from perfeds2.report.drawing import PAGE_IN, draw_curves, labelled, legend_above, name_panel, new_figure, write_figures
 from perfeds2.report.ledger import (
     Ledger,
     best_tables,
     changes_of,
+    claims_table,
     counts,
+    lead,
     meaning,
+    not_run,
     open_ledgers,
     page_table,
     rule,
@@ -33,9 +37,9 @@ from perfeds2.report.ledger import (
 )
 from perfeds2.report.page import over_seeds
 from perfeds2.report.run import AXES, Axis, along
-from perfeds2.report.series import CurvePanel, in_view, mean_curve, until_shortest
+from perfeds2.report.series import CurvePanel, has_bands, in_view, mean_curve, said_to_coincide, until_shortest
 from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styles
-from perfeds2.report.tables import as_html
+from perfeds2.report.tables import as_html, as_latex, in_latex, listed
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 
@@ -123,6 +127,15 @@ def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
     return drawing
 
 
+def write_claims_latex(folder: Path, out: Path, beside: Path | None = None) -> Path:
+    """``claims.tex``: the ledger as a table for a paper; or two."""
+    ledgers = open_ledgers(folder, beside)
+    out.mkdir(parents=True, exist_ok=True)
+    about = in_latex(" ".join([*summary(ledgers), meaning(ledgers).replace("*", "")]))
+    write_text(out / "claims.tex", f"% {about}\n{as_latex(claims_table(ledgers))}\n")
+    return out / "claims.tex"
+
+
 def write_page(
     figures: Sequence[Figure],
     out: Path,
@@ -139,12 +152,31 @@ def write_page(
     return path
 
 
+def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
+    """Two reproductions on one page: both ledgers side by side, every figure of the one above the other's. Returns what was written."""
+    ledgers, figures = open_ledgers(folder, beside), list(FIGURES.values())
+    out.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(["perfeds2", "report", str(folder), str(beside), "--out", str(out)])
+    write_text(out / "report.html", _page(figures, folder, command, ledgers, AXES[axis], beside))
+    return [out / "report.html", *([write_claims_latex(folder, out, beside)] if paper else [])]
+
+
 def _page(
-    figures: Sequence[Figure], out: Path, command: str, ledgers: Sequence[Ledger], axis: Axis | None = None
+    figures: Sequence[Figure],
+    out: Path,
+    command: str,
+    ledgers: Sequence[Ledger],
+    axis: Axis | None = None,
+    beside: Path | None = None,
 ) -> str:
-    """The whole page: the rule, the ledger, the figures, the commands."""
+    """The whole page: the rule, the ledger, the figures, the commands. ``beside``: another folder whose figures are shown, too."""
     found = [(figure, out / f"{figure.name}.csv") for figure in figures]
     drawn = [(figure, load_panels(figure, csv, axis)) for figure, csv in found if csv.exists()]
+    others = {
+        figure.name: load_panels(figure, csv, axis)
+        for figure in figures
+        if beside is not None and (csv := beside / f"{figure.name}.csv").exists()
+    }
     seeds = sorted({panel.seeds for _, panels in drawn for panel in panels})
     changes = changes_of(out)
     facts = [
@@ -155,25 +187,39 @@ def _page(
         f"perfeds2 {__version__}",
     ]
     claims = scrolling(as_html(page_table(ledgers), kind="ledger"), "Claims")
-    sections = [section("Does what Section VI says hold?", claims, hint=_emphasised(meaning(ledgers)))]
+    judgement = [section("Does what Section VI says hold?", claims, hint=_emphasised(meaning(ledgers)))]
     for table in best_tables(ledgers):
-        sections.append(section(table.title or "", scrolling(as_html(table), "Best FedAvg")))
-    lines = 0  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
-    for figure, panels in drawn:
-        sections.append(_figure_section(figure, panels, lines))
-        lines += len({label for panel in panels for label in panel.styles})
+        judgement.append(section(table.title or "", scrolling(as_html(table), "Best FedAvg")))
+    shown, lines = (
+        [],
+        0,
+    )  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
+    for figure, own in drawn:
+        for place, panels in enumerate(filter(None, (own, others.get(figure.name)))):
+            shown.append(_figure_section(figure, panels, lines, ledgers[place].label if others else "", place))
+            lines += len({label for panel in panels for label in panel.styles})
+    missing = not_run(ledgers[0].entries)
+    sections = [*shown, *judgement] if missing else [*judgement, *shown]  # of a few figures, these first
     hint = (
-        "It gives the same numbers again. Interrupted, the same command goes on; what is done is not done twice. The second "
-        "line prints the ledger of what is there. Beside this page: every figure as CSV, PDF and PNG, and the ledger as "
-        "claims.csv and claims.json."
+        ""
+        if others
+        else (
+            "It gives the same numbers again. Interrupted, the same command goes on; what is done is not done twice. The second "
+            "line prints the ledger of what is there. Beside this page: every figure as CSV, PDF and PNG, and the ledger as "
+            "claims.csv and claims.json."
+        )
     )
-    commands = verbatim(f"{command}\nperfeds2 reproduce --claims --out {out}")
+    commands = verbatim(command if others else f"{command}\nperfeds2 reproduce --claims --out {out}")
     sections.append(section("Run it again", commands, hint=hint))
     first = ledgers[0].entries
     more = [strictly(first)] if len(ledgers) == 1 else summary(ledgers)
     texts = [f"<p>{escape(line)}</p>" for line in more if line]
-    texts += [f"<p>{_emphasised(paragraph)}</p>" for paragraph in rule().split("\n\n")]
-    return document(facts, counts(first), texts, sections)
+    rules = [f"<p>{_emphasised(paragraph)}</p>" for paragraph in rule().split("\n\n")]
+    if not missing:
+        return document(facts, counts(first), texts + rules, sections)
+    how = section("How claims are judged", *rules, note(missing))
+    names = [figure.name for figure, _ in drawn]
+    return document(facts, lead(first, names), texts, [*sections[:-1], how, sections[-1]])
 
 
 def _emphasised(text: str) -> str:
@@ -182,8 +228,11 @@ def _emphasised(text: str) -> str:
     return "".join(f"<em>{part}</em>" if number % 2 else part for number, part in enumerate(parts))
 
 
-def _figure_section(figure: Figure, panels: Sequence[DrawnPanel], first: int) -> list[Part]:
-    """A chart per panel and metric below a legend; its lines are numbered from ``first``."""
+def _figure_section(
+    figure: Figure, panels: Sequence[DrawnPanel], first: int, label: str = "", folder: int = 0
+) -> list[Part]:
+    """A chart per panel and metric below a legend; its lines are numbered from ``first``. ``label``: which folder's it is."""
+    name = f"{figure.name}-{folder}" if folder else figure.name
     styles = {label: style for panel in panels for label, style in panel.styles.items()}
     numbers = {label: number for number, label in enumerate(styles, first)}
     charts = [
@@ -191,16 +240,19 @@ def _figure_section(figure: Figure, panels: Sequence[DrawnPanel], first: int) ->
             part,
             numbers,
             height_px=290,
-            name=f"{figure.name}-{place}-{part.metric.replace('_', '-')}",
+            name=f"{name}-{place}-{part.metric.replace('_', '-')}",
             title=f"{drawn.panel.title}: {METRICS[part.metric].lower()}",
         )
         for place, drawn in enumerate(panels)
-        for part in drawn.parts
+        for part in sorted(drawn.parts, key=lambda part: not part.is_accuracy)
         if part.curves
     ]
     there, seeds = {drawn.panel.title for drawn in panels}, max(drawn.seeds for drawn in panels)
     missing = [panel.title for panel in figure.panels if panel.title not in there]
-    not_run = note(f"Not run: {listed(missing)}.") if missing else ""
-    buttons = legend(styles, f"Lines of {figure.name}", first)
+    left_out = note(f"Not run: {listed(missing)}.") if missing else ""
+    parts = [part for drawn in panels for part in drawn.parts]
+    said = [f"{drawn.panel.title}: {line}" for drawn in panels for line in said_to_coincide(drawn.parts)]
+    buttons = legend(styles, f"Lines of {figure.name}", first, bands=has_bands(parts), said=said)
     hint = f"{over_seeds(seeds, seeds >= INTERVAL_SEEDS)} Click a name to hide it."
-    return section(figure.name, not_run, buttons, charts, name=figure.name, hint=hint, caption=figure.caption)
+    title = f"{figure.name} ({label})" if label else figure.name
+    return section(title, left_out, buttons, charts, name=name, hint=hint, caption=figure.caption)

@@ -57,8 +57,12 @@ def accuracies(score: Score) -> tuple[Measure, Measure]:
 Shown = tuple[Column, list[Cell]]  # a column, and a cell for every algorithm
 
 
-def results_table(run: Run) -> Table:
-    """A row per algorithm, with what went wrong under its name."""
+def results_table(run: Run, *, learned_first: bool = False) -> Table:
+    """A row per algorithm, with what went wrong under its name. A page has the accuracies first: a phone shows no more."""
+    if learned_first and run.is_trained:
+        first, *others = accuracies(run.score)[::-1]
+        columns = _columns(run, [first]) + _learned(run, [*others, *LOSSES]) + _columns(run, [*TIMING, WAITING])
+        return _table(run, columns)
     return _table(run, _columns(run, TIMING) + _learned(run, LOSSES + accuracies(run.score)) + _columns(run, [WAITING]))
 
 
@@ -76,7 +80,7 @@ def meaning(run: Run) -> str:
 
 
 def _table(run: Run, columns: Sequence[Shown]) -> Table:
-    names = [[Span(algorithm.name), *_warnings(run, algorithm)] for algorithm in run.algorithms]
+    names = [[Span(algorithm.name), *_warnings(algorithm)] for algorithm in run.algorithms]
     rows = zip(names, *(cells for _, cells in columns), strict=True)
     first = Column("Algorithm", "left", wraps=True, narrow="algorithm")
     return Table([first, *(column for column, _ in columns)], [list(row) for row in rows])
@@ -94,14 +98,14 @@ def _learned(run: Run, measures: Iterable[Measure]) -> list[Shown]:
     return [*_target_column(run), *_columns(run, measures)] if run.is_trained else []
 
 
-def _warnings(run: Run, algorithm: Outcome) -> list[Span]:
+def _warnings(algorithm: Outcome) -> list[Span]:
     said = []
     if algorithm.starved is not None:
-        average = ", on average" if len(run.seeds) > 1 else ""
+        average = ", on average" if algorithm.seeds > 1 else ""
         many = algorithm.starved.mean or 0
         said.append(f"{many:.3g} UE{'' if many == 1 else 's'} never merged{average}")
     if algorithm.diverged:
-        said.append(f"diverged in {algorithm.diverged} of {len(run.seeds)} seeds")
+        said.append(f"diverged in {algorithm.diverged} of {algorithm.seeds} seeds")
     return [Span(text, "warn") for text in said]
 
 
@@ -122,11 +126,11 @@ def _target_column(run: Run) -> list[Shown]:
     """The median over seeds, counting a seed that never got there as later than all; no column without a target."""
     if run.target_accuracy is None:
         return []
-    target, seeds = run.score.level(run.target_accuracy), len(run.seeds)
-    everywhere = [a.target_median_s for a in run.algorithms if a.target_median_s is not None and a.reached == seeds]
+    target = run.score.level(run.target_accuracy)
+    everywhere = [a.target_median_s for a in run.algorithms if a.target_median_s is not None and a.reached == a.seeds]
     cells: list[Cell] = []
     for algorithm in run.algorithms:
-        median = algorithm.target_median_s
+        median, seeds = algorithm.target_median_s, algorithm.seeds
         is_best = algorithm.reached == seeds and len(run.algorithms) > 1 and median == min(everywhere)
         text, some = time_to_target(median, algorithm.reached, seeds)
         cells.append([Span(text, "best" if is_best else ""), Span(some, "half")])

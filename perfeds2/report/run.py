@@ -45,6 +45,11 @@ class Outcome:
     diverged: int  # in how many seeds
 
     @property
+    def seeds(self) -> int:
+        """How many it was run with."""
+        return max((len(each.values) for each in self.estimates.values()), default=0)
+
+    @property
     def reached(self) -> int:
         return sum(time is not None for time in self.target_times_s)
 
@@ -100,6 +105,7 @@ class Run:
     clocks: Clocks | None = None  # of a federation
     links: Links | None = None  # of a simulation
     axis: "Axis | None" = None  # what curves are drawn over; None: time
+    looks: Mapping[str, LineStyle] = field(default_factory=dict)  # of each algorithm; empty: as everywhere
     score: Score = ACCURACY  # what is called accuracy in all of it
     spec: str = ""  # spec.toml as it stands; empty if there is none
     metrics: pd.DataFrame | None = None
@@ -126,9 +132,9 @@ class Run:
         return len(self.seeds) >= INTERVAL_SEEDS
 
     @cached_property
-    def styles(self) -> dict[str, LineStyle]:
+    def styles(self) -> Mapping[str, LineStyle]:
         """How each algorithm's line is drawn."""
-        return algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
+        return self.looks or algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from perfeds2.learning.metrics import ACCURACY, Score
 from perfeds2.report.run import Outcome, Run
 from perfeds2.report.style import METRICS, NEUTRAL, STATE_COLOURS, LineStyle
+from perfeds2.report.tables import listed
 from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.timeline.timeline import LOST, MERGED, State, Timeline
 
@@ -107,6 +108,43 @@ def curve_panels(run: Run) -> list[CurvePanel]:
             unit = "s" if run.axis is None else run.axis.unit
             panels.append(CurvePanel(metric, drawn, run.styles, target, run.time_label, run.score, unit))
     return panels
+
+
+def coinciding(lines: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Names of lines that are the same to the last digit, in groups: drawn, one would hide the others.
+
+    A line is its arrays, one or several.
+    """
+    found: dict[bytes, list[str]] = {}
+    for name, arrays in lines.items():
+        found.setdefault(b"|".join(np.asarray(array).tobytes() for array in arrays), []).append(name)
+    return [tuple(names) for names in found.values() if len(names) > 1]
+
+
+def has_bands(panels: Sequence[CurvePanel]) -> bool:
+    """Whether there are intervals to switch off."""
+    return any(curve.low is not None for panel in panels for curve in panel.curves.values())
+
+
+def same_curves(panel: CurvePanel) -> list[tuple[str, ...]]:
+    """The lines of a panel that coincide."""
+    return coinciding({name: (curve.time_s, curve.mean) for name, curve in panel.curves.items()})
+
+
+def said_to_coincide(panels: Sequence[CurvePanel]) -> list[str]:
+    """What coincides, in sentences: once of what does everywhere, and with its name where it is one metric alone."""
+    by_panel = {panel.title: same_curves(panel) for panel in panels}
+    everywhere = [group for group in next(iter(by_panel.values()), []) if all(group in each for each in by_panel.values())]  # fmt: skip
+    said = [coincidence(group) for group in everywhere]
+    for title, found in by_panel.items():
+        said += [f"{title}: {coincidence(group)}" for group in found if group not in everywhere]
+    return said
+
+
+def coincidence(group: Sequence[str]) -> str:
+    """FedProxS2 coincides with FedAvgS2 to the last digit."""
+    first, *others = group
+    return f"{listed(others)} coincide{'s' * (len(others) == 1)} with {first} to the last digit."
 
 
 def curves(run: Run, metric: str, points: int = 240) -> dict[str, MeanCurve]:

@@ -1,7 +1,7 @@
 """Which colour, dash and words does a thing have, on the page and on paper?
 
-Colours are Okabe and Ito's, told apart by colour-blind readers. Of the paper's algorithms an objective has a colour, and on
-paper a marker for those who print in grey; a mode has a dash. What is one's own has colours of its own, and is dash-dotted.
+Colours are Okabe and Ito's, told apart by colour-blind readers. Of the paper's algorithms an objective has a colour, and a
+marker for those who see or print in grey; a mode has a dash. What is one's own has colours of its own, and is dash-dotted.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,14 @@ SPARE_COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#8A5CC2", "#8C6D3F")  # for o
 NEUTRAL = "#6B7785"  # for what several objectives share
 MARK = "#D55E00"  # what to compare with
 DASHES_PX = {"S2": (), "SYN": (7, 3), "ASY": (2, 2)}  # on, off; solid is empty
+WIDTH_PX = 2.0  # of a line
 OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4))
 SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered: darker is less
 MARKERS = ("o", "s", "^", "D", "v")  # beside colour, for those who print in grey
 METRICS = {  # in the order they are shown; the words for the axis
     "test_accuracy_personal": "Personalised test accuracy (%)",
-    "train_loss_personal": "Personalised training loss",
     "test_accuracy": "Global test accuracy (%)",
+    "train_loss_personal": "Personalised training loss",
     "train_loss": "Global training loss",
 }
 
@@ -66,15 +67,38 @@ def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:
 
 
 def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """For values of settings: from one end of a scale to the other, and dashed in turn where they are many."""
+    """For values of settings: from one end of a scale to the other, and dashed in turn."""
     places, stops = np.linspace(0, len(SEQUENCE) - 1, len(names)), range(len(SEQUENCE))
     channels = [np.interp(places, stops, [int(tint[at : at + 2], 16) for tint in SEQUENCE]) for at in (1, 3, 5)]
     tints = ["#" + "".join(f"{round(value):02X}" for value in colour) for colour in zip(*channels, strict=True)]
-    dashes = [*DASHES_PX.values()] if len(names) > len(SEQUENCE) else [()]
+    dashes = [*DASHES_PX.values()]
     return {
         name: LineStyle(tint, dashes[number % len(dashes)], MARKERS[number % len(MARKERS)])
         for number, (name, tint) in enumerate(zip(names, tints, strict=True))
     }
+
+
+def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
+    """A style for each (name, algorithm, folder): colour is the algorithm, dash and marker the folder; of one algorithm, all three."""
+    algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
+    if len(algorithms) == 1:
+        return dict(zip((name for name, _, _ in lines), ordered_styles(folders).values(), strict=True))
+    tints, spare = dict[str, str](), [*SPARE_COLOURS, *COLOURS.values()]
+    for name, style in named_styles(
+        algorithms
+    ).items():  # some differ in their dash alone, which says something else here
+        free = [tint for tint in spare if tint not in tints.values()] or spare
+        tints[name] = free[0] if style.colour in tints.values() else style.colour
+    dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
+    looks = {
+        name: (dashes[number % len(dashes)], MARKERS[number % len(MARKERS)]) for number, name in enumerate(folders)
+    }
+    return {name: LineStyle(tints[algorithm], *looks[folder]) for name, algorithm, folder in lines}
+
+
+def line_widths(groups: Sequence[Sequence[str]], one: float = WIDTH_PX, more: float = 3.0) -> dict[str, float]:
+    """How wide lines are that coincide: who lies below looks out on both sides of who lies above."""
+    return {name: one + more * (len(group) - 1 - place) for group in groups for place, name in enumerate(group)}
 
 
 def short(name: str, most: int = 24) -> str:

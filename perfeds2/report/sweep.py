@@ -1,6 +1,6 @@
 """How far is a sweep, and what came out of it? On the terminal, and as one chart."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.text import Text
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report import drawing
 from perfeds2.report.results import time_to_target
-from perfeds2.report.style import named_styles, ordered_styles
+from perfeds2.report.style import LineStyle, named_styles, ordered_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
 from perfeds2.report.terminal import LinePace, clock, live
 from perfeds2.report.terminal import console as open_console
@@ -104,7 +104,7 @@ def _results(summary: pd.DataFrame, axes: Sequence[str], score: Score) -> Table:
             _with_interval(row, "train_loss_personal", ".3f"),
             _with_interval(row, "test_accuracy_personal", form),
         ]
-        where, rounds = [_value(row[axis]) for axis in axes], f"{row['rounds_mean']:,.0f}"
+        where, rounds = [value_of(row[axis]) for axis in axes], f"{row['rounds_mean']:,.0f}"
         rows.append([*where, name, str(seeds), "".join(time_s), *learned, rounds])
     return Table([*map(Column, axes), Column("algorithm", "left"), *map(Column, heads)], rows)
 
@@ -126,7 +126,7 @@ def score_in(summary: pd.DataFrame) -> Score:
     return score_of(names.pop()) if len(names) == 1 else Score("metric")
 
 
-def _value(value: Any) -> str:
+def value_of(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -139,15 +139,16 @@ def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
     return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
 
 
-def write_chart(sweep: "Sweep", cost: str = "seconds") -> list[Path]:
+def write_chart(sweep: "Sweep", cost: str = "seconds", out: Path | None = None) -> list[Path]:
     """Final accuracy and what it cost to the target against the first axis, and the time-energy front. Returns what was written.
 
     sweep.png and sweep.pdf have a line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing
-    for a grid without axes. front.png and front.pdf are there where two points met the target.
+    for a grid without axes. front.png and front.pdf are there where two points met the target. They go into the sweep's folder,
+    unless told otherwise.
     """
     summary, ahead, path = sweep.summary, sweep.front, sweep.path
     axes, figures = [axis.name for axis in sweep.grid.axes], dict[str, Callable[[], Figure]]()
-    if axes and len(summary) and len(_lines_of(summary, axes)) <= MOST_LINES:
+    if axes and len(summary) and len(lines_of(summary, axes)) <= MOST_LINES:
         if f"{COSTS[cost][0]}_median" not in summary:
             raise ValueError(
                 f"sweep_summary.csv has no {COSTS[cost][0]}; perfeds2 sweep --resume {path} writes it again."
@@ -155,7 +156,8 @@ def write_chart(sweep: "Sweep", cost: str = "seconds") -> list[Path]:
         figures["sweep"] = lambda: draw_chart(drawing.new_figure(3.8), summary, axes, cost)
     if ahead is not None and len(ahead) > 1:
         figures["front"] = lambda: draw_front(drawing.new_figure(2.6), ahead, axes)
-    return drawing.write_figures(path, lambda: {name: draw() for name, draw in figures.items()}) if figures else []
+    drawn = lambda: {name: draw() for name, draw in figures.items()}  # noqa: E731
+    return drawing.write_figures(out or path, drawn) if figures else []
 
 
 def draw_front(figure: Figure, ahead: pd.DataFrame, axes: Sequence[str]) -> Figure:
@@ -171,7 +173,7 @@ def draw_front(figure: Figure, ahead: pd.DataFrame, axes: Sequence[str]) -> Figu
     )
     panel.plot(seconds, joules, "o", color=drawing.INK, fillstyle="none", markersize=6, markeredgewidth=0.7)
     for row in best.to_dict("records"):
-        name = ", ".join(f"{axis}={_value(row[axis])}" for axis in axes)
+        name = ", ".join(f"{axis}={value_of(row[axis])}" for axis in axes)
         place = (row[FRONT_COSTS[0]], row[FRONT_COSTS[1]])
         panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=6)
     for cost, scale in zip(FRONT_COSTS, (panel.set_xscale, panel.set_yscale), strict=True):
@@ -187,7 +189,7 @@ def front_line(ahead: pd.DataFrame, axes: Sequence[str]) -> str:
     """The time-energy front in a sentence."""
     best = pd.DataFrame(ahead[ahead["on_front"] == 1]).to_dict("records")
     points = [
-        f"{', '.join([str(row['algorithm']), *(f'{axis}={_value(row[axis])}' for axis in axes)])} "
+        f"{', '.join([str(row['algorithm']), *(f'{axis}={value_of(row[axis])}' for axis in axes)])} "
         f"({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)"
         for row in best[:SHOWN_FRONT]
     ]
@@ -195,14 +197,19 @@ def front_line(ahead: pd.DataFrame, axes: Sequence[str]) -> str:
     return f"Time-energy front, {len(best)} of {len(ahead)} that met the target: {'; '.join(points)}{more}."
 
 
-def _lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
+def lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
     """The rows of each line of the chart, by its label."""
     keys, lines = ["algorithm", *axes[1:]], {}
     for _, rows in summary.groupby(keys, sort=False):
         algorithm, *others = rows[keys].iloc[0]
-        label = [algorithm, *(f"{name}={_value(value)}" for name, value in zip(axes[1:], others, strict=True))]
+        label = [algorithm, *(f"{name}={value_of(value)}" for name, value in zip(axes[1:], others, strict=True))]
         lines[", ".join(label)] = rows
     return lines
+
+
+def styles_of(lines: Iterable[str], axes: Sequence[str]) -> dict[str, LineStyle]:
+    """How the lines of a chart look: those of algorithms as everywhere, those of settings in order."""
+    return (named_styles if len(axes) == 1 else ordered_styles)(list(lines))
 
 
 def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str], cost: str = "seconds") -> Figure:
@@ -213,8 +220,8 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str], cost:
     values = list(dict.fromkeys(summary[axes[0]]))
     numbers = all(isinstance(value, int | float) for value in values)
     place = {value: value if numbers else number for number, value in enumerate(values)}
-    lines = _lines_of(summary, axes)
-    styles = (named_styles if len(axes) == 1 else ordered_styles)(list(lines))  # of algorithms, or of settings as well
+    lines = lines_of(summary, axes)
+    styles = styles_of(lines, axes)
     for label, rows in lines.items():
         style = styles[label]
         at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
@@ -235,10 +242,10 @@ def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str], cost:
     if numbers and min(values) > 0 and max(values) >= 10 * min(values):
         bottom.set_xscale("log")
     if numbers and len(values) <= 8:
-        bottom.set_xticks(values, [_value(value) for value in values], minor=False)
+        bottom.set_xticks(values, [value_of(value) for value in values], minor=False)
         bottom.minorticks_off()
     elif not numbers:
         bottom.set_xticks(range(len(values)), [str(value) for value in values])
     bottom.set_xlabel(axes[0])
-    drawing.legend_above(figure, 2 if len(axes) > 1 else 3, drawing.labelled(panels[:1]))
+    drawing.legend_above(figure, drawing.columns_for(lines), drawing.labelled(panels[:1]))
     return figure

@@ -45,7 +45,7 @@ Cell = str | Span | Sequence[Span]
 class Column:
     head: str
     side: Literal["left", "right"] = "right"
-    wraps: bool = False  # in the terminal
+    wraps: bool = False  # where there is little room
     narrow: str | None = None  # its head in the terminal, if another
 
 
@@ -66,6 +66,16 @@ def table_of(
         for name in rows[0]
     ]
     return Table(columns, [list(row.values()) for row in rows], title, caption)
+
+
+def capitalised(text: str) -> str:
+    """As a sentence begins."""
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """One, two and three."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def seconds(value: float | None, unknown: str = "an unknown time") -> str:
@@ -113,9 +123,11 @@ def _in_markdown(cell: Cell) -> str:
 
 def as_html(table: Table, samples: Sequence[str] = (), kind: str = "") -> str:
     """A table of a page; ``samples`` are pieces of HTML before the first cell of each row, ``kind`` its CSS class."""
-    sides = [' class="text"' if column.side == "left" else "" for column in table.columns]
+    kinds = [["text"] * (column.side == "left") + ["wraps"] * column.wraps for column in table.columns]
+    sides = [f' class="{" ".join(names)}"' if names else "" for names in kinds]
     head = "".join(
-        f'<th scope="col"{side}>{escape(column.head)}</th>' for column, side in zip(table.columns, sides, strict=True)
+        f'<th scope="col"{side}>{escape(column.head).replace(" %", "&nbsp;%")}</th>' if column.head else "<td></td>"
+        for column, side in zip(table.columns, sides, strict=True)
     )
     rows = []
     for number, row in enumerate(table.rows):

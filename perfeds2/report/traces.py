@@ -11,10 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.report.series import CurvePanel, MeanCurve, loss_ceiling
-from perfeds2.report.style import NEUTRAL, LineStyle
+from perfeds2.report.series import CurvePanel, MeanCurve, loss_ceiling, same_curves
+from perfeds2.report.style import NEUTRAL, WIDTH_PX, LineStyle, line_widths
 
 Plot = dict[str, Any]  # data and layout, as plotly.js takes them
+SYMBOLS = {
+    "x": "x-thin",
+    "o": "circle",
+    "^": "triangle-up",
+    "s": "square",
+    "D": "diamond",
+    "v": "triangle-down",
+}  # by matplotlib's
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,12 @@ class Chart:
 def curve_chart(
     panel: CurvePanel, numbers: Mapping[str, int], height_px: int = 330, name: str = "", title: str = ""
 ) -> Chart:
-    """A panel's curves with their bands. Traces carry their line's number in ``meta``: the legend's buttons know it."""
+    """A panel's curves with their bands. ``meta`` is what the legend's buttons know a trace by: its line's number, a band."""
+    widths = line_widths(same_curves(panel))
     traces = [
         trace
         for line, curve in panel.curves.items()
-        for trace in _curve_traces(panel, line, curve, panel.styles[line], numbers[line])
+        for trace in _curve_traces(panel, line, curve, numbers[line], widths.get(line, WIDTH_PX))
     ]
     x = {
         "title": {"text": panel.time_label},
@@ -56,25 +65,32 @@ def curve_chart(
     return Chart(name or panel.metric.replace("_", "-"), words, height_px, [{"data": traces, "layout": layout}])
 
 
-def _curve_traces(panel: CurvePanel, line: str, curve: MeanCurve, style: LineStyle, number: int) -> list[Plot]:
+def line_look(style: LineStyle, width: float = WIDTH_PX) -> Plot:
+    """A line's style as plotly's: colour, dash, and a few markers."""
+    dash = ",".join(f"{px}px" for px in style.dash_px) or "solid"
+    look: Plot = {"line": {"color": style.colour, "width": width, "dash": dash}}
+    if not style.marker:
+        return look | {"mode": "lines"}
+    marker = {"symbol": SYMBOLS[style.marker], "size": 7, "color": style.colour, "maxdisplayed": 6}
+    return look | {"mode": "lines+markers", "marker": marker | {"line": {"width": 1.5, "color": style.colour}}}
+
+
+def _curve_traces(panel: CurvePanel, line: str, curve: MeanCurve, number: int, width: float) -> list[Plot]:
     """The edges of the band, then the mean."""
-    shared = {"type": "scatter", "mode": "lines", "x": rounded(curve.time_s), "name": escape(line)}
-    shared |= {"meta": number, "showlegend": False}
+    style = panel.styles[line]
+    shared = {"type": "scatter", "x": rounded(curve.time_s), "name": escape(line), "showlegend": False}
     traces = []
     if curve.low is not None and curve.high is not None:
         # No accuracy lies outside 0 to 1, and no loss below 0, whatever the interval says.
         bottom, top = (0.0 if panel.is_share or not panel.is_accuracy else -np.inf), 1.0 if panel.is_share else np.inf
         low, high = (rounded(panel.scale * np.clip(edge, bottom, top)) for edge in (curve.low, curve.high))
-        edge = shared | {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip"}
+        edge = shared | {"mode": "lines", "line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip"}
+        edge |= {"meta": {"line": number, "band": True}}
         traces = [edge | {"y": low}, edge | {"y": high, "fill": "tonexty", "fillcolor": f"{style.colour}22"}]
-    dash = ",".join(f"{px}px" for px in style.dash_px) or "solid"
     value = "%{y:.1f} %" if panel.is_share else "%{y:.3f}"
-    mean = {
-        "y": rounded(panel.scale * curve.mean),
-        "line": {"color": style.colour, "width": 2, "shape": "hv", "dash": dash},
-        "hovertemplate": f"{value}<extra>%{{fullData.name}}</extra>",
-    }
-    return [*traces, shared | mean]
+    mean = shared | line_look(style, width) | {"y": rounded(panel.scale * curve.mean), "meta": {"line": number}}
+    mean["line"]["shape"] = "hv"
+    return [*traces, mean | {"hovertemplate": f"{value}<extra>%{{fullData.name}}</extra>"}]
 
 
 def make_layout(x: Plot, y: Plot, **more: Any) -> Plot:

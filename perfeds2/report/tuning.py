@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report import drawing
-from perfeds2.report.tables import Cell, Column, Table, for_terminal
+from perfeds2.report.tables import Cell, Column, Table, for_terminal, listed
 from perfeds2.report.terminal import console as open_console
 from perfeds2.report.terminal import print_prose
 
@@ -26,33 +26,47 @@ CIRCLE: dict[str, Any] = {"marker": "o", "markersize": 16, "markerfacecolor": "n
 
 def print_tuning(tuning: "Tuning") -> None:
     """A row per algorithm: what suits it, how much better it is, and where to search further."""
-    search, console = tuning.search, open_console()
-    score = score_of(search.metric)
-    keys = list(dict.fromkeys(key for axes in search.axes.values() for key in axes))
-    heads = [Column("algorithm", "left"), *map(Column, keys), Column(f"validation\n{score.head}"), Column("before")]
-    rows: list[list[Cell]] = [
-        [
-            best.algorithm,
-            *(_setting(best, key) for key in keys),
-            _shown(score, best.score["mean"]),
-            "–" if best.before is None else _shown(score, best.before["mean"]),
-        ]
-        for best in tuning.best
-    ]
-    tried = sum(len(search.candidates(name)) for name in search.axes)
-    console.print(
-        f"{search.spec.task.name.label}: {tried} settings of {_counted(len(search.axes), 'algorithm')}, "
-        f"{_counted(len(search.seeds), 'tuning seed')}, up to {search.horizons_s[-1]:.4g} simulated seconds"
-    )
-    console.print(for_terminal(Table(heads, rows)))
-    print_prose(
-        console,
-        f"Personalised {score.word} on data held out of the UEs' training part, mean over simulated time. "
-        "Before: with the settings of the task or spec. * at the edge of what was searched.",
-        "dim",
-    )
+    console = open_console()
+    console.print(", ".join(facts(tuning)))
+    console.print(for_terminal(best_table(tuning)))
+    print_prose(console, meaning(tuning), "dim")
     for line in edge_notes(tuning):
         print_prose(console, f"Note: {line}")
+
+
+def facts(tuning: "Tuning") -> list[str]:
+    """How much was tried."""
+    search = tuning.search
+    tried = sum(len(search.candidates(name)) for name in search.axes)
+    return [
+        f"{search.spec.task.name.label}: {tried} settings of {_counted(len(search.axes), 'algorithm')}",
+        _counted(len(search.seeds), "tuning seed"),
+        f"up to {search.horizons_s[-1]:.4g} simulated seconds",
+    ]
+
+
+def meaning(tuning: "Tuning") -> str:
+    """How to read the numbers."""
+    return (
+        f"Personalised {score_of(tuning.search.metric).word} on data held out of the UEs' training part, mean over simulated time. "
+        "Before: with the settings of the task or spec. * at the edge of what was searched."
+    )
+
+
+def best_table(tuning: "Tuning", *, score_first: bool = False) -> Table:
+    """A row per algorithm: what was found, how good that is, and how good it was before. A page has the accuracies first."""
+    score = score_of(tuning.search.metric)
+    keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
+    head = f"Validation {score.head}"
+    scores = [Column(head, narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
+    columns = [*scores, *map(Column, keys)] if score_first else [*map(Column, keys), *scores]
+    rows: list[list[Cell]] = []
+    for best in tuning.best:
+        settings = [_setting(best, key) for key in keys]
+        before = "–" if best.before is None else shown(score, best.before["mean"])
+        found = [shown(score, best.score["mean"]), before]
+        rows.append([best.algorithm, *(found + settings if score_first else settings + found)])
+    return Table([Column("Algorithm", "left", wraps=score_first, narrow="algorithm"), *columns], rows)
 
 
 def _counted(count: int, what: str) -> str:
@@ -74,6 +88,25 @@ def edge_notes(tuning: "Tuning") -> list[str]:
     return notes
 
 
+def headline(tuning: "Tuning") -> str:
+    """Whom tuning helped most; of one algorithm, how much."""
+    score, known = score_of(tuning.search.metric), list[tuple[float, "Best"]]()
+    for best in tuning.best:
+        if best.before is not None and best.before["mean"] is not None and best.score["mean"] is not None:
+            known.append((best.score["mean"] - best.before["mean"], best))
+    if not known:
+        return f"Settings were found for {listed([best.algorithm for best in tuning.best])}."
+    gain, most = max(known, key=lambda each: each[0])
+    if gain <= 0:
+        return "Nothing that was tried is better than the settings before."
+    before = {} if most.before is None else most.before
+    how = f"from {score.show(before.get('mean', 0.0))} to {score.show(most.score['mean'])}"
+    better = sum(gain > 0 for gain, _ in known)
+    if len(tuning.best) == 1:
+        return f"Tuning takes {most.algorithm} {how}."
+    return f"Tuning helps {better} of {len(tuning.best)} algorithms, {most.algorithm} most: {how}."
+
+
 def _setting(best: "Best", key: str) -> str:
     if key not in best.settings:
         return "–"
@@ -81,24 +114,24 @@ def _setting(best: "Best", key: str) -> str:
     return f"{value:g}{'*' if key in best.edges else ''}" if isinstance(value, int | float) else str(value)
 
 
-def _shown(score: Score, value: float | None) -> str:
+def shown(score: Score, value: float | None) -> str:
     return "–" if value is None else f"{score.scale * value:{score.form}}"
 
 
-def write_landscape(tuning: "Tuning") -> list[Path]:
+def write_landscape(tuning: "Tuning", out: Path | None = None) -> list[Path]:
     """How good every setting was: tune.png and tune.pdf. Returns what was written.
 
     A map over the first two settings that are numbers (a line over one), the best of the others at each place. Colours are
     of the first rung, which all went through; who came to the last has its accuracy there written in.
     """
     table: Any = tuning.table
-    keys = {name: _numeric(axes) for name, axes in tuning.search.axes.items()}
+    keys = {name: numeric(axes) for name, axes in tuning.search.axes.items()}
     if table.empty or not any(keys.values()):
         return []
-    return drawing.write_figures(tuning.path, lambda: {"tune": _draw(tuning, table, keys)})
+    return drawing.write_figures(out or tuning.path, lambda: {"tune": _draw(tuning, table, keys)})
 
 
-def _numeric(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+def numeric(axes: Mapping[str, Sequence[Any]]) -> list[str]:
     """The first two settings of an algorithm that are numbers, and several."""
     numbers = [key for key, listed in axes.items() if all(isinstance(each, int | float) for each in listed)]
     return [key for key in numbers if len(axes[key]) > 1][:2]
@@ -132,7 +165,7 @@ def _draw(tuning: "Tuning", table: Any, keys_of: Mapping[str, list[str]]) -> Fig
             _ticks(each, grid)
             at = {key: list(axis).index for key, axis in ((keys[0], grid.index), (keys[1], grid.columns))}
             for (y, x), mean in through.groupby(keys)["accuracy_mean"].max().items():
-                each.text(at[keys[1]](x), at[keys[0]](y), _shown(score, mean), **NUMBER)
+                each.text(at[keys[1]](x), at[keys[0]](y), shown(score, mean), **NUMBER)
             each.plot(*(at[key](best.settings[key]) for key in reversed(keys)), **CIRCLE)
             each.set_xlabel(keys[1])
             each.set_ylabel(keys[0])

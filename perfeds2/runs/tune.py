@@ -246,6 +246,14 @@ def _score(path: Path, rung: int, algorithm: str, number: int, search: Search) -
 # ---- what was found
 
 
+def load_tuning(path: Path) -> Tuning:
+    """What came out of a search that is through."""
+    search = read_search(path)
+    if any(_next_rung(path, search, name) is not None for name in search.axes):
+        raise InputError(f"{path} holds a tuning that is not through; perfeds2 tune --resume {path} goes on.")
+    return Tuning(path, search, tuple(_best(path, search, name) for name in search.axes))
+
+
 def _written(path: Path, search: Search) -> Tuning:
     """tune.csv, and tuned.toml: what was given, and for each algorithm what was found."""
     import pandas as pd

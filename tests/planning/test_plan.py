@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from perfeds2.planning.bounds import Scene, bound_facts, make_scene, promises
 from perfeds2.planning.choices import Space, make_space
 from perfeds2.planning.data import Plan
 from perfeds2.planning.trials import Played, Trials
-from perfeds2.report.plan import print_plan, write_plan
+from perfeds2.report.plan import maps_of, print_plan, write_plan
 from perfeds2.runs.folder import alone
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
@@ -48,6 +50,39 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(out: Path) -> Plan:
     """The one plan that is trained here, by the Python door."""
     return plan_from_python(out=out, write=write_plan, theory=True, **ASKED, **SMALL)
+
+
+def test_report_draws_a_plan_again_by_seconds_or_joules_and_refuses_the_rest(plan: Plan, out: Path, tmp_path: Path):
+    pages = {}
+    for axis in ("seconds", "joules"):
+        status, _, error = told("report", out, "--x", axis, "--paper", "--out", tmp_path)
+        assert status == 0, error
+        pages[axis] = (out / "report.html").read_text()
+    assert "Seconds until the target is kept" in pages["seconds"]
+    assert "Joules of all UEs until the target is kept" in pages["joules"]
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.pdf", "plan.png", "plan.tex"}
+    assert "the choice: holds" in (tmp_path / "plan.tex").read_text()
+    status, _, error = told("report", out, "--x", "bits")
+    assert status == 2
+    assert "a plan knows seconds and joules to the target; its trainings keep no bits." in error
+    write_plan(plan, out)
+
+
+def test_plans_stand_beside_each_other(plan: Plan, out: Path, tmp_path: Path):
+    shutil.copytree(out, tmp_path / "other")
+    status, _, error = told("report", out, tmp_path / "other", "--out", tmp_path / "both", "--paper")
+    assert status == 0, error
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert "<h1>The choice of new is the soonest, after" in page
+    assert page.count(plan.sentence.split(";")[0].replace("'", "&#x27;")) >= 2
+    assert (tmp_path / "both" / "table.tex").read_text().count("digits") == 2
+
+
+def test_a_plan_of_few_choices_without_a_recommendation_is_drawn(plan: Plan, tmp_path: Path):
+    few = replace(plan, candidates=plan.candidates[:2], choice=None, asked=0)
+    assert len(maps_of(few)) == 1
+    write_plan(few, tmp_path)
+    assert (tmp_path / "plan.png").stat().st_size > 1000
 
 
 def test_the_choice_kept_the_target_in_every_seed_and_was_watched_longer(plan: Plan):

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from perfeds2.report.answer import answer, listed
+from perfeds2.report.answer import answer
 from perfeds2.report.run import Estimate, Outcome, Run, load_run
-from perfeds2.report.tables import seconds
+from perfeds2.report.tables import listed, seconds
 
 
 def an_algorithm(name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]) -> Outcome:

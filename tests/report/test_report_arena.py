@@ -8,7 +8,7 @@ import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
 
-from perfeds2.report.arena import MATRICES, _chart, matrix, overview, print_arena, results_table, write_arena
+from perfeds2.report.arena import MATRICES, _panel, matrix, overview, print_arena, results_table, write_arena
 from perfeds2.report.arena_read import BoutFound, headline, load_arena, words
 from perfeds2.report.run import AXES
 from perfeds2.report.tables import Cell, Span
@@ -51,18 +51,19 @@ def test_who_got_there_in_few_seeds_has_no_median(shown):
 
 
 def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
-    table = results_table(only_bout(shown), with_settings=True)
+    table = results_table(only_bout(shown), on_page=True)
     texts = [["".join(span.text for span in spans_of(cell)) for cell in row] for row in table.rows]
     assert [row[0] for row in texts] == ["PerFedS2", "FedBuff", "Ditto"]
-    assert texts[0][1:4] == ["4.5 [4.5, 4.5]", "10", "0.0"]
-    assert texts[1][1] == "– (2 of 5)"
-    assert texts[2][1] == "never"
-    assert texts[0][4] == "80.4 ± 0.4"
+    assert texts[0][1:5] == ["80.4 ± 0.4", "4.5 [4.5, 4.5]", "10", "0.0"]
+    assert texts[1][2] == "– (2 of 5)"
+    assert texts[2][2] == "never"
     heads = [column.head for column in table.columns]
-    assert heads[:4] == ["Method", "Seconds to 77 %", "Rounds to it", "Uploaded (Mbit)"]
+    assert heads[:5] == ["Method", "Accuracy at the end (%)", "Seconds to 77 %", "Rounds to it", "Uploaded (Mbit)"]
+    paper = [column.head for column in results_table(only_bout(shown), on_page=False).columns]
+    assert paper[:2] == ["Method", "Seconds to 77 %"]
     assert not any("Energy" in head for head in heads)  # nothing knows joules
     assert heads[-1] == "Settings found"
-    assert spans_of(table.rows[0][4])[0].kind == "best"
+    assert spans_of(table.rows[0][1])[0].kind == "best"
 
 
 def test_the_matrix_has_a_sign_where_the_test_is_significant(shown):
@@ -112,6 +113,13 @@ def test_report_draws_an_arena_again(shown):
     assert (shown / "report.html").read_bytes() == page
 
 
+def test_a_paper_gets_a_figure_a_bout_and_the_table(shown, tmp_path):
+    status, said, _ = told("report", shown, "--paper", "--out", tmp_path / "paper")
+    assert status == 0
+    assert sorted(path.name for path in (tmp_path / "paper").iterdir()) == ["arena-1.pdf", "arena-1.png", "arena.tex"]
+    assert str(tmp_path / "paper" / "arena-1.pdf") in said
+
+
 def test_an_arena_is_drawn_over_rounds_joules_or_bits(shown):
     assert "joules,merged_bits" in (shown / "arena_metrics.csv").read_text().splitlines()[0]
     status, _, error = told("report", shown, "--x", "joules")
@@ -127,10 +135,10 @@ def test_an_arena_is_drawn_over_rounds_joules_or_bits(shown):
     for axis, what in (("joules", "energy"), ("bits", "uploaded bits")):
         assert told("report", shown, "--x", axis)[0] == 0
         assert f"digits: accuracy over {what}" in (shown / "report.html").read_text()
-    panel = _chart(only_bout(shown), 0, 0, AXES["joules"])
+    panel = _panel(only_bout(shown), AXES["joules"])
     assert panel is not None
     assert (
-        max(panel.plots[0]["data"][0]["x"]) == 20.0
+        panel.curves["PerFedS2"].time_s[-1] == 20.0
     )  # seed 0 has spent 20 J at the end, the others more: no mean beyond
 
 

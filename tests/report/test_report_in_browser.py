@@ -1,19 +1,26 @@
 """Claims about the page as a reader sees it, in headless Chromium."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arena_by_formula import plan_of, played, run
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from perfeds2.report.arena import write_arena
 from perfeds2.report.page import write_report
+from perfeds2.report.together_page import write_together
+from perfeds2.runs.arena_plan import USUAL
 
+AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.browser,
@@ -42,7 +49,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_page_load_timeout(30)
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(120)
     yield driver
     driver.quit()
 
@@ -54,13 +62,20 @@ def page(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(copy)
 
 
+@pytest.fixture(scope="module")
+def beside(page: Path, make_run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two folders."""
+    other = shutil.copytree(make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0, 1, 2]), tmp_path_factory.mktemp("other") / "other")  # fmt: skip
+    return write_together([page.parent, other], tmp_path_factory.mktemp("beside"))[0]
+
+
 def open_page(browser: webdriver.Chrome, page: Path, width: int = 1200) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # forget what other pages logged
     browser.get(page.as_uri())
-    WebDriverWait(browser, 20).until(lambda b: b.execute_script("return document.body.dataset.drawn") == "yes")
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script("return document.body.dataset.drawn") == "yes")
 
 
 def count(browser: webdriver.Chrome, selector: str) -> int:
@@ -110,8 +125,75 @@ def test_a_click_on_a_name_hides_its_lines_and_another_brings_them_back(browser:
         time.sleep(0.6)  # two quick clicks are a double click
         button.click()
         for chart in ("test-accuracy-personal", "train-loss"):
-            WebDriverWait(browser, 5).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
+            WebDriverWait(browser, 15).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
         assert button.get_attribute("aria-pressed") == pressed
+
+
+def test_bands_are_switched_off_and_on_from_the_keyboard(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    button = browser.find_element(By.CSS_SELECTOR, "button[data-bands]")
+    browser.execute_script("arguments[0].focus()", button)
+    for key, lines, fills, pressed in ((Keys.ENTER, 9, 0, "false"), (Keys.SPACE, 9 * 3, 9, "true")):
+        browser.switch_to.active_element.send_keys(key)
+        WebDriverWait(browser, 15).until(lambda b, n=lines: count(b, LINES.format("train-loss")) == n)
+        assert count(browser, "#train-loss path.js-fill") == fills
+        assert button.get_attribute("aria-pressed") == pressed
+
+
+def test_a_hidden_line_keeps_its_band_hidden_whatever_the_switch_says(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page)
+    browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(1)").click()
+    for fills in (0, 8):
+        browser.find_element(By.CSS_SELECTOR, "button[data-bands]").click()
+        WebDriverWait(browser, 15).until(lambda b, n=fills: count(b, "#train-loss path.js-fill") == n)
+
+
+def test_a_phone_shows_the_accuracies_first(browser: webdriver.Chrome, page: Path):
+    open_page(browser, page, 390)
+    top = "return [...document.querySelectorAll('.chart')].map(c => [c.id, c.getBoundingClientRect().top])"
+    places = sorted(browser.execute_script(top), key=lambda each: each[1])
+    assert [name for name, _ in places][:3] == ["test-accuracy-personal", "test-accuracy", "train-loss-personal"]
+    assert places[0][1] < 900  # within the first screen and a bit: notes come later
+    heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, "thead th")]
+    assert heads[1].lower().startswith("test accuracy")
+    shown = "const c = document.querySelectorAll('tbody tr td')[0].getBoundingClientRect(); return c.right <= 390"
+    assert browser.execute_script(shown)  # without a finger
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an arena of twelve methods with six settings each."""
+    folder = tmp_path_factory.mktemp("arena") / "crowded"
+    run(folder, plan_of(methods=list(USUAL), tries=0), on=played(lambda name, *_: 0.5 + len(name) / 50))
+    said = json.loads((folder / "arena.json").read_text())
+    for method in said["bouts"][0]["methods"]:
+        method["settings"] = dict.fromkeys(
+            ("beta", "alpha", "server_step", "local_steps", "stale_power", "pull"), 0.0123
+        )
+    (folder / "arena.json").write_text(json.dumps(said))
+    return write_arena(folder)[0]
+
+
+def test_tables_fit_a_screen_of_1280(browser: webdriver.Chrome, page: Path, beside: Path, crowded: Path):
+    for each in (page, beside, crowded):
+        open_page(browser, each, 1280)
+        wide = "return [...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth).length"
+        assert browser.execute_script(wide) == 0
+
+
+@pytest.mark.skipif(AXE is None, reason="$PERFEDS2_AXE names no axe.min.js; not checked: accessibility by axe-core")
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_no_fault(browser: webdriver.Chrome, page: Path, beside: Path, width: int, dark: bool):
+    assert AXE is not None
+    scheme = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
+    for each in (page, beside):
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+        open_page(browser, each, width)
+        browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text(encoding="utf-8")})
+        found = browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == []
 
 
 def test_the_activity_of_another_algorithm_can_be_chosen(browser: webdriver.Chrome, page: Path):
@@ -121,7 +203,7 @@ def test_the_activity_of_another_algorithm_can_be_chosen(browser: webdriver.Chro
     browser.execute_script(
         "const s = document.querySelector('select'); s.selectedIndex = 0; s.dispatchEvent(new Event('change'))"
     )
-    WebDriverWait(browser, 5).until(lambda b: b.execute_script(bars) != shown)
+    WebDriverWait(browser, 15).until(lambda b: b.execute_script(bars) != shown)
 
 
 def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
@@ -131,7 +213,7 @@ def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
-        WebDriverWait(browser, 5).until(lambda b: b.execute_script(ink) != light)
+        WebDriverWait(browser, 15).until(lambda b: b.execute_script(ink) != light)
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 

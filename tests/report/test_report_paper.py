@@ -10,8 +10,8 @@ from perfeds2.report.paper import write_paper_figures
 
 NAMES = [
     "test-accuracy-personal",
-    "train-loss-personal",
     "test-accuracy",
+    "train-loss-personal",
     "train-loss",
     "activity",
     "staleness",

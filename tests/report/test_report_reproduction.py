@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_report_in_browser as in_browser
+from command_line import told
 from conftest import SLOW_S, made_up_metrics
 from matplotlib.image import imread
 from selenium import webdriver
@@ -428,6 +429,29 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
     assert "| Table I: verdict |" in markdown
 
 
+def test_report_shows_two_reproductions_with_both_ledgers_and_all_figures(reproduced: Path, tmp_path: Path):
+    one, two = (shutil.copytree(reproduced, tmp_path / name) for name in ("one", "two"))
+    open_set(one, "paper", {})
+    open_set(two, "paper", {"learning": {"beta": 0.02}})
+    status, said, error = told("report", one, two, "--out", tmp_path / "both", "--paper")
+    assert status == 0, error
+    assert [line.rpartition("/")[2] for line in said.splitlines()] == ["report.html", "claims.tex"]
+    page = (tmp_path / "both/report.html").read_text(encoding="utf-8")
+    for name in (
+        "exp_1 (Table I)",
+        "exp_1 (learning.beta = 0.02)",
+        "Table I: verdict",
+        "learning.beta = 0.02: verdict",
+    ):
+        assert name in page
+    ids = re.findall(r' id="([\w-]+)"', page)
+    assert len(ids) == len(set(ids))  # every chart has its own
+    assert (tmp_path / "both/claims.tex").read_text().count(r"\\") == 1 + sum(
+        len(entry.findings) for entry in ledger(one) if entry.verdict != "not run"
+    )
+    assert told("report", one, two, two)[0] == 2
+
+
 def test_the_rule_is_the_one_that_judges():
     assert rule().startswith("A curve is summed up")
     assert "Fewer than five seeds decide nothing" in rule()
@@ -446,7 +470,10 @@ def test_the_page_has_ledger_rule_figures_and_commands(reproduced: Path, tmp_pat
     best = 2 * 2  # of two data sets, over the horizon and at its end
     assert text.count('<th scope="row">') == judged + best < len(CLAIMS)
     assert [f'<section id="exp_{number}">' in text for number in range(1, 9)] == [n in (1, 3, 8) for n in range(1, 9)]
-    assert counts(ledger(folder)) in text
+    assert counts(ledger(folder)) == "Of 44 claims, 15 hold, 2 fail, 27 were not run."
+    assert "<h1>exp_1, exp_3 and exp_8: of their 17 claims, 15 hold, 2 fail.</h1>" in text  # not what is missing
+    assert "27 claims of Section VI need figures that were not run." in text
+    assert text.index('<section id="exp_1">') < text.index("Does what Section VI says hold?")  # figures first
     assert "<em>undecided</em>" in text
     assert "perfeds2 reproduce all --seeds 5 --out here" in text
     assert text.count("Content-Security-Policy") == 1

@@ -9,10 +9,14 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from perfeds2.network.cell import Cell
 from perfeds2.report import series
+from perfeds2.report.drawing import draw_curves
 from perfeds2.report.run import load_run
+from perfeds2.report.style import LineStyle
+from perfeds2.report.traces import curve_chart
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -41,6 +45,38 @@ def test_a_curve_ends_where_a_seed_diverges(compared: Path):
     assert drawn["PerFedS2"].time_s[-1] == 60.0
     assert drawn["FedProx-ASY"].time_s[-1] <= 32.5 < 60.0  # made infinite at the first evaluation after 30 s
     assert all(np.isfinite(curve.mean).all() for curve in drawn.values())
+
+
+def panel_of(metric: str, **means: list[float]) -> series.CurvePanel:
+    time_s = np.arange(3.0)
+    curves = {name: series.MeanCurve(time_s, np.array(mean), None, None) for name, mean in means.items()}
+    return series.CurvePanel(metric, curves, dict.fromkeys(means, LineStyle("#000000")))
+
+
+def test_curves_that_coincide_are_said_to_and_only_those():
+    accuracy = panel_of(
+        "test_accuracy_personal", A=[1.0, 2, 3], B=[1.0, 2, 3], C=[1.0, 2, 3 + 1e-15 * 3], D=[1.0, 2, 3]
+    )
+    loss = panel_of("train_loss", A=[1.0, 2, 3], B=[1.0, 2, 3], C=[1.0, 2, 3], D=[1.0, 2, 3])
+    assert series.said_to_coincide([accuracy]) == ["B and D coincide with A to the last digit."]
+    assert series.said_to_coincide([accuracy, replace(accuracy, metric="train_loss")]) == series.said_to_coincide(
+        [accuracy]
+    )
+    assert series.said_to_coincide([accuracy, loss]) == [
+        "Personalised test accuracy (%): B and D coincide with A to the last digit.",
+        "Global training loss: B, C and D coincide with A to the last digit.",
+    ]
+    assert series.said_to_coincide([]) == []
+
+
+def test_who_lies_below_is_wider_on_the_page_and_on_paper():
+    panel = panel_of("test_accuracy_personal", A=[1.0, 2, 3], B=[1.0, 2, 3], C=[1.0, 2, 4])
+    [plot] = curve_chart(panel, {"A": 0, "B": 1, "C": 2}).plots
+    assert [trace["line"]["width"] for trace in plot["data"]] == [5.0, 2.0, 2.0]
+    axes = Figure().subplots()
+    draw_curves(axes, panel)
+    assert axes.lines[0].get_linewidth() > axes.lines[1].get_linewidth() == axes.lines[2].get_linewidth()
+    assert [line.get_label() for line in axes.lines] == ["A", "B = A", "C"]
 
 
 def test_a_loss_that_leaves_the_drawing_takes_its_interval_with_it():

@@ -33,6 +33,7 @@ from perfeds2.report.sweep import (
     print_sweep,
     write_chart,
 )
+from perfeds2.report.together import differences, differing, load_members
 from perfeds2.runs import sweep as module
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, Started, WaitingLine, open_crew
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
@@ -414,8 +415,44 @@ def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
     assert {text.get_text() for text in figure.axes[0].texts} == {"quorum=1", "quorum=2", "quorum=4"}
     front = next(path for path in drawn if path.name == "front.png").read_bytes()
     status, said, _ = told("report", costly.path, "--x", "joules")
-    assert (status, len(said.splitlines())) == (0, 4)
+    assert (status, len(said.splitlines())) == (0, 5)
     assert (costly.path / "front.png").read_bytes() == front
+
+
+@pytest.mark.parametrize(
+    ("cost", "first"),
+    [
+        ("seconds", "PerFedS2, quorum=4 reached 90 % soonest, after 3.1 s in the median."),
+        ("joules", "PerFedS2, quorum=1 reached 90 % with fewest joules, after 1 J in the median."),
+        ("rounds", "PerFedS2, quorum=1 reached 90 % with fewest rounds, after 1 rounds in the median."),
+    ],
+)
+def test_a_sweeps_page_leads_with_what_needs_least(costly, tmp_path, cost, first):
+    status, _, error = told("report", costly.path, "--x", cost, "--paper", "--out", tmp_path / "paper")
+    assert status == 0, error
+    page = (costly.path / "report.html").read_text()
+    assert f"<h1>{first}</h1>" in page
+    assert page.count('<th scope="row">') == 6
+    assert "perfeds2 sweep --resume costly" in page
+    assert {path.name for path in (tmp_path / "paper").iterdir()} == {"sweep.pdf", "sweep.png", "sweep.tex", "front.pdf", "front.png"}  # fmt: skip
+    assert r"PerFedS2, quorum=4 & \textbf{95.0}" in (tmp_path / "paper/sweep.tex").read_text()
+
+
+def test_the_points_of_a_sweep_stand_beside_another_folder(costly, whole):
+    members = load_members([costly.path, whole])
+    assert [member.label for member in members][:2] == ["costly, quorum=1", "costly, quorum=2"]
+    assert [member.part for member in members[-2:]] == ["quorum=3, alpha=0", "quorum=3, alpha=0.1"]
+    assert members[0].run.algorithms[0].target_times_s == pytest.approx((9.0, 9.1, 9.2))
+    assert {"protocol.quorum", "learning.alpha"} <= differing(members).keys()
+    assert [each.name for each in differences(load_members([costly.path, whole]))] == []  # no point is in both
+
+
+def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "begun")
+    (tmp_path / "begun/sweep_summary.csv").unlink()
+    status, _, error = told("report", tmp_path / "begun")
+    assert status == 2
+    assert "holds a sweep that has not come to its end; its command with --resume" in error
 
 
 def test_a_sweep_from_before_there_were_joules_is_still_drawn(whole, tmp_path):

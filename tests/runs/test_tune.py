@@ -23,10 +23,11 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
 from perfeds2.paper.figures.figure import spec_of
-from perfeds2.report.tuning import edge_notes, print_tuning, write_landscape
+from perfeds2.report.tuning import edge_notes, numeric, print_tuning, write_landscape
+from perfeds2.report.tuning_page import write_tuning_latex, write_tuning_page
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Started, crew_here
 from perfeds2.runs.search import FIRST_SEED, Search, make_search, read_search
-from perfeds2.runs.tune import run_search, tune
+from perfeds2.runs.tune import load_tuning, run_search, tune
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_task
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
 
@@ -406,6 +407,30 @@ def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
     shown = capsys.readouterr().out
     assert "PerFedS2" in shown
     assert "2 tuning seeds, up to 9 simulated seconds" in " ".join(shown.split())
+    assert load_tuning(tmp_path) == found
+    page = write_tuning_page(found).read_text()
+    assert page.count('class="chart"') == sum(bool(numeric(axes)) for axes in found.search.axes.values())
+    assert page.count("PerFedS2</th>") == 1 + len(found.search.candidates("PerFedS2"))
+    assert r"\begin{tabular}" in write_tuning_latex(found, tmp_path / "paper").read_text()
+
+
+def test_report_draws_a_tuning_again_and_several_beside_each_other(tmp_path):
+    one, two = (tuned_at(tmp_path / name, best) for name, best in (("one", 0.1), ("two", 0.5)))
+    status, _, error = told("report", one.path, "--paper", "--out", tmp_path / "paper")
+    assert status == 0, error
+    assert {path.name for path in (tmp_path / "paper").iterdir()} == {"tune.pdf", "tune.png", "tune.tex"}
+    status, _, error = told("report", one.path, two.path, "--paper", "--out", tmp_path / "both")
+    assert status == 0, error
+    page = (tmp_path / "both/report.html").read_text()
+    assert [f'<th scope="row">PerFedS2 ({name})</th>' in page for name in ("one", "two")] == [True, True]
+    assert (tmp_path / "both/table.tex").exists()
+    status, _, error = told("report", one.path, "--x", "joules")
+    assert status == 2
+    assert "a tuning keeps one number of each training" in error
+    next((one.path / "trials").rglob("*.json")).unlink()
+    status, _, error = told("report", one.path)
+    assert status == 2
+    assert f"holds a tuning that is not through; perfeds2 tune --resume {one.path} goes on." in error
 
 
 def test_without_numbers_there_is_no_picture(tmp_path):

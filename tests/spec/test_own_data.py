@@ -92,7 +92,7 @@ def test_a_report_calls_the_metric_by_its_name(folder):
     page = (folder / "out" / "report.html").read_text()
     visible = re.sub(r"<script.*?</script>|<pre.*?</pre>|<style.*?</style>|<[^>]*>", "", page, flags=re.DOTALL)
     assert "personalised R²" in visible
-    assert "Loss and R² over simulated time" in visible
+    assert "R² and loss over simulated time" in visible
     assert "accuracy" not in visible.lower()
     assert "Personalised test R²" in page
     # and a run whose file has changed since is not taken for the same
