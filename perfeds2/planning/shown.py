@@ -88,7 +88,7 @@ def draw_map(
         colour = COLOURS[each.verdict]
         fill = colour if each.trials else "white"
         look: dict[str, Any] = {"color": colour, "markersize": size, "linestyle": "none", "label": each.verdict}
-        filled = {"markerfacecolor": fill} if MARKERS[each.verdict] == "o" else {}
+        filled: dict[str, Any] = {"markerfacecolor": fill} if MARKERS[each.verdict] == "o" else {}
         axes.plot(*at, MARKERS[each.verdict], **look, **filled)
         if each is best:
             axes.plot(*at, "*", markersize=2.2 * size, color=INK, zorder=1, linestyle="none", label="the choice")
