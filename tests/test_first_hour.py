@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_the_pages_have_one_order_and_lead_on():
     index = INDEX.read_text(encoding="utf-8")
     listed = re.findall(r"^\| (\d) \| \[[\w ]+\]\((\S+)\)", index, re.MULTILINE)
     assert [name for _, name in listed] == [page.name for page in PAGES]
-    for page, following in zip(PAGES, PAGES[1:], strict=False):
+    for page, following in pairwise(PAGES):
         assert f"({following.name})" in page.read_text(encoding="utf-8")
     assert f"({PAGES[0].name})" in index.splitlines()[-1]
 
