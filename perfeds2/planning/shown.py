@@ -56,8 +56,8 @@ def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
     def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
         return best is None or best not in item[1], -len(item[1])
 
-    ranked = sorted(groups.items(), key=rank)
-    return [(_rest(choice), each) for choice, each in ranked if len(each) > 2 or best in each][:6]
+    ranked = [(_rest(choice), each) for choice, each in sorted(groups.items(), key=rank)]
+    return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
 
 
 def _rest(choice: Choice) -> str:
@@ -71,15 +71,23 @@ def axes_of(candidates: Sequence[Candidate]) -> tuple[list[int], list[int | None
     return sorted({each.quorum for each in candidates}), sorted(bounds, key=lambda s: math.inf if s is None else s)
 
 
-def label_of(each: Candidate) -> str:
-    """What stands beside a mark: seconds, if there are any."""
+def label_of(each: Candidate, axis: str = "seconds") -> str:
+    """What stands beside a mark: seconds or joules, if there are any."""
+    if axis == "joules":
+        return "" if each.joules is None else f"{each.joules:.3g}"
     if each.trials and each.seconds is not None:
         return short_s(each.seconds)
     return f"~{short_s(each.scouted_s)}" if each.scouted_s is not None else ""
 
 
 def draw_map(
-    axes: "Axes", group: Sequence[Candidate], best: Candidate | None, *, size: float = 5, font: float = 5.5
+    axes: "Axes",
+    group: Sequence[Candidate],
+    best: Candidate | None,
+    *,
+    axis: str = "seconds",
+    size: float = 5,
+    font: float = 5.5,
 ) -> "Axes":
     """A × S: green holds, crosses lose the target again, the star is the choice; hollow was looked at shortly."""
     quorums, bounds = axes_of(group)
@@ -92,7 +100,7 @@ def draw_map(
         axes.plot(*at, MARKERS[each.verdict], **look, **filled)
         if each is best:
             axes.plot(*at, "*", markersize=2.2 * size, color=INK, zorder=1, linestyle="none", label="the choice")
-        axes.annotate(label_of(each), at, xytext=(4, 3), textcoords="offset points", fontsize=font)
+        axes.annotate(label_of(each, axis), at, xytext=(4, 3), textcoords="offset points", fontsize=font)
     axes.set_xticks(range(len(quorums)), [str(quorum) for quorum in quorums])
     axes.set_yticks(range(len(bounds)), ["none" if bound is None else str(bound) for bound in bounds])
     axes.margins(0.12, 0.25)
