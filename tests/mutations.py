@@ -61,6 +61,20 @@ MUTATIONS = [
         ),
     ),
     *of(
+        "planning/shown.py",
+        "planning/test_plan_shown.py",
+        (
+            "if each.choice.with_(quorum=0, max_staleness=0) == of]",
+            "]",
+            "test_its_map_has_every_a_and_s_of_the_choice_and_a_star_on_it",
+        ),
+        (
+            "return each is not plan.best, each is not asked,",
+            "return each is not asked, each is not plan.best,",
+            "test_its_table_has_a_row_a_choice_with_the_recommended_first_and_what_was_asked_next",
+        ),
+    ),
+    *of(
         "planning/race.py",
         "planning/test_race.py",
         (

@@ -17,6 +17,10 @@ from perfeds2.spec.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+HOUR = sorted(
+    (ROOT / "docs" / "first-hour").glob("*.md")
+)  # each begins where the one before ended; tests/test_first_hour.py types them
+DOCS += HOUR
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 WHOLE = {  # what is cheap, and with what
     "perfeds2 --help": [],
@@ -113,7 +117,8 @@ def test_a_command_of_a_document_is_one(path, command, tmp_path, monkeypatch):
 
 
 def write_files(path, folder):
-    for block in blocks(path, "python|py"):
+    pages = HOUR if path in HOUR else [path]
+    for block in (block for page in pages for block in blocks(page, "python|py")):
         if name := file_of(block):
             (folder / name).write_text(block, encoding="utf-8")
             if name.startswith("make_"):  # what a page needs

@@ -3,17 +3,24 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pydantic
 
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.runs.statistics import censored_median
+from perfeds2.shown import as_html, axes_for, in_a_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 State = Literal["kept", "late", "lost", "never", "diverged"]
 Verdict = Literal["holds", "on an edge", "wavers", "fails", "breaks a limit", "slower", "not possible"]
 A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
+MAP_IN = (6.0, 2.6)  # inches
 CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer, and falls far below it, fails
 
 
@@ -244,10 +251,27 @@ class Plan:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        best = self.best
+        best, what = self.best, (self.task, f"{self.population:,} UEs", self.target.words)
         if best is None:
-            return f"Plan({self.task}, {self.population} UEs: none of {len(self.candidates)} choices)"
-        return f"Plan({self.task}, {self.population} UEs: {best.choice}; {best.seconds or math.nan:.3g} s)"
+            return in_a_line(self, *what, f"none of {len(self.candidates)} choices keeps it")
+        return in_a_line(self, *what, f"soonest after {best.seconds or math.nan:.3g} s with {best.choice}")
+
+    def _repr_html_(self) -> str:
+        table = self.frame().drop(columns=["why", "scouted_s", "least_share"])
+        adopt = "" if self.command is None else f"<pre>{escape(self.command)}</pre>"
+        return as_html(self.sentence, table, self.plot, MAP_IN) + adopt
+
+    def frame(self) -> "pd.DataFrame":
+        """One row per choice: the one recommended, what was asked, then those that were watched, soonest first."""
+        from perfeds2.planning.shown import frame_of
+
+        return frame_of(self)
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """A × S around the choice: seconds until the target is kept, and whether it is."""
+        from perfeds2.planning.shown import draw_plan
+
+        return draw_plan(axes_for(axes, MAP_IN), self)
 
     @property
     def best(self) -> Candidate | None:

@@ -1,15 +1,14 @@
 """What does a plan look like, in the terminal and as a figure?"""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory
+from perfeds2.planning.shown import draw_map, maps_of, ranked_candidates, short_s
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
@@ -17,8 +16,6 @@ from perfeds2.report.terminal import console as open_console
 SHOWN = 14  # rows in the terminal
 ACROSS = 2  # maps beside each other
 KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided", "wavers": "undecided"}
-MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "wavers": "^", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
-COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "wavers": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
 
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds") -> list[Path]:
@@ -115,28 +112,13 @@ def place_cells(choice: Choice) -> list[str]:
 def _numbers(each: Candidate) -> list[str]:
     span = each.span_s
     return [
-        _short(each.seconds) if each.trials else f"~{_short(each.scouted_s)}" if each.scouted_s is not None else "–",
-        f"{_short(span[0])} … {_short(span[1])}" if span is not None else "–",
+        short_s(each.seconds) if each.trials else f"~{short_s(each.scouted_s)}" if each.scouted_s is not None else "–",
+        f"{short_s(span[0])} … {short_s(span[1])}" if span is not None else "–",
         f"{each.kept}/{len(each.trials)}" if each.trials else "–",
         f"{each.held:.0%}" if each.held is not None else "–",
         "–" if each.joules is None else f"{each.joules:.3g}",
         "–" if each.least_share is None else f"{each.least_share:.2%}",
     ]
-
-
-def ranked_candidates(plan: Plan) -> list[Candidate]:
-    """Those that say most first."""
-    asked, order = plan.candidates[plan.asked], {"holds": 0, "on an edge": 1, "wavers": 2, "fails": 2, "slower": 3}
-
-    def rank(each: Candidate) -> tuple[bool, bool, bool, int, float]:
-        time_s = each.seconds or each.scouted_s or math.inf
-        return each is not plan.best, each is not asked, not each.trials, order.get(each.verdict, 4), time_s
-
-    return sorted(plan.candidates, key=rank)
-
-
-def _short(value: float | None) -> str:
-    return "never" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 # ---- the bounds
@@ -171,44 +153,10 @@ def theory_lines(theory: Theory | None) -> list[str]:
 def _promise(bound: BoundRounds) -> str:
     if bound.rounds is None:
         return f"promises nothing ({bound.obstacle})"
-    return f"asks for {bound.rounds:,} rounds, {_short(bound.seconds)} s"
+    return f"asks for {bound.rounds:,} rounds, {short_s(bound.seconds)} s"
 
 
 # ---- the maps
-
-
-def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
-    """Candidates in groups that only A and S tell apart, named by the rest; the choice's first, then the larger ones."""
-    groups: dict[Choice, list[Candidate]] = {}
-    for each in plan.candidates:
-        groups.setdefault(each.choice.with_(quorum=0, max_staleness=0), []).append(each)
-    best = plan.best
-
-    def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
-        return best is None or best not in item[1], -len(item[1])
-
-    ranked = [(_rest(choice), each) for choice, each in sorted(groups.items(), key=rank)]
-    return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
-
-
-def _rest(choice: Choice) -> str:
-    closes = "first arrivals" if choice.schedule == "first" else choice.schedule
-    return ", ".join([closes, *choice.details])
-
-
-def axes_of(candidates: Sequence[Candidate]) -> tuple[list[int], list[int | None]]:
-    """The A and the S of a map, rising."""
-    bounds = {each.max_staleness for each in candidates}
-    return sorted({each.quorum for each in candidates}), sorted(bounds, key=lambda s: math.inf if s is None else s)
-
-
-def label_of(each: Candidate, axis: str = "seconds") -> str:
-    """What stands beside a mark: seconds or joules, if there are any."""
-    if axis == "joules":
-        return "" if each.joules is None else f"{each.joules:.3g}"
-    if each.trials and each.seconds is not None:
-        return _short(each.seconds)
-    return f"~{_short(each.scouted_s)}" if each.scouted_s is not None else ""
 
 
 def draw_maps(plan: Plan, axis: str = "seconds") -> Figure:
@@ -222,22 +170,7 @@ def draw_maps(plan: Plan, axis: str = "seconds") -> Figure:
             axes.axis("off")
             continue
         name, group = groups[place]
-        quorums, bounds = axes_of(group)
-        for each in group:
-            at = quorums.index(each.quorum), bounds.index(each.max_staleness)
-            colour = COLOURS[each.verdict]
-            fill = colour if each.trials else "white"
-            look: dict[str, Any] = {"color": colour, "markersize": 5, "linestyle": "none", "label": each.verdict}
-            filled = {"markerfacecolor": fill} if MARKERS[each.verdict] == "o" else {}
-            axes.plot(*at, MARKERS[each.verdict], **look, **filled)
-            if each is plan.best:
-                axes.plot(*at, "*", markersize=11, color=drawing.INK, zorder=1, linestyle="none", label="the choice")
-            axes.annotate(label_of(each, axis), at, xytext=(4, 3), textcoords="offset points", fontsize=5.5)
-        axes.set_xticks(range(len(quorums)), [str(quorum) for quorum in quorums])
-        axes.set_yticks(range(len(bounds)), ["none" if bound is None else str(bound) for bound in bounds])
-        axes.margins(0.12, 0.25)
-        axes.set_xlabel("A")
-        axes.set_ylabel("S")
+        draw_map(axes, group, plan.best, axis=axis)
         drawing.name_panel(axes, name)
     drawing.legend_above(figure, 6, drawing.labelled(list(panels.flat)))
     return figure

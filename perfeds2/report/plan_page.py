@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from html import escape
 
 from perfeds2.planning.data import Candidate, Plan
+from perfeds2.planning.shown import COLOURS, axes_of, label_of, maps_of
 from perfeds2.report.document import Part, document, note, scrolling, section, verbatim
-from perfeds2.report.plan import COLOURS, axes_of, candidates_table, label_of, maps_of, theory_lines
+from perfeds2.report.plan import candidates_table, theory_lines
 from perfeds2.report.style import NEUTRAL
 from perfeds2.report.tables import Column, Table, as_html
 from perfeds2.report.traces import Chart, Plot, level, make_layout, rounded

@@ -1,0 +1,110 @@
+"""Does a plan say in a line what it is, and show the same as a table and as a map?"""
+
+import base64
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from perfeds2.planning.data import Candidate, Choice, Limits, Plan, Target, Trial
+from perfeds2.planning.shown import COLOURS, MARKERS
+
+mpl.use("agg")
+EVIL = "<script>alert(1)</script>"
+CHOICE = Choice(4, 5, "first", "equal_share", "restart", 1, 32)
+
+
+def trial(seed: int, time_s: float) -> Trial:
+    return Trial(seed, "kept", time_s, time_s, 0.99, 0.5, 0.06, (0.1, 0.9), 0.0)
+
+
+BEST = Candidate(CHOICE, "holds", "", scouted_s=5.0, trials=(trial(0, 4.0), trial(1, 5.0), trial(2, 7.0)))
+ASKED = Candidate(CHOICE.with_(quorum=2), "on an edge", EVIL, trials=(trial(0, 3.0), trial(1, 3.5), trial(2, 3.2)))
+OTHERS = (
+    Candidate(CHOICE.with_(max_staleness=None), "slower", "", scouted_s=9.0),
+    Candidate(CHOICE.with_(quorum=1), "breaks a limit", "UE 0 never merged"),
+    Candidate(CHOICE.with_(bits=8), "fails", "", trials=(trial(0, 1.0),)),
+)
+PLAN = Plan(
+    perfeds2="0",
+    task="digits",
+    radio="paper",
+    population=10,
+    algorithm="PerFedS2",
+    seeds=(0, 1, 2),
+    target=Target(0.9, "accuracy", 0.9, 26.0, 78.0, "given"),
+    limits=Limits(),
+    candidates=(*OTHERS, ASKED, BEST),
+    choice=4,
+    asked=3,
+    checked=False,
+    sentence=f"Take {CHOICE} {EVIL}.",
+    check=None,
+    command=f"perfeds2 run --task '{EVIL}'",
+    theory=None,
+    trainings=9,
+    notes=(),
+)
+NOTHING = replace(PLAN, choice=None, command=None, candidates=(OTHERS[1], OTHERS[0]), asked=0)
+
+
+def test_a_plan_says_in_a_line_what_it_recommends():
+    assert repr(PLAN) == f"<Plan: digits, 10 UEs, 90 % personalised test accuracy, soonest after 5 s with {CHOICE}>"
+    assert repr(NOTHING).endswith("none of 2 choices keeps it>")
+
+
+def test_its_table_has_a_row_a_choice_with_the_recommended_first_and_what_was_asked_next():
+    table: Any = PLAN.frame()
+    assert len(table) == 5
+    assert list(table["quorum"][:2]) == [4, 2]
+    assert list(table["seconds"][:2]) == [5.0, 3.2]
+    assert list(table["kept"][:2]) == [3, 3]
+    unbounded = table[table["verdict"] == "slower"].iloc[0]
+    assert unbounded["max_staleness"] is pd.NA
+    assert math.isnan(unbounded["seconds"])
+    assert unbounded["scouted_s"] == 9.0
+
+
+def test_its_map_has_every_a_and_s_of_the_choice_and_a_star_on_it():
+    axes = Figure().subplots()
+    assert PLAN.plot(axes) is axes
+    lines: Any = axes.lines
+    marks = {(line.get_label(), *line.get_xydata()[0]) for line in lines}
+    assert marks == {
+        ("breaks a limit", 0, 0),
+        ("on an edge", 1, 0),
+        ("holds", 2, 0),
+        ("the choice", 2, 0),
+        ("slower", 2, 1),
+    }  # not the one with other bits
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "4"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["5", "none"]
+    assert {text.get_text() for text in axes.texts} == {"5.00", "3.20", "~9.00", ""}
+    legend: Any = axes.get_legend()
+    assert len(legend.get_texts()) == 5
+    assert {line.get_label() for line in NOTHING.plot(Figure().subplots()).lines} == {"breaks a limit", "slower"}
+
+
+def test_verdicts_are_told_apart_by_more_than_colour():
+    assert MARKERS.keys() == COLOURS.keys()
+    looks = {name: marker for name, marker in MARKERS.items() if name != "slower"}  # hollow, or grey beside green
+    assert len(set(looks.values())) == len(looks)
+
+
+@pytest.mark.parametrize("plan", [PLAN, NOTHING])
+def test_a_notebook_gets_the_sentence_a_map_a_small_table_and_the_line_to_type(plan):
+    from matplotlib import pyplot
+
+    page = plan._repr_html_()
+    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert base64.b64decode(picture)[:4] == b"\x89PNG"
+    assert EVIL not in page
+    assert page.startswith("<p>Take A = 4")
+    assert page.count("<tr") <= 8
+    assert page.count("<pre>perfeds2 run") == (plan.command is not None)
+    assert pyplot.get_fignums() == []

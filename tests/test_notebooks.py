@@ -1,0 +1,76 @@
+"""Do the notebooks of examples/notebooks run from top to bottom, and show what their words say?"""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RUNNER = (ROOT / "tests" / "run_notebook.py").read_text(encoding="utf-8")
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+SHOWN = {  # what must be among the lines
+    "collapse": [r"<Timeline: 10 UEs, 265 rounds of 3", r"before the step: [0-6]?\d%, after it: (9\d|8\d|100)%"],
+    "first_hour": [
+        r"<Cell: 10 UEs, .* seed 0>",
+        r"34 rounds of 10 in 9.863 s",
+        r"133 rounds of 3 in 9.986 s",
+        r"<Comparison: digits, .* PerFedS2 ends highest",
+        r"\{'PerFedS2': .*'Mine'",
+    ],
+    "own_scheduler": [
+        r"^patient +22.7\d+ +0.00\d",
+        r"^fair +24.6\d+ +0.07\d",
+        r"^round_robin .* 0.9\d",
+        r"^fair .* 0.9\d",
+    ],
+    "planning": [r"old meter", r"<Plan: digits, 8 UEs, .* soonest after", r"<Comparison: .* PerFedS2 ends highest"],
+}
+
+
+def test_every_notebook_is_named_where_one_looks():
+    page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
+    for path in NOTEBOOKS:
+        assert f"(../examples/notebooks/{path.name})" in page
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_what_it_showed(path):
+    book = json.loads(path.read_text(encoding="utf-8"))
+    assert (book["nbformat"], book["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    assert "".join(book["cells"][0]["source"]).startswith("# ")
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            ast.parse("".join(cell["source"]))
+    names = [cell["id"] for cell in book["cells"]]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_what_it_says(path, tmp_path):
+    """Compiled as the tests are: sooner, and kept for the next time."""
+    compiling = {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": os.environ["PERFEDS2_COMPILE_CACHE"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, str(path)],
+        cwd=tmp_path,
+        env=os.environ | compiling | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    for shown in SHOWN[path.stem]:
+        assert re.search(shown, done.stdout, re.MULTILINE), f"{shown} is not in\n{done.stdout}"
+    assert list(tmp_path.iterdir()) == []  # nothing is left lying about
