@@ -9,6 +9,7 @@ unless the tracker was set up for it by whoever uses it.
 import contextvars
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -133,7 +134,7 @@ class Trackio:
 
         self._at = training.told
         config = {"algorithm": training.algorithm, "seed": training.seed, **training.config}
-        with redirect_stdout(sys.stderr):  # it has much to say
+        with redirect_stdout(io.StringIO()):  # it has much to say
             self._run = contextvars.Context().run(  # where it knows no other run: it would end that
                 trackio.init,
                 training.project,
@@ -151,7 +152,7 @@ class Trackio:
         self._at += 1
 
     def close(self, done: bool) -> None:  # noqa: ARG002 (it knows no failed ones)
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(io.StringIO()):
             self._run.finish()
 
 
@@ -161,7 +162,8 @@ class MLflow:
     package = "mlflow"
 
     def __init__(self, training: Tracked) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        for name, usual in (("MLFLOW_DISABLE_TELEMETRY", "true"), ("MLFLOW_LOGGING_LEVEL", "WARNING")):
+            os.environ.setdefault(name, usual)
         from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
         from mlflow.entities import Metric, Param  # pyright: ignore[reportMissingImports]
 
