@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from perfeds2.runs.crew import Standing, StandingWatch
@@ -291,6 +291,7 @@ def born(process: int) -> str:
 # ---- those who follow from within
 
 
+@runtime_checkable
 class Follower(Protocol):
     """Somebody who is shown what is new, from a thread of the command."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -45,6 +45,7 @@ class Tracked:
     folder: Path  # of the run: where files of a tracker go
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """What is told of one training."""
 
