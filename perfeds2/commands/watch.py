@@ -1,6 +1,7 @@
 """perfeds2 watch: how far is it, and how good is it by now?"""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import typer
@@ -26,15 +27,17 @@ def watch(
     From another terminal, as often as one likes; Ctrl-C leaves it alone. Ends when the command ends. Where there is no
     terminal it prints a line now and then. The folder's page (report.html) shows the same, and reloads itself.
     """
-    with guarded("watch", []):
-        try:
+    try:
+        with guarded("watch", []):
             said, well = follow(folder)
-        except KeyboardInterrupt:
-            give_up(130, "\nLeft. What was watched goes on by itself.")
-        if well:
-            typer.echo(said)
-        else:
-            give_up(1, f"perfeds2 watch: {said}.")
+    except typer.Exit as left:
+        if left.exit_code == 130:
+            typer.echo("What was watched goes on by itself.", err=True)
+        raise
+    if well:
+        typer.echo(said)
+    else:
+        give_up(1, f"perfeds2 watch: {said}.")
 
 
 def follow(folder: Path) -> tuple[str, bool]:
@@ -49,8 +52,11 @@ def follow(folder: Path) -> tuple[str, bool]:
         return follow_federation(folder)
     if not any((folder / name).exists() for name in STARTED):
         raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes into.")
-    tail, board, began_s = Tail(folder), Board(), time.monotonic()
-    with live(False, lambda board, _: Picture(board), BoardLines(), stays=True) as show:
+    board, began_s = Board(), time.monotonic()
+    with (
+        closing(Tail(folder)) as tail,
+        live(False, lambda board, _: Picture(board), BoardLines(), stays=True) as show,
+    ):
         while True:
             is_dead = board.is_dead  # before the last look: it may have ended well meanwhile
             board.take(tail.read())

@@ -3,14 +3,13 @@
 On the terminal a picture that keeps up; where there is none, a line now and then. The page is made of the same.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.progress_bar import ProgressBar
+from rich.console import Console, ConsoleOptions, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -129,17 +128,18 @@ class Picture:
 
     board: Board
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = options.max_width
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         shown, more, styles = shown_of(self.board)
         score = score_of_board(self.board)
         yield Text(heading(self.board), style="bold", no_wrap=True, overflow="ellipsis")
-        yield ProgressBar(total=1.0, completed=self.board.share, width=min(width, 100))
+        wide = min(options.max_width, 100)
+        done = round(wide * self.board.share)
+        yield Text.assemble(("━" * done, "green"), ("━" * (wide - done), "dim"))
         if not shown:
             yield Text("nothing has been evaluated yet")
             return
         rows = min(PLOT_ROWS, max(4, console.size.height - len(shown) - 7))
-        yield Group(*plot(shown, styles, min(width, 100), rows, score))
+        yield Group(*plot(shown, styles, wide, rows, score))
         table = RichTable(box=None, pad_edge=False, header_style="dim")
         for head, side in (("", "left"), (f"personal {score.word}", "left"), ("now", "right"), ("best", "right"), ("at", "right"), ("seeds over", "right")):  # fmt: skip
             table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]  # one of rich's words
@@ -163,8 +163,10 @@ def plot(shown: Sequence[SoFar], styles: dict[str, LineStyle], width: int, rows:
     tints: dict[tuple[int, int], str] = {}
     letters: dict[tuple[int, int], str] = {}
     for letter, each in zip(LETTERS, shown, strict=False):
-        x = np.arange(math.floor(float(each.time_s[-1]) / end_s * (2 * columns - 1)) + 1)
-        index = np.searchsorted(each.time_s, x / (2 * columns - 1) * end_s + 1e-12, side="right") - 1
+        x = np.arange(round(float(each.time_s[-1]) / end_s * (2 * columns - 1)) + 1)
+        index = (
+            np.searchsorted(each.time_s, (x + 0.51) / (2 * columns - 1) * end_s, side="right") - 1
+        )  # what a dot covers
         y = np.rint((high - each.mean[np.maximum(index, 0)]) / (high - low) * (4 * rows - 1)).astype(int)
         before = y[0]
         for across, down in zip(x.tolist(), y.tolist(), strict=True):

@@ -147,7 +147,7 @@ def _plot(shown: Sequence[SoFar], styles: Mapping[str, LineStyle], score: Score)
 
 def nice_ticks(low: float, high: float, about: int = 6) -> list[float]:
     """Round numbers over a range, a few, from below it to above."""
-    if not high > low:
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):  # no range to speak of
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / about
     unit = 10.0 ** math.floor(math.log10(rough))

@@ -26,8 +26,14 @@ from perfeds2.runs.tune import run_search
 from perfeds2.spec.resolve import nested, spec_from
 
 TINY: dict[str, Any] = {
-    "task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "eval_every_s": 0.1,
-    "algorithms": ("FedAvgS2", "FedAvg-SYN"), "seeds": (0, 1),
+    "task": "synthetic",
+    "ues": 4,
+    "quorum": 2,
+    "batch": 4,
+    "horizon_s": 0.5,
+    "eval_every_s": 0.1,
+    "algorithms": ("FedAvgS2", "FedAvg-SYN"),
+    "seeds": (0, 1),
 }
 
 
@@ -46,6 +52,7 @@ class Recorder:
             self.rows.append(known | row)
 
     def end(self, board):
+        self.board = board
         self.ends += 1
 
     def table(self) -> pd.DataFrame:
@@ -124,10 +131,10 @@ def test_one_who_fails_while_following_does_not_stop_the_command(tmp_path, capsy
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
 
     class Broken:
-        def look(self, board, news):
+        def look(self, *_):
             raise OSError("the tracker's disk is full")
 
-        def end(self, board):
+        def end(self, *_):
             raise AssertionError("it is not asked again")
 
     recorder = Recorder()
