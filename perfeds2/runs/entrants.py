@@ -284,6 +284,7 @@ class Teller:
     ) -> None:
         self._watch, self._total, self._live, self._labels = watch, total, live, labels
         self._courses: dict[tuple[int, Which], Course] = {}
+        self._known: dict[int, dict[str, Any]] = {}  # of each spec
         self._at: dict[tuple[int, Which], tuple[float, int]] = {}  # share and rounds of each
         self._lock = threading.Lock()
         self._stopped = False
@@ -303,8 +304,11 @@ class Teller:
         which = entrant.number, entrant.which
         if which not in self._courses:
             label, spec = self._labels[entrant.number] if self._labels else "", entrant.spec
-            known = {"metric": metric_of(spec), "target": spec.run.target_accuracy, "config": spec.values()}
-            self._courses[which] = self._live.training(label, *entrant.which, len(entrant.points), **known)
+            if entrant.number not in self._known:
+                known = {"metric": metric_of(spec), "target": spec.run.target_accuracy, "config": spec.values()}
+                self._known[entrant.number] = known
+            of, known = len(entrant.points), self._known[entrant.number]
+            self._courses[which] = self._live.training(label, *entrant.which, of, **known)
         return self._courses[which]
 
     def hear(self, one: Entrant | Contender, share: float, time_s: float, rounds: int) -> None:

@@ -64,7 +64,7 @@ def same_as_written(recorder: Recorder, folder: Path) -> None:
     written = pd.read_csv(folder / "metrics.csv").sort_values(["algorithm", "seed", "time_s"], ignore_index=True)
     shown = recorder.table()
     assert not shown.duplicated(["algorithm", "seed", "n"]).any()
-    pd.testing.assert_frame_equal(shown[list(written)], written, check_dtype=False, check_exact=True)
+    pd.testing.assert_frame_equal(pd.DataFrame(shown[list(written)]), written, check_dtype=False, check_exact=True)
 
 
 # ---- what commands show
@@ -112,10 +112,9 @@ def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path):
     shown, table = recorder.table(), swept.table
     assert set(shown["label"]) == {"quorum=1", "quorum=2"}
     for quorum in (1, 2):
-        own = shown[shown["label"] == f"quorum={quorum}"].sort_values(["seed", "n"])
-        assert own["test_accuracy_personal"].tolist() == (
-            table[table["quorum"] == quorum].sort_values(["seed", "time_s"])["test_accuracy_personal"].tolist()
-        )
+        own = pd.DataFrame(shown[shown["label"] == f"quorum={quorum}"]).sort_values(["seed", "n"])
+        swept_there = pd.DataFrame(table[table["quorum"] == quorum]).sort_values(["seed", "time_s"])
+        assert own["test_accuracy_personal"].tolist() == swept_there["test_accuracy_personal"].tolist()
     assert recorder.board.what.startswith("4 of 4 runs") or recorder.board.share == 1.0
 
     recorder = Recorder()
@@ -131,10 +130,10 @@ def test_one_who_fails_while_following_does_not_stop_the_command(tmp_path, capsy
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
 
     class Broken:
-        def look(self, *_):
+        def look(self, board, news):  # noqa: ARG002
             raise OSError("the tracker's disk is full")
 
-        def end(self, *_):
+        def end(self, board):  # noqa: ARG002
             raise AssertionError("it is not asked again")
 
     recorder = Recorder()
@@ -192,6 +191,14 @@ def test_however_the_file_comes_it_says_the_same_and_nothing_twice(tmp_path_fact
         assert training.is_over
         assert training.time_s == [n / 2 for n in range(of)]
         assert training.score == [n / 10 for n in range(of)]
+
+
+def test_a_killed_writer_leaves_half_a_line_and_the_next_begins_a_new_one(tmp_path):
+    (tmp_path / LIVE).write_bytes(b'{"share":0.1,"at":1.0,"wh')
+    live = Live(tmp_path)
+    live.write(share=0.2, at=2.0, what="B")
+    live.close()
+    assert (tmp_path / LIVE).read_text().splitlines()[1] == '{"share":0.2,"at":2.0,"what":"B"}'
 
 
 @pytest.mark.parametrize(

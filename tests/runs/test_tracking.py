@@ -108,7 +108,9 @@ def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_inte
     points = points.sort_values(["seed", "time_s"], ignore_index=True)
     written = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "time_s"], ignore_index=True)
     same = ["seed", "round", "time_s", "train_loss", "test_accuracy_personal", "joules", "merged_bits"]
-    pd.testing.assert_frame_equal(points[same], written[same], check_dtype=False, check_exact=True)
+    pd.testing.assert_frame_equal(
+        pd.DataFrame(points[same]), pd.DataFrame(written[same]), check_dtype=False, check_exact=True
+    )
     opened = [line["open"] for line in lines_in(tmp_path / "run") if "open" in line]
     assert {each["quorum"] for each in opened} == {2}
     assert len({each["id"] for each in opened}) == 2  # one tracked run for each training, the same when it is resumed
