@@ -9,6 +9,7 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -57,7 +58,7 @@ class LivePage:
         began_s = time.monotonic()
         if began_s < self._due_s:
             return
-        write_text(self._page, live_page(board, str(self._folder), reloads=True))
+        self._write(live_page(board, str(self._folder), reloads=True))
         ended_s = time.monotonic()
         self._due_s = ended_s + max(EVERY_S, (ended_s - began_s) / SHARE)
 
@@ -65,12 +66,17 @@ class LivePage:
         """The report comes next, if the command has come to its end; so the page still looks for it."""
         self._board = board
         if is_live(self._page):
-            write_text(self._page, live_page(board, str(self._folder), reloads=board.end == DONE))
+            self._write(live_page(board, str(self._folder), reloads=board.end == DONE))
 
     def settle(self) -> None:
         """No report has taken the page's place: it stays as it is, and reloads no more."""
         if self._board is not None and is_live(self._page):
-            write_text(self._page, live_page(self._board, str(self._folder), reloads=False).replace(MARK, "", 1))
+            self._write(live_page(self._board, str(self._folder), reloads=False).replace(MARK, "", 1))
+
+    def _write(self, text: str) -> None:
+        """A disk that does not take it has more to say than this page: the command says it."""
+        with suppress(OSError):
+            write_text(self._page, text)
 
 
 def live_page(board: Board, folder: str, *, reloads: bool) -> str:
