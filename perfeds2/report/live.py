@@ -45,9 +45,12 @@ class SoFar:
 
 
 def curves_of(board: Board) -> list[SoFar]:
-    """Every curve that has begun, in the order they began."""
+    """Every curve that has begun, in the order they began; by their names when all is over."""
     alike: dict[str, list[Training]] = {}
-    for training in board.trainings.values():
+    trainings = list(board.trainings.values())
+    if board.end == DONE:  # then it no longer matters who came first
+        trainings.sort(key=lambda training: (training.curve, training.seed))
+    for training in trainings:
         if training.time_s:
             alike.setdefault(training.curve, []).append(training)
     found = [(name, _mean_so_far(trainings), trainings) for name, trainings in alike.items()]
@@ -98,7 +101,10 @@ def heading(board: Board) -> str:
     at = len(board.trainings) - over
     parts = [f"{board.command}: {board.share:.0%}", "" if board.end else board.what]
     parts += [f"{over} training{'s' * (over != 1)} over" + (f", {at} at work" if at and not board.end else "")]
-    parts += [f"{board.failed} failed" if board.failed else "", f"{clock(elapsed_s)} so far"]
+    parts += [
+        f"{board.failed} failed" if board.failed else "",
+        "" if board.end == DONE else f"{clock(elapsed_s)} so far",
+    ]
     parts += [f"about {clock(board.left_s)} left" if board.left_s is not None else ""]
     return ", ".join(part for part in parts if part)
 

@@ -69,8 +69,8 @@ class LivePage:
             self._write(live_page(board, str(self._folder), reloads=board.end == DONE))
 
     def settle(self) -> None:
-        """No report has taken the page's place: it stays as it is, and reloads no more."""
-        if self._board is not None and is_live(self._page):
+        """Where no report has taken the page's place it stays, with all curves, and reloads no more."""
+        if self._board is not None and (is_live(self._page) or not self._page.exists()):
             self._write(live_page(self._board, str(self._folder), reloads=False).replace(MARK, "", 1))
 
     def _write(self, text: str) -> None:
@@ -99,7 +99,7 @@ def live_page(board: Board, folder: str, *, reloads: bool) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title>",
             f"<style>\n{own.joinpath('page.css').read_text(encoding='utf-8')}{STYLE}</style>\n</head>",
-            f'<body data-written="{time.time():.0f}">\n<header>\n<p class="facts">{escape(folder)}</p>\n<h1>{escape(title)}</h1>',
+            f'<body{_written(reloads)}>\n<header>\n<p class="facts">{escape(folder)}</p>\n<h1>{escape(title)}</h1>',
             f'<p id="far">{escape(heading(board))}</p>',
             f'<progress value="{board.share:.4f}" max="1" aria-labelledby="far"></progress>',
             f'<p class="note">{escape(said)}</p>' if said else "",
@@ -116,6 +116,11 @@ def live_page(board: Board, folder: str, *, reloads: bool) -> str:
             "</body>\n</html>\n",
         ]
     )
+
+
+def _written(reloads: bool) -> str:
+    """When, for a page that will be written again; the last one is the same whenever it was written."""
+    return f' data-written="{time.time():.0f}"' if reloads else ""
 
 
 def _plot(shown: Sequence[SoFar], styles: Mapping[str, LineStyle], score: Score) -> str:
