@@ -172,13 +172,15 @@ def new_folder(out: Path | None, name: str) -> Path:
 
 @contextmanager
 def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
-    """Who follows a command from within: the page, and the trackers that were named. Where no report takes the page's place, it stays."""
+    """Who follows a command from within: the page, and the trackers that were named. What only they need is gone at the end."""
     from perfeds2.report.live_page import LivePage
+    from perfeds2.runs.live import LIVE
     from perfeds2.runs.tracking import trackers
 
     live_page = LivePage(path, page)
     yield [live_page, *trackers(track or None, path)]
     live_page.settle()
+    (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """How does a page show a command that still goes on?
 
 A small file in the place of the report, written anew as results come, that reloads itself: curves so far, how far it is, how
-long it will take. The report takes its place at the end; where there is none, the page stays and reloads no more.
+long it will take. The report takes its place at the end; where there is none, the page goes.
 """
 
 import base64
@@ -51,7 +51,7 @@ class LivePage:
     """Follows a command and writes its page now and then."""
 
     def __init__(self, folder: Path, name: str = "report.html") -> None:
-        self._page, self._folder, self._board = folder / name, folder, None
+        self._page, self._folder = folder / name, folder
         self._due_s = time.monotonic() + FIRST_S
 
     def look(self, board: Board, news: Sequence[News]) -> None:  # noqa: ARG002 (drawn as a whole)
@@ -64,14 +64,14 @@ class LivePage:
 
     def end(self, board: Board) -> None:
         """The report comes next, if the command has come to its end; so the page still looks for it."""
-        self._board = board
         if is_live(self._page):
             self._write(live_page(board, str(self._folder), reloads=board.end == DONE))
 
     def settle(self) -> None:
-        """Where no report has taken the page's place it stays, with all curves, and reloads no more."""
-        if self._board is not None and (is_live(self._page) or not self._page.exists()):
-            self._write(live_page(self._board, str(self._folder), reloads=False).replace(MARK, "", 1))
+        """Where no report has taken the page's place there is none: a folder is the same however long it took."""
+        if is_live(self._page):
+            with suppress(OSError):
+                self._page.unlink()
 
     def _write(self, text: str) -> None:
         """A disk that does not take it has more to say than this page: the command says it."""

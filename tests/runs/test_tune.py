@@ -606,7 +606,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     for name in ("PerFedS2", "FedAvg-SYN"):
         edge = best[name]["beta"] != 0.1
         assert (f"Note: {name}: beta = {best[name]['beta']:g} is the" in words) == edge
-    files = ["report.html", "tune.csv", "tune.pdf", "tune.png", "tune.toml", "tuned.toml", "trials"]
+    files = ["tune.csv", "tune.pdf", "tune.png", "tune.toml", "tuned.toml", "trials"]
     assert sorted(path.name for path in Path("mine").iterdir()) == sorted(files)
     for name in files[:3]:
         assert f"Wrote: mine/{name}" in shown
