@@ -19,6 +19,7 @@ from perfeds2.commands.fleet import fleet
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
+from perfeds2.commands.watch import watch
 from perfeds2.console import hear_interrupts
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.command(cls=SettingsCommand)(with_settings(tune.tune, tune.LEAVES_OUT))
 app.command(cls=SettingsCommand)(with_settings(arena.arena, arena.LEAVES_OUT))
 app.command()(reproduce)
 app.command()(report)
+app.command()(watch)
 app.command()(errata)
 app.command()(bench)
 app.add_typer(data_app, name="data")

@@ -6,7 +6,15 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, refuse_unheard_flags, take_settings
+from perfeds2.commands.common import (
+    TRACK,
+    flag,
+    followed,
+    nested_values,
+    new_folder,
+    refuse_unheard_flags,
+    take_settings,
+)
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -27,6 +35,7 @@ def arena(
     on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
     workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
     retries: int = flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL),
+    track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
     """Let methods meet on equal terms: perfeds2 arena --task mnist
@@ -71,9 +80,11 @@ def arena(
             refuse_unheard_flags(flags, plan.methods, "--methods")
         path = resume or new_folder(out, f"arena-{plan.bouts[0].task}")
         place.append(path)
-        with progress(quiet) as watch:
-            met = run_arena(plan, path, on=on, workers=workers, retries=retries, watch=watch, yes=yes)
-        written = write_arena(path)
+        with followed(path, track) as followers:
+            with progress(quiet) as watch:
+                how: dict[str, Any] = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
+                met = run_arena(plan, path, followers=followers, **how)
+            written = write_arena(path)
         failures = len(met.failures)
         if quiet:
             print_failures(met.failures)

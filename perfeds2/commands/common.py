@@ -17,6 +17,7 @@ from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
     from perfeds2.runs.execute import Progress
+    from perfeds2.runs.live import Follower
     from perfeds2.spec.fields import Spec
 
 
@@ -50,6 +51,13 @@ JOBS = flag(
     "How many processes train side by side on a CPU. The results are the same. (default: by cores, memory and work)",
     "N",
     min=1,
+)
+
+
+TRACK = flag(
+    "--track",
+    "Tell a tracker every evaluation: tensorboard, wandb, trackio, mlflow, or your own FILE.py:NAME. Repeatable. It is told on this machine only, unless you have set it up otherwise (docs/live.md).",
+    "NAME",
 )
 
 
@@ -160,6 +168,19 @@ def new_folder(out: Path | None, name: str) -> Path:
     from perfeds2.runs.folder import free_folder
 
     return out or free_folder(Path("runs"), name)
+
+
+@contextmanager
+def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
+    """Who follows a command from within: the page, and the trackers that were named. What only they need is gone at the end."""
+    from perfeds2.report.live_page import LivePage
+    from perfeds2.runs.live import LIVE
+    from perfeds2.runs.tracking import trackers
+
+    live_page = LivePage(path, page)
+    yield [live_page, *trackers(track or None, path)]
+    live_page.settle()
+    (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
 
 
 @contextmanager

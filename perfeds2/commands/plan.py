@@ -5,7 +5,16 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, prepare_to_train, take_settings, watching
+from perfeds2.commands.common import (
+    TRACK,
+    flag,
+    followed,
+    nested_values,
+    new_folder,
+    prepare_to_train,
+    take_settings,
+    watching,
+)
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import resolve
@@ -28,6 +37,7 @@ def plan(
     least_share: float | None = flag("--least-share", "A limit: every UE has at least this share of the merges (equal shares are 1/n; 0: some may be left out). (default: nobody is left out altogether)", "SHARE", **PANEL),
     theory: bool = flag("--theory", "Also what the paper's bounds and its rule for A* say, with measured constants.", default=False, **PANEL),
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False, **PANEL),
+    track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
     """Find the A, S, band, schedule, stale rule, local steps and bits that reach the target soonest and keep it.
@@ -72,14 +82,14 @@ def plan(
             asked |= {"spec": resolve(values), "search": axes}
         prepare_to_train()
         path = resume or new_folder(out, f"plan-{asked['spec'].task.name.label}")
-        with watching(quiet or as_json, "plan") as watch:
+        with followed(path, track) as followers, watching(quiet or as_json, "plan") as watch:
 
             def tell(now: Any) -> None:
                 if (path / "spec.toml").exists() and not place:
                     place.append(path)
                 watch(now)
 
-            made = make_plan(out=path, watch=tell, write=write_plan, **asked)
+            made = make_plan(out=path, watch=tell, write=write_plan, followers=followers, **asked)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:

@@ -2,12 +2,13 @@
 
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 import typer
 
-from perfeds2.commands.common import COMPILE_ANEW, JOBS, flag, prepare_to_train, watching
+from perfeds2.commands.common import COMPILE_ANEW, JOBS, TRACK, flag, followed, prepare_to_train, watching
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -48,6 +49,7 @@ def reproduce(
     ),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     jobs: int | None = JOBS,
+    track: list[str] | None = TRACK,
     no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
     quiet: bool = flag("--quiet", "No progress, no table.", default=False),
 ) -> None:
@@ -57,7 +59,7 @@ def reproduce(
     gets every figure as CSV, PDF and PNG, and reproduction.html with the ledger of claims.
     """
     place: list[Path] = []
-    with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
+    with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:
         from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs, read_tuned
         from perfeds2.paper.reproduce import reproduce as run_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger
@@ -80,10 +82,11 @@ def reproduce(
             tuned = read_tuned(specs or [])
             runs = plan_runs(figures, all_seeds, scale, task, changed, tuned)
             check_beside(beside, scale)
+            followers = stack.enter_context(followed(path, track, "reproduction.html"))
             open_set(path, scale, changed, tuned)
             place.append(path)
             with watching(quiet, "reproduce") as watch:
-                for figure, table in run_figures(figures, runs, path, watch, data_dir, jobs):
+                for figure, table in run_figures(figures, runs, path, watch, data_dir, jobs, followers):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)
         if names or beside is not None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, refuse_unheard_flags, take_settings
+from perfeds2.commands.common import (
+    TRACK,
+    flag,
+    followed,
+    nested_values,
+    new_folder,
+    refuse_unheard_flags,
+    take_settings,
+)
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -22,6 +30,7 @@ def sweep(
     on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
     workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
     retries: int = flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL),
+    track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
     """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
@@ -54,9 +63,11 @@ def sweep(
             refuse_unheard_flags(flags, {each: None for point in points.points for each in point.spec.algorithms})
         path = resume or new_folder(out, "sweep")
         place.append(path)
-        with progress(quiet) as watch:
-            swept = run_sweep(points, path, on=on, workers=workers, retries=retries, watch=watch, yes=yes)
-        drawn = [*write_chart(swept), *([write_sweep_page(path)] if len(swept.summary) else [])]
+        with followed(path, track) as followers:
+            with progress(quiet) as watch:
+                how: dict[str, Any] = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
+                swept = run_sweep(points, path, followers=followers, **how)
+            drawn = [*write_chart(swept), *([write_sweep_page(path)] if len(swept.summary) else [])]
         failures = len(swept.failures)
         if quiet:
             print_failures(swept.failures)

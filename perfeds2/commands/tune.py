@@ -5,7 +5,15 @@ from typing import Any
 
 import typer
 
-from perfeds2.commands.common import flag, nested_values, new_folder, refuse_unheard_flags, take_settings
+from perfeds2.commands.common import (
+    TRACK,
+    flag,
+    followed,
+    nested_values,
+    new_folder,
+    refuse_unheard_flags,
+    take_settings,
+)
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -20,6 +28,7 @@ def tune(
     figure: str | None = flag("--figure", "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.", "NAME", **PANEL),
     on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
     workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
+    track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
     """Find the step sizes that suit each algorithm: perfeds2 tune --task digits
@@ -53,9 +62,10 @@ def tune(
             refuse_unheard_flags(flags, made.spec.algorithms)
         path = resume or new_folder(out, f"tune-{made.spec.task.name.label}")
         place.append(path)
-        with progress(quiet) as watch:
-            found = run_search(made, path, on=on, workers=workers, watch=watch, yes=yes)
-        drawn = [*write_landscape(found), write_tuning_page(found)]
+        with followed(path, track) as followers:
+            with progress(quiet) as watch:
+                found = run_search(made, path, on=on, workers=workers, watch=watch, yes=yes, followers=followers)
+            drawn = [*write_landscape(found), write_tuning_page(found)]
         if not quiet:
             print_tuning(found)
             typer.echo("\n".join(f"Wrote: {each}" for each in (path / "tuned.toml", path / "tune.csv", *drawn)))

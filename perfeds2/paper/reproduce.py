@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from perfeds2.runs.execute import Progress, ProgressWatch
+    from perfeds2.runs.live import Follower
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class FigureRun:
     def name(self) -> str:
         digest = hashlib.sha256(self.spec.to_toml().encode()).hexdigest()[:10]
         return f"{self.spec.task.name}-{digest}"
+
+    @property
+    def label(self) -> str:
+        """For those who follow: the first of its curves."""
+        figure, panel, line = self.curves[0]
+        return f"{figure} {panel.title}" + ("" if line.label == line.algorithm else f": {line.label}")
 
 
 def load_figures(names: Sequence[str]) -> list[Figure]:
@@ -123,25 +130,29 @@ def reproduce(
     watch: "ProgressWatch | None" = None,
     data_dir: Path | str | None = None,
     jobs: int | None = 1,
+    followers: "Sequence[Follower]" = (),
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
     import jax
 
     from perfeds2.runs.execute import execute, execute_all
     from perfeds2.runs.jobs import count_jobs
+    from perfeds2.runs.live import open_live
 
     done = _finished_runs(out)
     _check([run for run in runs if run.spec.to_toml() not in done], data_dir)
     out.mkdir(parents=True, exist_ok=True)
-    with alone(out):
+    with alone(out), open_live(out, "reproduce", followers) as live:
         clear_unfinished(out)
+        watch = live.progress(watch)
         missing = [run for run in runs if run.spec.to_toml() not in done]
         processes = count_jobs([_with_data(run.spec, data_dir) for run in missing], jobs)
         if jax.default_backend() != "cpu" or processes > 1:  # what is trained at once may be for several figures
             opened = [(run, open_folder(out / "runs" / run.name, run.spec)) for run in missing]
             left = [(run, folder) for run, folder in opened if not folder.finished]
             specs = [_with_data(run.spec, data_dir) for run, _ in left]
-            execute_all(specs, "reproduce", [folder for _, folder in left], watch=watch, jobs=processes)
+            folders, labels = [folder for _, folder in left], [run.label for run, _ in left]
+            execute_all(specs, "reproduce", folders, watch=watch, jobs=processes, live=live, labels=labels)
         rows: dict[str, list[dict[str, object]]] = {figure.name: [] for figure in figures}
         last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
         for number, run in enumerate(runs):
@@ -149,9 +160,8 @@ def reproduce(
             if home is None:
                 folder = open_folder(out / "runs" / run.name, run.spec)
                 if not folder.finished:
-                    execute(
-                        _with_data(run.spec, data_dir), "reproduce", folder, watch=_part_of(watch, number, len(runs))
-                    )
+                    watch_it, spec = _part_of(watch, number, len(runs)), _with_data(run.spec, data_dir)
+                    execute(spec, "reproduce", folder, watch=watch_it, live=live, label=run.label)
                 home = folder.path
             for row in _curve_rows(run, home):
                 rows[str(row["figure"])].append(row)

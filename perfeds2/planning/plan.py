@@ -23,7 +23,9 @@ from perfeds2.planning.trials import LOOKS, Trials
 from perfeds2.planning.words import answer, check_answer, notes_of
 from perfeds2.runs.execute import Progress, ProgressWatch
 from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.runs.live import Follower, open_live
 from perfeds2.runs.summary import radio_name
+from perfeds2.runs.tracking import trackers
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.line import command_line
@@ -58,6 +60,8 @@ def plan(
     theory: bool = False,
     watch: ProgressWatch | None = None,
     write: Write = write_json,
+    followers: Sequence[Follower] = (),
+    track: Any = None,
     **settings: Any,
 ) -> Plan:
     """What reaches the target soonest and keeps it: ``plan(ues=20, target_accuracy=0.9, radio="umi", seeds=3)``.
@@ -66,9 +70,10 @@ def plan(
     (``{"local_steps": [1, 4]}``); ``quorums`` and ``stalenesses`` are A and S of it. ``keep``: the share of later looks in
     which the target must be held; ``within_s``, ``joules`` and ``least_share`` are limits; ``check`` checks what the settings
     themselves say; ``theory`` adds the paper's bounds. With ``out`` the folder gets everything, and a plan that was
-    interrupted goes on there; nobody else plans into it meanwhile.
+    interrupted goes on there; nobody else plans into it meanwhile. ``track`` is that of ``compare``.
     """
     refuse_while_loading("plan")
+    followers = [*followers, *trackers(track, out)]
     if spec is None:
         values = nested(settings)
         for key, default in RUN.items():
@@ -84,11 +89,12 @@ def plan(
     if out is None:
         return make_plan(space, request, Trials(space, None), theory=theory, watch=watch)
     folder = _open(Path(out), space, request, theory)
-    with alone(folder.path):
+    with alone(folder.path), open_live(folder.path, "plan", followers) as live:
         place = folder.path / "trials"
         place.mkdir(exist_ok=True)
         clear_unfinished(place)
-        made = make_plan(space, request, Trials(space, place), theory=theory, watch=watch)
+        trials, watch = Trials(space, place, live=live), live.progress(watch)
+        made = make_plan(space, request, trials, theory=theory, watch=watch)
         if made.best is not None and not spec.unwritten:
             write_text(folder.path / ADOPTED, adopted(space, made.best.choice, made.target.horizon_s).to_toml())
         write(made, folder.path)

@@ -22,6 +22,7 @@ from perfeds2.planning.kept import Curve
 from perfeds2.runs.comparison import Comparison, load_comparison
 from perfeds2.runs.execute import Progress, execute_all
 from perfeds2.runs.folder import Folder, open_folder
+from perfeds2.runs.live import Live
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.timeline import Timeline
@@ -58,6 +59,7 @@ class Trials:
     timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # the longest
     curves: dict[tuple[str, int, float], Curve] = field(default_factory=dict)  # by who is merged when
     trained: int = 0
+    live: Live | None = None  # where others see how far it is
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
         """What the clock shows until the horizon; or why it cannot be done. A shorter time is the beginning of a longer one."""
@@ -74,6 +76,7 @@ class Trials:
         """What each of them showed. All can be done: the clock has been asked."""
         keys = []
         missing: dict[tuple[str, int, float], Spec] = {}
+        labels: dict[tuple[str, int, float], str] = {}
         for want in wants:
             played = self.play(want.choice, want.seed, want.horizon_s)
             if isinstance(played, str):
@@ -81,10 +84,16 @@ class Trials:
             keys.append((played.who, want.seed, want.horizon_s))
             if keys[-1] not in self.curves:
                 missing[keys[-1]] = self.space.spec_of(want.choice, [want.seed], want.horizon_s, LOOKS)
-        self._train(missing, tell)
+                labels[keys[-1]] = f"{want.choice}, {want.horizon_s:.4g} s"
+        self._train(missing, labels, tell)
         return [self.curves[key] for key in keys]
 
-    def _train(self, missing: dict[tuple[str, int, float], Spec], tell: Tell | None) -> None:
+    def _train(
+        self,
+        missing: dict[tuple[str, int, float], Spec],
+        labels: dict[tuple[str, int, float], str],
+        tell: Tell | None,
+    ) -> None:
         places = {} if self.folder is None else {key: self.folder / _name(spec) for key, spec in missing.items()}
         for key, place in places.items():
             if (known := _read(place)) is not None:
@@ -104,7 +113,9 @@ class Trials:
                 tell(now.share, now)
 
         with_folders = [folders[key] for key in left] if folders else None
-        done = execute_all([missing[key] for key in left], "plan", with_folders, watch=watch)
+        shown = [labels[key] for key in left]
+        specs = [missing[key] for key in left]
+        done = execute_all(specs, "plan", with_folders, watch=watch, live=self.live, labels=shown)
         for key, comparison in zip(left, done, strict=True):
             self._keep(key, comparison, folders.get(key))
 

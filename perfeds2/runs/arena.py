@@ -21,8 +21,10 @@ from perfeds2.runs.arena_plan import Bout, Plan, make_plan, read_plan
 from perfeds2.runs.arena_tables import Outcome, write_tables
 from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, crew_for, do_all
 from perfeds2.runs.folder import alone, claim_folder
+from perfeds2.runs.live import Follower, Live, open_live
 from perfeds2.runs.search import KEPT, Search, Settings
 from perfeds2.runs.sweep import check_work, with_seeds
+from perfeds2.runs.tracking import trackers
 from perfeds2.runs.tune import run_search
 from perfeds2.runs.worker import Result
 from perfeds2.spec.fields import Spec
@@ -65,17 +67,20 @@ def arena(
     retries: int = 2,
     watch: StandingWatch | None = None,
     yes: bool = False,
+    track: Any = None,
     **asked: Any,
 ) -> Arena:
     """Let methods meet: ``arena({"horizon_s": 30}, methods=["PerFedS2", "FedBuff"], tasks=["digits"], out="runs/a")``.
 
     The base is a spec file, or settings as ``compare`` takes them. ``methods``, ``mine``, ``tasks``, ``cells``, ``tries``,
-    ``tuning_seeds``, ``rungs`` and ``search`` are those of ``make_plan``. A folder that holds part of this arena is completed.
+    ``tuning_seeds``, ``rungs`` and ``search`` are those of ``make_plan``, ``track`` that of ``compare``. A folder that holds part of
+    this arena is completed.
     """
     refuse_while_loading("arena")
     values = (read_toml(Path(base)) if base else {}) if isinstance(base, Path | str) else nested(base)
     plan = make_plan(values, **asked)
-    return run_arena(plan, Path(out), on=on, workers=workers, retries=retries, watch=watch, yes=yes)
+    how = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
+    return run_arena(plan, Path(out), followers=trackers(track, out), **how)
 
 
 def run_arena(
@@ -87,22 +92,23 @@ def run_arena(
     retries: int = 2,
     watch: StandingWatch | None = None,
     yes: bool = False,
+    followers: Sequence[Follower] = (),
 ) -> Arena:
     """Do what the folder does not have yet, bout by bout, and write the tables."""
     check_work([bout.spec for bout in plan.bouts], on, workers, retries, yes=yes)
     claim_folder(path, "arena", plan.to_toml(), lambda: read_plan(path).to_toml(), plan.unwritten)
     failures: list[Failure] = []
-    with alone(path):
+    with alone(path), open_live(path, "arena", followers) as live:
         clear_unfinished(path)
         total = sum(runs_of_search(bout.search) + len(bout.methods) * len(plan.seeds) for bout in plan.bouts)
-        whole = _Whole(watch, total)
+        whole = _Whole(live.standing(watch), total)
         for bout in plan.bouts:
             home = path / "bouts" / bout.folder
             home.mkdir(parents=True, exist_ok=True)
             clear_unfinished(home)
-            found = _tuned(path, home, bout, on, workers, retries, whole.part(runs_of_search(bout.search)), yes)
+            found = _tuned(path, home, bout, on, workers, retries, whole.part(runs_of_search(bout.search)), yes, live)
             watch_it = whole.part(len(bout.methods) * len(plan.seeds))
-            failures += _evaluate(home, plan, bout, found, on, workers, retries, watch_it)
+            failures += _evaluate(home, plan, bout, found, on, workers, retries, watch_it, live)
         write_tables(path, plan, list(outcomes(plan, path)))
     return Arena(path, plan, tuple(failures))
 
@@ -153,13 +159,15 @@ def _tuned(
     retries: int,
     watch: StandingWatch | None,
     yes: bool,
+    live: Live,
 ) -> dict[str, Settings]:
     """What suits each method; nothing of one that was not tuned."""
     if bout.search is None:
         return {}
     place = home / "tuning"
+    how = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
     try:
-        tuning = run_search(bout.search, place, on=on, workers=workers, retries=retries, watch=watch, yes=yes)
+        tuning = run_search(bout.search, place, **how, live=live, label=f"{bout.task}, {bout.cell}: tuning ")
     except InputError as error:
         raise InputError(str(error).replace(str(place), str(path))) from None  # whose folder the user knows
     found = {best.algorithm: best for best in tuning.best}
@@ -183,6 +191,7 @@ def _evaluate(
     workers: int | None,
     retries: int,
     watch: StandingWatch | None,
+    live: Live,
 ) -> list[Failure]:
     """Train every method with every seed that is missing. Returns what was given up."""
     methods = list(bout.methods)
@@ -203,7 +212,8 @@ def _evaluate(
             said = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
             label = f"{bout.task}, {bout.cell}: {name}, {said}"
             spec = with_seeds(specs[name], seeds)
-            jobs.append(Assignment(len(jobs), (number,), len(seeds), label, name, [spec], crew.together))
+            shown = live.place([f"{bout.task}, {bout.cell}"])
+            jobs.append(Assignment(len(jobs), (number,), len(seeds), label, name, [spec], crew.together, live=shown))
 
     def keep(job: Assignment, results: Sequence[Sequence[Result]]) -> None:
         name = methods[job.points[0]]

@@ -24,6 +24,7 @@ import jax
 
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import deterministic, may_have_gpu
+from perfeds2.runs.live import Place
 from perfeds2.runs.worker import Reply, Result, now_and_then, work, work_for_cluster
 from perfeds2.spec.fields import Spec
 
@@ -47,6 +48,7 @@ class Assignment:
     specs: list[Spec]  # one per point
     together: bool | None = None  # as ``execute`` takes it; None: several specs are trained at once
     part: tuple[str, int, int] | None = None  # only this of its one spec, into this folder: (folder, algorithm, seed)
+    live: Place | None = None  # where it is shown how far it is
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def crew_here() -> Crew:
         while line:
             job = line.take()
             yield Started(job, 0, os.getpid())
-            yield _outcome(job, 0, work(job.specs, job.together))
+            yield _outcome(job, 0, work(job.specs, job.together, live=job.live))
 
     return Crew(1, jax.default_backend() != "cpu", events)
 
@@ -303,7 +305,8 @@ class _Worker:
         self.job, self.shape = job, job.shape
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # if it has died, its reader says so
-            self.process.stdin.write(json.dumps([[spec.values() for spec in job.specs], job.together, job.part]) + "\n")
+            asked = [[spec.values() for spec in job.specs], job.together, job.part, job.live]
+            self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
 
     def _read(self, inbox: "Inbox") -> None:
@@ -363,7 +366,7 @@ class _Here:
         tell = now_and_then(watch, lambda: not self._stopped.is_set())
         while (job := self._jobs.get()) is not None:
             with suppress(KeyboardInterrupt):
-                inbox.put((self, work(job.specs, job.together, job.part, tell)))
+                inbox.put((self, work(job.specs, job.together, job.part, tell, job.live)))
 
     def stop(self) -> None:
         self._stopped.set()

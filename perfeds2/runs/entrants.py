@@ -15,11 +15,12 @@ from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import EvaluationPoint, Training, evaluation_points, train
+from perfeds2.learning.train import EvaluationPoint, Training, Values, evaluation_points, train
 from perfeds2.learning.train_many import Trial, shape_of, train_together
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.comparison import Which
 from perfeds2.runs.folder import Arrays, Folder
+from perfeds2.runs.live import Course, Live
 from perfeds2.runs.summary import Row, costs_at
 from perfeds2.spec.build import (
     Algorithm,
@@ -27,6 +28,7 @@ from perfeds2.spec.build import (
     make_algorithms,
     make_task,
     make_timelines,
+    metric_of,
     what_is_played,
     what_the_clock_sees,
 )
@@ -70,6 +72,11 @@ class Entrant:
     @property
     def name(self) -> str:
         return f"{self.algorithm.name}-{self.seed}"
+
+    def rows(self, values: Sequence[Values], first: int = 0) -> list[Row]:
+        """What evaluations showed, from the first of these on, and what had been spent by then."""
+        every = ((self.points[at], values[at], self.costs[at]) for at in range(first, len(values)))
+        return [{"round": point.round, "time_s": point.time_s, **each, **cost} for point, each, cost in every]
 
     @property
     def trial(self) -> Trial:
@@ -173,6 +180,8 @@ def finish(
                 row | cost for row, cost in zip(facts["rows"], entrant.costs, strict=True)
             ]  # older ones had no costs
             finished.append((entrant, Trained(rows, facts["ue_rows"], params)))
+            if (course := teller.course(entrant)) is not None:
+                course.tell(rows)
     found = {id(entrant) for entrant, _ in finished}
     left = [entrant for entrant in entrants if id(entrant) not in found]
     return finished + (_train(left, folders, teller) if left else [])
@@ -208,7 +217,7 @@ def _train_one(entrants: Sequence[Entrant], folders: Sequence[Folder] | None, te
         if folder is not None and pace.is_due():
             save_checkpoint(folder, entrant.name, training)
             pace.is_done()
-        teller.tell(entrant, len(training.values))
+        teller.tell(entrant, training.values)
     assert training is not None
     return [training]
 
@@ -229,7 +238,7 @@ def _train_together(
                 save_checkpoint(folders[entrant.number], entrant.name, stand[number])
             pace.is_done()
         for number in stand.moved:
-            teller.tell(entrants[number], len(stand.values[number]))
+            teller.tell(entrants[number], stand.values[number])
     assert stand is not None
     return [stand[number] for number in range(len(entrants))]
 
@@ -237,10 +246,7 @@ def _train_together(
 def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | None) -> Trained:
     """What an entrant leaves when it has been trained to its end."""
     (name, seed), timeline = entrant.which, entrant.timeline
-    rows = [
-        {"algorithm": name, "seed": seed, "round": point.round, "time_s": point.time_s, **values, **cost}
-        for point, values, cost in zip(entrant.points, training.values, entrant.costs, strict=True)
-    ]
+    rows = [{"algorithm": name, "seed": seed, **row} for row in entrant.rows(training.values)]
     weights = on_one(training.state.params)
     params = {key: np.asarray(value) for key, value in weights.items()}
     ue_rows = _per_ue(entrant, weights, on_one(training.state.memory))
@@ -268,19 +274,42 @@ def _per_ue(entrant: Entrant, weights: Any, memory: Any) -> list[Row]:
 
 
 class Teller:
-    """Adds up the progress of trainings that run side by side, and stops them all when one must."""
+    """Adds up the progress of trainings that run side by side, and stops them all when one must.
 
-    def __init__(self, watch: ProgressWatch | None, total: int) -> None:
-        self._watch, self._total = watch, total
+    Whoever follows the command sees each evaluation where it is ``live``; ``labels`` are what specs are called there.
+    """
+
+    def __init__(
+        self, watch: ProgressWatch | None, total: int, live: Live | None = None, labels: Sequence[str] = ()
+    ) -> None:
+        self._watch, self._total, self._live, self._labels = watch, total, live, labels
+        self._courses: dict[tuple[int, Which], Course] = {}
+        self._known: dict[int, dict[str, Any]] = {}  # of each spec
         self._at: dict[tuple[int, Which], tuple[float, int]] = {}  # share and rounds of each
         self._lock = threading.Lock()
         self._stopped = False
         self._told_at = time.monotonic()
 
-    def tell(self, entrant: Entrant, evaluated: int) -> None:
+    def tell(self, entrant: Entrant, values: Sequence[Values]) -> None:
         """An entrant has been evaluated so many times."""
-        now, last = entrant.points[evaluated - 1], entrant.points[-1]
+        if (course := self.course(entrant)) is not None:
+            course.tell(entrant.rows(values, course.told))
+        now, last = entrant.points[len(values) - 1], entrant.points[-1]
         self.hear(entrant, now.time_s / max(last.time_s, 1e-300), now.time_s, now.round)
+
+    def course(self, entrant: Entrant) -> Course | None:
+        """Where those who follow see what is known of an entrant; None where nobody can."""
+        if self._live is None:
+            return None
+        which = entrant.number, entrant.which
+        if which not in self._courses:
+            label, spec = self._labels[entrant.number] if self._labels else "", entrant.spec
+            if entrant.number not in self._known:
+                known = {"metric": metric_of(spec), "target": spec.run.target_accuracy, "config": spec.values()}
+                self._known[entrant.number] = known
+            of, known = len(entrant.points), self._known[entrant.number]
+            self._courses[which] = self._live.training(label, *entrant.which, of, **known)
+        return self._courses[which]
 
     def hear(self, one: Entrant | Contender, share: float, time_s: float, rounds: int) -> None:
         """How far one of them is."""

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,9 @@ from perfeds2.runs.crew import Assignment
 from perfeds2.runs.entrants import Contender, Entrant, Progress, ProgressWatch, Props, Teller, Trained, finish
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.jobs import count_jobs, do_jobs
+from perfeds2.runs.live import Follower, Live, Place, open_live
 from perfeds2.runs.summary import summarise
+from perfeds2.runs.tracking import trackers
 from perfeds2.spec.build import (
     Algorithm,
     Stage,
@@ -45,6 +47,7 @@ def compare(
     together: bool | None = None,
     jobs: int | None = 1,
     yes: bool = False,
+    track: Any = None,
     **settings: Any,
 ) -> Comparison:
     """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
@@ -53,18 +56,19 @@ def compare(
     name, your own object goes in as well: ``task`` a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
     subclass or a function, ``algorithms`` names and ``Algorithm``s, and so on (``perfeds2.spec.build`` says what is
     called with what). Without ``out`` nothing is written. ``together`` and ``jobs`` are explained at ``execute``; ``yes``
-    starts also what would take days.
+    starts also what would take days. ``track`` names trackers that are told every evaluation, such as "tensorboard" (docs/live.md).
     """
     refuse_while_loading("compare")
     spec = spec_from(**settings)
     refuse_days([spec], yes=yes)
+    followers = trackers(track, out)
     if out is None:
         return execute(spec, "compare", None, watch=watch, together=together, jobs=jobs)
     folder = open_folder(Path(out), spec)
     with alone(folder.path):
         if folder.finished:
             return load_comparison(spec, folder)
-        return execute(spec, "compare", folder, watch=watch, together=together, jobs=jobs)
+        return execute(spec, "compare", folder, watch=watch, together=together, jobs=jobs, followers=followers)
 
 
 def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:
@@ -99,6 +103,9 @@ def execute(
     watch: ProgressWatch | None = None,
     together: bool | None = None,
     jobs: int | None = 1,
+    live: Live | None = None,
+    label: str = "",
+    followers: Sequence[Follower] = (),
 ) -> Comparison:
     """Do what a spec says, going on from what the folder already has.
 
@@ -108,9 +115,18 @@ def execute(
 
     With ``jobs`` above 1 a processor's trainings are done by so many processes, in this one's environment and with what
     it has told JAX; None decides by the cores, the memory and the work. The results are the same.
+
+    Others see how far it is where it is ``live``: in its folder, unless it is part of something larger.
     """
     own = None if folder is None else [folder]
-    (comparison,) = execute_all([spec], command, own, watch=watch, together=together, jobs=jobs)
+    with (
+        nullcontext() if folder is None or live is not None else open_live(folder.path, command, followers) as own_live
+    ):
+        watch = watch if own_live is None else own_live.progress(watch)
+        live = live or own_live
+        (comparison,) = execute_all(
+            [spec], command, own, watch=watch, together=together, jobs=jobs, live=live, labels=[label]
+        )
     return comparison
 
 
@@ -122,18 +138,21 @@ def execute_all(
     watch: ProgressWatch | None = None,
     together: bool | None = None,
     jobs: int | None = 1,
+    live: Live | None = None,
+    labels: Sequence[str] = (),
 ) -> list[Comparison]:
     """The same for several specs at once: what is of equal shape goes together, whichever spec it is of.
 
     ``folders`` has one for each spec; its results are written as soon as all of its entrants have been trained.
     """
     together = jax.default_backend() != "cpu" if together is None else together
-    teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs))
+    teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs), live, labels)
     results = _Results(specs, command, folders)
     processes = 1 if together else count_jobs(specs, jobs)
     if processes > 1:
         with _places(specs, folders) as places:
-            _execute_in_processes(specs, places, processes, teller, results)
+            place = None if live is None else live.place(labels or [""] * len(specs))
+            _execute_in_processes(specs, places, processes, teller, results, place)
         return results.comparisons()
     busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
     cores = int(os.environ.get("NPROC") or 0) or os.cpu_count()  # as many threads as XLA has
@@ -220,25 +239,31 @@ def _contenders(specs: Sequence[Spec]) -> Iterator[Contender]:
 
 
 def _execute_in_processes(
-    specs: Sequence[Spec], folders: Sequence[Folder], processes: int, teller: "Teller", results: _Results
+    specs: Sequence[Spec],
+    folders: Sequence[Folder],
+    processes: int,
+    teller: "Teller",
+    results: _Results,
+    live: Place | None,
 ) -> None:
     """Let processes train what the folders lack, and collect what they leave there as it comes."""
-    props, jobs, waiting = Props(), list[Assignment](), list[Contender]()
+    props, jobs, waiting, silent = Props(), list[Assignment](), list[Contender](), Teller(None, 1)
 
-    def collect(contender: Contender) -> None:
+    def collect(contender: Contender, tells: Teller = silent) -> None:
         entrant = contender.enter(teller, folders[contender.number])
-        results.add(finish([entrant], folders, teller))
-        teller.tell(entrant, len(entrant.points))
+        results.add(finish([entrant], folders, tells))
+        teller.hear(entrant, 1.0, entrant.points[-1].time_s, entrant.points[-1].round)
 
     for number, spec in enumerate(specs):
         for seed in spec.run.seeds:
             for contender in props.contenders(spec, number, seed, trained=False):
                 if folders[number].has_part(f"{contender.algorithm.name}-{seed}"):
-                    collect(contender)
+                    collect(contender, teller)  # of those that are trained now, who trains them tells
                 else:
                     part = (str(folders[number].path), contender.place[0], seed)
                     label, one = f"{contender.algorithm.name} seed {seed}", len(jobs)
-                    jobs.append(Assignment(one, (number,), 1, label, contender.program, [spec], part=part))
+                    mine = None if live is None else (live[0], [live[1][number]])
+                    jobs.append(Assignment(one, (number,), 1, label, contender.program, [spec], part=part, live=mine))
                     waiting.append(contender)
     do_jobs(
         jobs,
@@ -250,9 +275,17 @@ def _execute_in_processes(
     )
 
 
-def train_part(spec: Spec, path: str, rank: int, seed: int, watch: ProgressWatch | None = None) -> None:
+def train_part(
+    spec: Spec,
+    path: str,
+    rank: int,
+    seed: int,
+    watch: ProgressWatch | None = None,
+    live: Live | None = None,
+    labels: Sequence[str] = (),
+) -> None:
     """Train one algorithm of a spec with one seed, and leave it in the spec's folder. What such a process does."""
-    teller, folder = Teller(watch, 1), Folder(Path(path))
+    teller, folder = Teller(watch, 1, live, labels), Folder(Path(path))
     entrant = _kept_props().contenders(spec, 0, seed)[rank].enter(teller, folder)
     finish([entrant], [folder], teller)
 
@@ -276,9 +309,20 @@ def _places(specs: Sequence[Spec], folders: Sequence[Folder] | None) -> Iterator
 
 
 def execute_timelines(
-    spec: Spec, command: str, folder: Folder | None, watch: ProgressWatch | None = None
+    spec: Spec,
+    command: str,
+    folder: Folder | None,
+    watch: ProgressWatch | None = None,
+    followers: Sequence[Follower] = (),
 ) -> Comparison:
     """Only the clock: who is merged when, without training anything."""
+    if folder is None:
+        return _play(spec, command, None, watch)
+    with open_live(folder.path, command, followers) as live:
+        return _play(spec, command, folder, live.progress(watch))
+
+
+def _play(spec: Spec, command: str, folder: Folder | None, watch: ProgressWatch | None) -> Comparison:
     timelines: dict[Which, Timeline] = {}
     algorithms: list[Algorithm] = []
     total, rounds = len(spec.algorithms) * len(spec.run.seeds), 0

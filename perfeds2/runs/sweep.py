@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,10 @@ from perfeds2.runs.crew import (
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.grid import Grid, GridPoint, make_grid
+from perfeds2.runs.live import Follower, open_live
 from perfeds2.runs.statistics import censored_median, pareto, statistic, time_to_target
 from perfeds2.runs.summary import COSTS
+from perfeds2.runs.tracking import trackers
 from perfeds2.runs.worker import FACTS, Result
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
 from perfeds2.spec.build import check_model, metric_of, recipe_of
@@ -116,16 +118,18 @@ def sweep(
     retries: int = 2,
     watch: StandingWatch | None = None,
     yes: bool = False,
+    track: Any = None,
 ) -> Sweep:
     """Train every point of a grid: ``sweep({"ues": 20}, {"quorum": [1, 5, 20], "seed": range(3)}, out="runs/a")``.
 
     The base is a spec file, or settings as ``compare`` takes them; grid names are such settings too, or
     ``section.key``. ``on`` is processes, ray or ray://HOST:PORT; an object of your own that is in no file (a lambda, a
-    notebook's) is done in this process. A folder that holds part of this sweep is completed.
+    notebook's) is done in this process. A folder that holds part of this sweep is completed. ``track`` is that of ``compare``.
     """
     refuse_while_loading("sweep")
     values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
-    return run_sweep(make_grid(values, grid), Path(out), on=on, workers=workers, retries=retries, watch=watch, yes=yes)
+    how = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
+    return run_sweep(make_grid(values, grid), Path(out), followers=trackers(track, out), **how)
 
 
 def open_sweep(path: Path, grid: Grid) -> None:
@@ -168,11 +172,12 @@ def run_sweep(
     retries: int = 2,
     watch: StandingWatch | None = None,
     yes: bool = False,
+    followers: Sequence[Follower] = (),
 ) -> Sweep:
     """Do what the folder does not have yet, and write the tables. A job that fails is tried again ``retries`` times."""
     check_work([point.spec for point in grid.points], on, workers, retries, yes=yes)
     open_sweep(path, grid)
-    with alone(path):
+    with alone(path), open_live(path, "sweep", followers) as live:
         missing = {
             point.number: [s for s in grid.seeds if load_result(path, point, s) is None] for point in grid.points
         }
@@ -180,8 +185,10 @@ def run_sweep(
         crew = crew_for(grid.unwritten, on, workers, log) if any(missing.values()) else None
         try:
             jobs = [] if crew is None else make_assignments(grid, missing, crew.together)
+            shown = {point.number: point.label if grid.axes else "" for point in grid.points}
+            jobs = [replace(job, live=live.place([shown[number] for number in job.points])) for job in jobs]
             keep = partial(_save_results, path, grid)
-            failures = [] if crew is None else do_all(jobs, crew, grid.runs, retries, keep, watch)
+            failures = [] if crew is None else do_all(jobs, crew, grid.runs, retries, keep, live.standing(watch))
         finally:
             write_tables(grid, path)  # whatever is there by now
         if log.exists() and log.stat().st_size == 0:

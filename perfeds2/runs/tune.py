@@ -12,8 +12,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,10 @@ from perfeds2.files import clear_unfinished, write_text
 from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew_for, do_all
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
+from perfeds2.runs.live import Follower, Live, open_live
 from perfeds2.runs.search import KEPT, Search, Settings, as_read, copied, make_search, read_search
 from perfeds2.runs.statistics import mean_over_time, statistic
+from perfeds2.runs.tracking import trackers
 from perfeds2.runs.worker import Result
 from perfeds2.spec.build import check_model, recipe_of
 from perfeds2.spec.names import refuse_while_loading
@@ -74,12 +77,13 @@ def tune(
     workers: int | None = None,
     watch: StandingWatch | None = None,
     yes: bool = False,
+    track: Any = None,
 ) -> Tuning:
     """Find each algorithm's settings: ``tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")``.
 
     The base is a spec file, or settings as ``compare`` takes them. ``search`` names learning settings and the values to
     try, of one algorithm as ``PerFedS2.beta``; without it α and β are searched, on two seeds and three rungs. A folder that holds part of this search
-    is completed.
+    is completed. ``track`` is that of ``compare``.
     """
     refuse_while_loading("tune")
     values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
@@ -90,6 +94,7 @@ def tune(
         workers=workers,
         watch=watch,
         yes=yes,
+        followers=trackers(track, out),
     )
 
 
@@ -102,8 +107,14 @@ def run_search(
     retries: int = 2,
     watch: StandingWatch | None = None,
     yes: bool = False,
+    followers: Sequence[Follower] = (),
+    live: Live | None = None,
+    label: str = "",
 ) -> Tuning:
-    """Try what the folder does not have yet, rung by rung, and write what was found."""
+    """Try what the folder does not have yet, rung by rung, and write what was found.
+
+    Others see how far it is where it is ``live``, under a label: in its folder, unless it is part of something larger.
+    """
     if isinstance(on, str):
         check_crew(on, workers)
     if recipe_of(search.spec) is not None:  # an own one would be made here; the GPU is for the workers
@@ -118,7 +129,9 @@ def run_search(
         rungs = {name: _next_rung(path, search, name) for name in search.axes}
         if any(rung is not None for rung in rungs.values()):
             crew = crew_for(search.spec.unwritten, on, workers, log)
-            _climb(path, search, rungs, crew, retries, watch)
+            with nullcontext(live) if live is not None else open_live(path, "tune", followers) as shown:
+                watch = watch if live is not None else shown.standing(watch)
+                _climb(path, search, rungs, crew, retries, watch, partial(_shown, search, shown, label))
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
         return _written(path, search)
@@ -156,6 +169,7 @@ def _climb(
     crew: Crew,
     retries: int,
     watch: StandingWatch | None,
+    show: Callable[[Assignment, str, int], Assignment],
 ) -> None:
     """Let every algorithm climb its rungs, none waiting for the others."""
     numbers, waiting = itertools.count(), Counter[str]()
@@ -163,6 +177,7 @@ def _climb(
 
     def jobs_of(algorithm: str, rung: Rung | None) -> list[Assignment]:
         jobs = [] if rung is None else _assignments(path, search, algorithm, *rung, crew, numbers)
+        jobs = [show(job, algorithm, rung[0]) for job in jobs if rung is not None]
         whose.update({job.number: (algorithm, rung[0]) for job in jobs if rung is not None})
         waiting[algorithm] = len(jobs)
         return jobs
@@ -206,6 +221,13 @@ def _assignments(
         points, runs = tuple(number for number, _ in own), len(own) * len(search.seeds)
         jobs.append(Assignment(next(numbers), points, runs, label, algorithm, specs, crew.together))
     return jobs
+
+
+def _shown(search: Search, live: Live, label: str, job: Assignment, algorithm: str, rung: int) -> Assignment:
+    """The same job, of which others see how far it is: each candidate by its settings and its time."""
+    candidates, until = search.candidates(algorithm), f"{search.horizons_s[rung]:.4g} s"
+    tried = [", ".join(f"{key}={value}" for key, value in candidates[number].items()) for number in job.points]
+    return replace(job, live=live.place([f"{label}{each}, {until}" for each in tried]))
 
 
 def _file(path: Path, rung: int, algorithm: str, number: int) -> Path:

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfeds2.errors import InputError
@@ -20,6 +21,7 @@ from perfeds2.errors import InputError
 if TYPE_CHECKING:
     from perfeds2.runs.comparison import Comparison
     from perfeds2.runs.execute import Progress, ProgressWatch
+    from perfeds2.runs.live import Place
     from perfeds2.spec.fields import Spec
 
 Reply = dict[str, Any]
@@ -27,7 +29,7 @@ Result = dict[str, Any]  # what came out of one seed
 FACTS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")  # of a timeline
 TELL_EVERY_S = 0.2
 Part = Sequence[Any]  # (folder, algorithm, seed): which training of the one spec, and where it leaves what comes out
-Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None, Part | None]]
+Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None, Part | None, "Place | None"]]
 
 
 def work(
@@ -35,28 +37,36 @@ def work(
     together: bool | None = None,
     part: Part | None = None,
     watch: "ProgressWatch | None" = None,
+    live: "Place | None" = None,
 ) -> Reply:
     """Train what specs say, those of equal shape at once unless told otherwise. Returns for each spec a result per seed.
 
     Of a part there are none: its folder has it. Or in words what went wrong, and whether it may help to try again.
     """
+    from perfeds2.runs.live import Live
+
+    told = None if live is None else Live(Path(live[0]))
+    shown: dict[str, Any] = {} if live is None else {"live": told, "labels": live[1]}
     try:
         from perfeds2.runs.execute import execute_all, train_part
         from perfeds2.spec.resolve import resolve
 
         if part is not None:
             (spec,) = specs
-            train_part(_resolved(json.dumps(spec)) if isinstance(spec, dict) else spec, *part, watch=watch)
+            train_part(_resolved(json.dumps(spec)) if isinstance(spec, dict) else spec, *part, watch=watch, **shown)
             return {"results": []}
         resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]
         together = (len(specs) > 1 or None) if together is None else together
-        compared = execute_all(resolved, "sweep", watch=watch, together=together)
+        compared = execute_all(resolved, "sweep", watch=watch, together=together, **shown)
         return {"results": [results_of(each) for each in compared]}
     except InputError as error:
         return {"error": str(error), "again": False}
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}", "again": True}
+    finally:
+        if told is not None:
+            told.close()
 
 
 @lru_cache(maxsize=4)
@@ -122,7 +132,8 @@ def main() -> None:
     keep_compiled()  # what one worker has compiled, the others and the next sweep find
     watch = now_and_then(say)
     while True:
-        say(work(*jobs.get(), watch))
+        specs, together, part, live = jobs.get()
+        say(work(specs, together, part, watch, live))
 
 
 def now_and_then(say: Callable[[Reply], None], may_wait: Callable[[], bool] = lambda: True) -> "ProgressWatch":

@@ -1,0 +1,68 @@
+"""What does it cost to be watched? Processor seconds for saying how far it is and for the page, among all of the same run.
+
+Counted where they are spent, in one run: two runs one after the other differ by more than that on a busy machine.
+
+    python benchmarks/live.py [TURNS]
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from perfeds2.commands.common import prepare_to_train
+from perfeds2.report.live_page import LivePage
+from perfeds2.runs import live
+from perfeds2.runs.entrants import Teller
+from perfeds2.runs.execute import execute
+from perfeds2.runs.folder import open_folder
+from perfeds2.spec.resolve import spec_from
+
+SPEC = {"seeds": [0], "horizon_s": 30.0}  # the default comparison: six algorithms, 61 evaluations each
+
+
+def counted(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    """The same function, whose processor seconds are added up."""
+
+    def measured(*given: Any, **more: Any) -> Any:
+        began_s = time.thread_time()
+        try:
+            return call(*given, **more)
+        finally:
+            spent.append(time.thread_time() - began_s)
+
+    return measured
+
+
+def turn(place: Path) -> tuple[float, float, float]:
+    """Processor seconds of one comparison: for its lines, for those who follow it, and all."""
+    spec, lines, followers, began_s = spec_from(**SPEC), list[float](), list[float](), time.process_time()
+    patch = mock.patch.object
+    with (
+        patch(live.Course, "tell", counted(live.Course.tell, lines)),
+        patch(Teller, "course", counted(Teller.course, lines)),
+        patch(live.Live, "share", counted(live.Live.share, lines)),
+        patch(live._Following, "_look", counted(live._Following._look, followers)),
+    ):
+        execute(spec, "compare", open_folder(place, spec), followers=[LivePage(place)])
+    return sum(lines), sum(followers), time.process_time() - began_s
+
+
+def main(turns: int) -> None:
+    prepare_to_train(2)
+    with tempfile.TemporaryDirectory() as home:
+        turn(Path(home) / "first")  # compiles
+        shares = list[float]()
+        for number in range(turns):
+            lines, followers, all_s = turn(Path(home) / str(number))
+            shares.append((lines + followers) / all_s)
+            print(f"lines {lines:.3f} s, page {followers:.3f} s of {all_s:.1f} s: {shares[-1]:.2%}", flush=True)
+        print(f"median of {turns} turns: {statistics.median(shares):.2%} of the processor seconds")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

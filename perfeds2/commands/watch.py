@@ -1,0 +1,98 @@
+"""perfeds2 watch: how far is it, and how good is it by now?"""
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import typer
+
+from perfeds2.console import give_up, guarded
+from perfeds2.errors import InputError
+
+LOOK_EVERY_S = 0.5
+GONE_S = 30.0  # a server that is gone so long is not just being started again
+WAIT_S = 20.0  # for a command that has just been started
+STARTED = ("spec.toml", "sweep.toml", "tune.toml", "arena.toml", "reproduce.toml")
+RESULTS = ("summary.json", "sweep_summary.csv", "tuned.toml", "arena.json", "claims.csv", "plan.json")
+
+
+def watch(
+    folder: Path = typer.Argument(
+        help="The folder of a run, comparison, sweep, tuning, arena, plan, federation, or of figures that are reproduced.",
+        metavar="DIR",
+    ),
+) -> None:
+    """Follow a command that works into a folder: its curves so far, how far it is, how long it will take.
+
+    From another terminal, as often as one likes; Ctrl-C leaves it alone. Ends when the command ends. Where there is no
+    terminal it prints a line now and then. The folder's page (report.html) shows the same, and reloads itself.
+    """
+    try:
+        with guarded("watch", []):
+            said, well = follow(folder)
+    except typer.Exit as left:
+        if left.exit_code == 130:
+            typer.echo("What was watched goes on by itself.", err=True)
+        raise
+    if well:
+        typer.echo(said)
+    else:
+        give_up(1, f"perfeds2 watch: {said}.")
+
+
+def follow(folder: Path) -> tuple[str, bool]:
+    """Look until it has ended. Returns what became of it, in words, and whether it has come to its end."""
+    from perfeds2.report.live import BoardLines, Picture, last_words
+    from perfeds2.report.terminal import live
+    from perfeds2.runs.live import DONE, Board, Tail
+
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder; give the --out of a command that was started.")
+    if (folder / "federation.toml").exists():
+        return follow_federation(folder)
+    if not any((folder / name).exists() for name in STARTED):
+        raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes into.")
+    board, began_s = Board(), time.monotonic()
+    with (
+        closing(Tail(folder)) as tail,
+        live(False, lambda board, _: Picture(board), BoardLines(), stays=True) as show,
+    ):
+        while True:
+            is_dead = board.is_dead  # before the last look: it may have ended well meanwhile
+            board.take(tail.read())
+            if not tail.is_open:
+                if results := [name for name in RESULTS if (folder / name).exists()]:
+                    return f"Nothing works in {folder} any more; it has come to its end (see {results[0]})", True
+                if time.monotonic() - began_s > WAIT_S:
+                    return f"nothing works in {folder}; it was started, and ended before anything was trained", False
+            elif show is not None:
+                show(board)
+            if board.end or (is_dead and board.is_dead):
+                return last_words(board, str(folder)), board.end == DONE
+            time.sleep(LOOK_EVERY_S)
+
+
+def follow_federation(folder: Path) -> tuple[str, bool]:
+    """The same of a federation, which says by itself where its devices are."""
+    from perfeds2.deployment.setup import Setup
+    from perfeds2.deployment.status import STOPPED, live_table, read_status
+    from perfeds2.runs.folder import Folder
+    from perfeds2.runs.live import born
+
+    Setup.read(folder)
+    seen_s = time.monotonic()
+    with live_table(quiet=False) as show:
+        while True:
+            finished, status = Folder(folder).finished, read_status(folder)
+            if show is not None and status is not None:
+                show(status)
+            if finished:
+                return f"the federation has come to its end: {folder}", True
+            if status is not None and status.phase == STOPPED:
+                return f"the federation stopped at round {status.round}: {status.warning}", False
+            if status is None or born(status.process):
+                seen_s = time.monotonic()
+            elif time.monotonic() - seen_s > GONE_S:
+                again = f"go on with: perfeds2 federate resume {folder}"
+                return f"the federation's server was killed in round {status.round}; {again}", False
+            time.sleep(LOOK_EVERY_S)

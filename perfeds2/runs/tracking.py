@@ -1,0 +1,307 @@
+"""How do the trackers that people use see a run? One tracked run for each training, one point for each evaluation.
+
+A tracker is called with a ``Tracked`` when its training has its first point, and gives an object with ``log(row)``; ``flush()`` and
+``close(done)`` are asked of it where it has them. It follows the command from within, beside the training, and what it was
+told is kept in ``track.json``: a run that is resumed tells it only what it does not know. Nothing leaves the machine
+unless the tracker was set up for it by whoever uses it.
+"""
+
+import contextvars
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from perfeds2.errors import InputError
+from perfeds2.files import write_text
+from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.live import DONE, Board, News, Row, Training
+from perfeds2.runs.summary import COSTS
+from perfeds2.spec.names import Kind, Named, call
+
+TOLD = "track.json"
+LOGGED = ("time_s", "round", *METRICS, *COSTS)  # of a row
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """One training, as a tracker gets to know it."""
+
+    project: str  # the folder's name
+    name: str  # PerFedS2, seed 0
+    algorithm: str
+    seed: int
+    label: str  # what sets it apart in a sweep; empty in a comparison
+    id: str  # the same when it is resumed
+    told: int  # points that were told before
+    config: dict[str, Any]  # the spec, flat: {"protocol.quorum": 5, …}
+    folder: Path  # of the run: where files of a tracker go
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """What is told of one training."""
+
+    def log(self, row: Row) -> None:
+        """One evaluation: time_s (simulated), round, metrics, joules and bits."""
+
+
+# ---- those that are there
+
+
+class TensorBoard:
+    """Event files in DIR/tensorboard, one folder a training. Steps are rounds, and the RELATIVE axis is simulated time."""
+
+    package = "tensorboard"
+
+    def __init__(self, training: Tracked) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportMissingImports]  # extras, all of these
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportMissingImports]
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto  # pyright: ignore[reportMissingImports]
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter  # pyright: ignore[reportMissingImports]
+
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(str(training.folder / "tensorboard" / _plain(training.name)))
+        if training.told == 0:
+            rows = "".join(f"| {key} | {value} |\n" for key, value in training.config.items())
+            text = TensorProto(dtype=7, string_val=[f"| setting | value |\n|---|---|\n{rows}".encode()])  # 7: texts
+            value = Summary.Value(tag="spec/text_summary", tensor=text)
+            value.metadata.plugin_data.plugin_name = "text"
+            self._writer.add_event(Event(wall_time=0.0, step=0, summary=Summary(value=[value])))
+
+    def log(self, row: Row) -> None:
+        values = [self._summary.Value(tag=key, simple_value=row[key]) for key in LOGGED if key in row]
+        event = self._event(wall_time=row["time_s"], step=row["round"], summary=self._summary(value=values))
+        self._writer.add_event(event)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self, done: bool) -> None:  # noqa: ARG002 (a file knows no end)
+        self._writer.close()
+
+
+class WandB:
+    """Weights & Biases: offline files in DIR/wandb, unless WANDB_MODE says otherwise. Charts are over simulated seconds."""
+
+    package = "wandb"
+
+    def __init__(self, training: Tracked) -> None:
+        for name, usual in (("WANDB_MODE", "offline"), ("WANDB_ERROR_REPORTING", "false"), ("WANDB_SILENT", "true")):
+            os.environ.setdefault(name, usual)
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        quiet = {"console": "off", "disable_git": True, "x_disable_stats": True, "x_disable_machine_info": True}
+        self._at = training.told
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", training.project),
+            name=training.name,
+            id=training.id,
+            group=training.label or None,
+            tags=[training.algorithm[:64], f"seed {training.seed}"],
+            config=training.config,
+            dir=str(training.folder),
+            resume="allow" if training.told and os.environ["WANDB_MODE"] == "online" else None,
+            reinit="create_new",
+            save_code=False,
+            settings=wandb.Settings(**quiet),
+        )
+        self._run.define_metric("time_s")
+        self._run.define_metric("*", step_metric="time_s")
+
+    def log(self, row: Row) -> None:
+        self._run.log({key: row[key] for key in LOGGED if key in row}, step=self._at)
+        self._at += 1
+
+    def close(self, done: bool) -> None:
+        self._run.finish(exit_code=0 if done else 1)
+
+
+class Trackio:
+    """Trackio's own local store (TRACKIO_DIR, else the user's cache); ``trackio show`` opens it. Steps are evaluations."""
+
+    package = "trackio"
+
+    def __init__(self, training: Tracked) -> None:
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        self._at = training.told
+        config = {"algorithm": training.algorithm, "seed": training.seed, **training.config}
+        with redirect_stdout(io.StringIO()):  # it has much to say
+            self._run = contextvars.Context().run(  # where it knows no other run: it would end that
+                trackio.init,
+                training.project,
+                training.name,
+                group=training.label or None,
+                config=config,
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+
+    def log(self, row: Row) -> None:
+        self._run.log({key: row[key] for key in LOGGED if key in row}, step=self._at)
+        self._at += 1
+
+    def close(self, done: bool) -> None:  # noqa: ARG002 (it knows no failed ones)
+        with redirect_stdout(io.StringIO()):
+            self._run.finish()
+
+
+class MLflow:
+    """A store in DIR/mlflow, unless MLFLOW_TRACKING_URI says otherwise. Steps are rounds, times simulated milliseconds."""
+
+    package = "mlflow"
+
+    def __init__(self, training: Tracked) -> None:
+        for name, usual in (("MLFLOW_DISABLE_TELEMETRY", "true"), ("MLFLOW_LOGGING_LEVEL", "WARNING")):
+            os.environ.setdefault(name, usual)
+        from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+        from mlflow.entities import Metric, Param  # pyright: ignore[reportMissingImports]
+
+        own = (training.folder / "mlflow").resolve()
+        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{own / 'mlflow.db'}")
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            own.mkdir(exist_ok=True)
+        self._metric = Metric
+        found = self._client.get_experiment_by_name(training.project)
+        where = found.experiment_id if found is not None else self._client.create_experiment(training.project)
+        tags = {"perfeds2.training": training.id, "algorithm": training.algorithm, "seed": str(training.seed)}
+        tags |= {"label": training.label} if training.label else {}
+        known = self._client.search_runs([where], f"tags.`perfeds2.training` = '{training.id}'")
+        if known:
+            self._id = known[0].info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            self._id = self._client.create_run(where, tags=tags, run_name=training.name).info.run_id
+            params = [Param(key, str(value)[:500]) for key, value in training.config.items()]
+            for first in range(0, len(params), 100):  # no more are taken at once
+                self._client.log_batch(self._id, params=params[first : first + 100])
+
+    def log(self, row: Row) -> None:
+        at, step = round(1000 * row["time_s"]), row["round"]
+        every = [self._metric(key, float(row[key]), at, step) for key in LOGGED if key in row]
+        self._client.log_batch(self._id, metrics=every)
+
+    def close(self, done: bool) -> None:
+        self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
+
+
+TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "trackio": Trackio,
+    "mlflow": MLflow,
+}
+TRACKER = Kind("tracker", lambda: TRACKERS)
+
+
+# ---- asking them
+
+
+def trackers(asked: Any, out: Path | str | None) -> list["Tracking"]:
+    """Those that were named, checked before anything is written: one name, several, or one's own objects."""
+    given = [] if asked is None else [asked] if isinstance(asked, str) or callable(asked) else list(asked)
+    named = list[Named]()
+    for each in (part for one in given for part in (one.split(",") if isinstance(one, str) else [one])):
+        try:
+            named.append(TRACKER.find(each.strip() if isinstance(each, str) else each))
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"--track {each!r} {error}.") from None
+    if named and out is None:
+        raise InputError(f"--track {named[0]} needs a folder that remembers what was told; give --out DIR.")
+    for one in named:
+        package = getattr(one.value, "package", None)
+        if one.text in TRACKERS and importlib.util.find_spec(str(package)) is None:
+            python = Path(sys.executable).name
+            raise InputError(f"--track {one} needs the package {package}: {python} -m pip install 'perfeds2[{one}]'.")
+    return [Tracking(one, Path(out)) for one in dict.fromkeys(named) if out is not None]
+
+
+class Tracking:
+    """Tells one tracker what is new."""
+
+    def __init__(self, tracker: Named, folder: Path) -> None:
+        self._tracker, self._folder = tracker, folder
+        self._told: dict[str, int] | None = None  # points, by training
+        self._open: dict[str, Tracker] = {}
+
+    def look(self, board: Board, news: Sequence[News]) -> None:
+        """Tell it what it does not know yet. What was told is kept once the tracker has it."""
+        if self._told is None:
+            self._told = read_told(self._folder).get(self._tracker.text, {})
+        told, touched = self._told, dict[str, Tracker]()
+        for training, number, row in news:
+            if number >= told.get(training.name, 0):
+                touched[training.name] = self._of(training)
+                touched[training.name].log(row)
+                told[training.name] = number + 1
+        for one in touched.values():
+            _ask(one, "flush")
+        if touched:
+            self._keep()
+        for name in [name for name in self._open if board.trainings[name].is_over]:
+            _ask(self._open.pop(name), "close", True)
+
+    def end(self, board: Board) -> None:
+        for one in self._open.values():
+            _ask(one, "close", board.end == DONE)
+        self._open = {}
+
+    def _of(self, training: Training) -> Tracker:
+        if training.name not in self._open:
+            assert self._told is not None
+            folder = self._folder.resolve()
+            name = f"{training.curve}, seed {training.seed}"
+            digest = hashlib.sha256(f"{folder} {training.name}".encode()).hexdigest()[:16]
+            known = (training.algorithm, training.seed, training.label, digest, self._told.get(training.name, 0))
+            tracked = Tracked(folder.name, name, *known, dict(flat(training.config)), folder)
+            made = call(self._tracker.value, f"--track {self._tracker}", {"training": tracked})
+            self._open[training.name] = made
+        return self._open[training.name]
+
+    def _keep(self) -> None:
+        write_text(
+            self._folder / TOLD, json.dumps(read_told(self._folder) | {self._tracker.text: self._told}, indent=1) + "\n"
+        )
+
+
+def _ask(tracker: Any, what: str, *more: Any) -> None:
+    """One's own may know less."""
+    asked = getattr(tracker, "flush", None) if what == "flush" else getattr(tracker, "close", None)
+    if asked is not None:
+        asked(*more)
+
+
+def read_told(folder: Path) -> dict[str, dict[str, int]]:
+    """How many points each tracker has been told of each training; nothing if the file is damaged: then all is told again."""
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        found = json.loads((folder / TOLD).read_text(encoding="utf-8"))
+        return {str(tracker): {str(name): int(count) for name, count in own.items()} for tracker, own in found.items()}
+    return {}
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Nested values as section.key."""
+    found = list[tuple[str, Any]]()
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found += flat(value, f"{above}{key}.")
+        else:
+            found.append((f"{above}{key}", ",".join(map(str, value)) if isinstance(value, list | tuple) else value))
+    return found
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._=+-" else "_" for letter in text)[:120]
