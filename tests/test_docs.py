@@ -123,6 +123,8 @@ def parse(words):
     """As the command line does, up to where work would begin. Raises what a user would be told."""
     with unchecked():
         command, context = get_command(app), None
+        if words[0] in {flag for parameter in command.params for flag in parameter.opts}:
+            return  # of perfeds2 itself: --version, or --install-completion, which must not happen here
         while words and isinstance(command, Group):
             context = command.make_context("perfeds2", words, parent=context)
             _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
