@@ -6,11 +6,9 @@ import sys
 
 import pytest
 from click.shell_completion import ShellComplete
-from command_line import unchecked
-from typer.main import get_command
+from command_line import commands, unchecked
 
 from perfeds2.bench.bench import GROUPS
-from perfeds2.cli import app
 from perfeds2.commands.completion import TABLES, names
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.paper.figures import FIGURES
@@ -24,7 +22,7 @@ def offered(*words):
     """What is offered for the last of these words."""
     *before, last = words
     with unchecked():
-        completion = ShellComplete(get_command(app), {}, "perfeds2", "_PERFEDS2_COMPLETE")
+        completion = ShellComplete(commands(), {}, "perfeds2", "_PERFEDS2_COMPLETE")
         return [each.value for each in completion.get_completions(before, last)]
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,11 +61,15 @@ def finish_s(uplink, bandwidth):
 
 def nats(part, signal):
     """b·ln(1 + g/b), concave in b, as the solver takes it: the perspective of a logarithm, with g scaled out of it."""
+    import cvxpy as cp  # two seconds
+
     return cp.multiply(part, np.log(signal)) - cp.rel_entr(part, cp.multiply(part, 1 / signal) + 1)
 
 
 def fastest_by_solver(uplink):
     """min T, bits/(T − compute) ≤ rate(b), Σb ≤ B, in units of the band and of about the time it takes."""
+    import cvxpy as cp  # two seconds
+
     serve = np.ones(uplink.bits.size, bool) if uplink.planned is None else uplink.planned
     signal = uplink.signal_hz[serve] / uplink.bandwidth_hz
     part, end = cp.Variable(signal.size, nonneg=True), cp.Variable()
@@ -77,6 +80,8 @@ def fastest_by_solver(uplink):
 
 
 def best(aim, limits):
+    import cvxpy as cp  # two seconds
+
     problem = cp.Problem(aim, limits)
     problem.solve(solver=cp.CLARABEL)
     assert isinstance(problem.value, float)
@@ -281,6 +286,8 @@ def test_theta_outside_zero_to_one_is_an_error(theta):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_max_throughput_sends_as_many_bits_a_second_as_a_convex_solver_can(seed):
+    import cvxpy as cp  # two seconds
+
     uplink = uplink_of(seed, n=8)
     signal = uplink.signal_hz / uplink.bandwidth_hz
     part = cp.Variable(8, nonneg=True)
@@ -294,6 +301,8 @@ def test_max_throughput_sends_as_many_bits_a_second_as_a_convex_solver_can(seed)
 
 @pytest.mark.parametrize("seed", range(6))
 def test_proportional_fair_reaches_the_largest_sum_of_log_rates(seed):
+    import cvxpy as cp  # two seconds
+
     uplink = uplink_of(seed, n=10)
     signal = uplink.signal_hz / uplink.bandwidth_hz
     part = cp.Variable(10, nonneg=True)
