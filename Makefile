@@ -12,7 +12,7 @@ run: $(CORE)  ## the default comparison: six algorithms, one cell
 test: $(DEV)  ## the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
 
-test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; three minutes on 2 cores
+test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; two minutes on 2 cores
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup -m "not slow"
 
 test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
