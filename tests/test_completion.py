@@ -15,7 +15,7 @@ from perfeds2.paper.figures import FIGURES
 from perfeds2.spec.fields import settings
 from perfeds2.spec.methods import METHODS
 
-KINDS = {each.kind.what: each for each in settings() if each.kind is not None}
+KINDS = {each.kind.what: each.kind for each in settings() if each.kind is not None}
 
 
 def offered(*words):
@@ -28,7 +28,7 @@ def offered(*words):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_read_from_the_source_are_those_of_the_table(kind):
-    assert names(kind) == list(KINDS[kind].kind.table())
+    assert names(kind) == list(KINDS[kind].table())
 
 
 def test_every_table_that_is_read_is_one():

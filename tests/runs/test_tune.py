@@ -571,7 +571,6 @@ def test_data_that_cannot_be_divided_are_refused():
 @pytest.mark.slow
 def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # its workers compile sooner
     begin = [
         "tune",
         "--task",
