@@ -20,6 +20,7 @@ from pathlib import Path
 from mutants_of_federation import FEDERATION
 from mutants_of_fleets import FLEETS
 from mutants_of_play import PLAY
+from mutants_of_release import RELEASE
 from mutants_of_scheduling import SCHEDULING
 from mutants_of_tuning import TUNING
 
@@ -616,7 +617,7 @@ MUTATIONS = [
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
-    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING, *FLEETS, *PLAY] for mutation in of(*each)),
+    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING, *FLEETS, *PLAY, *RELEASE] for mutation in of(*each)),
 ]
 
 
