@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
 
-.PHONY: run test test-quick test-slow mutate audit lint bench site format clean
+.PHONY: run test test-quick test-slow mutate audit site wheel lint bench format clean
 
 run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
@@ -12,7 +12,7 @@ run: $(CORE)  ## the default comparison: six algorithms, one cell
 test: $(DEV)  ## the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
 
-test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; three minutes on 2 cores
+test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; two minutes on 2 cores
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup -m "not slow"
 
 test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
@@ -24,6 +24,9 @@ mutate: $(DEV)  ## break the code in small ways, one at a time: each must fail i
 
 audit:  ## known vulnerabilities of what we depend on, where the network permits
 	$(PYTHON) .ci/audit.py
+
+wheel: $(DEV)  ## what would be released, in dist/, tried in empty environments of every Python at hand
+	$(BIN)/python .ci/wheel.py
 
 lint: $(DEV)  ## formatting, lint rules, types
 	$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@
     python benchmarks/torch_models.py --torch         # … and PyTorch itself, with torch.func
 
 Times the exact meta-gradient of PerFed (three batches of 40), for one UE and for five side by side, each with weights of its
-own. The two take turns; the ratio is of their medians. Needs ``pip install 'perfeds2[torch]'``.
+own. The two take turns; the ratio is of their medians. Needs ``pip install '.[torch]'``.
 """
 
 import argparse

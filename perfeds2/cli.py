@@ -26,7 +26,6 @@ app = typer.Typer(
     name="perfeds2",
     help="Time-aware federated learning for mobile edge networks: who learns fastest in a wireless cell?",
     epilog="Start with: perfeds2 compare        Then: perfeds2 COMMAND --help",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -53,12 +52,13 @@ app.command()(export)
 
 @app.callback(invoke_without_command=True)
 def _without_command(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version, and of what it depends on.")] = False,
 ) -> None:
     if version:
-        from perfeds2 import __version__
+        from perfeds2.commands.version import describe
 
-        typer.echo(f"perfeds2 {__version__}")
+        typer.echo(describe())
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

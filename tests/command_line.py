@@ -6,12 +6,24 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
+from unittest.mock import patch
 
 from jaxtyping import config
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # typer imports what click deprecates
+    from typer.main import get_command
+
     from perfeds2 import cli
+
+
+@cache
+def commands() -> Any:
+    """All commands with their flags. They are made once: a tenth of a second, which a process of its own pays anyway."""
+    with unchecked():
+        return get_command(cli.app)
 
 
 @contextlib.contextmanager
@@ -36,7 +48,8 @@ def told(*arguments: object) -> tuple[int, str, str]:
     argv, environment = sys.argv, dict(os.environ)
     sys.argv = ["perfeds2", *map(str, arguments)]
     try:
-        with unchecked(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        app = patch.object(cli, "app", commands())
+        with app, unchecked(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             cli.main()
     except SystemExit as stop:
         return int(stop.code or 0), out.getvalue(), err.getvalue()

@@ -21,6 +21,7 @@ from mutants_of_federation import FEDERATION
 from mutants_of_fleets import FLEETS
 from mutants_of_live import LIVE
 from mutants_of_play import PLAY
+from mutants_of_release import RELEASE
 from mutants_of_scheduling import SCHEDULING
 from mutants_of_tuning import TUNING
 
@@ -651,7 +652,11 @@ MUTATIONS = [
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
-    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING, *FLEETS, *PLAY, *LIVE] for mutation in of(*each)),
+    *(
+        mutation
+        for each in [*TUNING, *FEDERATION, *SCHEDULING, *FLEETS, *PLAY, *LIVE, *RELEASE]
+        for mutation in of(*each)
+    ),
 ]
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from click import Group, UsageError
+from command_line import commands as commands_of_ours
 from command_line import perfeds2, unchecked
-from typer.main import get_command
 
-from perfeds2.cli import app
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
 from perfeds2.spec.build import check
 from perfeds2.spec.resolve import resolve
@@ -61,6 +60,7 @@ def extra(request):
 def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     """One after the other, in one namespace, as a reader would."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # of processes they start, sooner compiled
     write_files(path, tmp_path)
     namespace = {}
     for block in python_blocks(path):
@@ -128,7 +128,9 @@ def write_files(path, folder):
 def parse(words):
     """As the command line does, up to where work would begin. Raises what a user would be told."""
     with unchecked():
-        command, context = get_command(app), None
+        command, context = commands_of_ours(), None
+        if words[0] in {flag for parameter in command.params for flag in parameter.opts}:
+            return  # of perfeds2 itself: --version, or --install-completion, which must not happen here
         while words and isinstance(command, Group):
             context = command.make_context("perfeds2", words, parent=context)
             _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])

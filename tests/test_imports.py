@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,14 @@ LEVELS = [  # what stands later may import what stands earlier, and what is besi
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BY_NAME = {"__init__.py", "spec/names.py"}  # the package's lazy names, and users' own FILE.py:NAME
-MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, parsed."""
+    return {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def imports(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -38,14 +46,14 @@ def part(module: str) -> str:
 
 
 def test_every_part_has_its_level():
-    assert {part(module) for module in MODULES} == {"__init__", *LEVEL}
+    assert {part(module) for module in modules()} == {"__init__", *LEVEL}
 
 
 @pytest.mark.parametrize("name", LEVEL)
 def test_imports_point_one_way(name):
     back = [
         (where, imported)
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         if part(module) == name
         for where, imported in imports(module, tree)
         if imported.startswith("perfeds2.") and imported != "perfeds2.__version__"
@@ -66,7 +74,7 @@ def test_imports_point_one_way(name):
 def test_what_a_folder_never_imports(folder, besides, forbidden):
     found = [
         (where, imported)
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         if part(module) == folder and not module.startswith(besides or "-")
         for where, imported in imports(module, tree)
         if any(f"{imported}.".startswith(f"{name}.") for name in forbidden)
@@ -77,7 +85,7 @@ def test_what_a_folder_never_imports(folder, besides, forbidden):
 def test_nothing_is_looked_up_by_a_name_in_a_text():
     """A name has a table beside what it names. Only a record's own fields are read by ``getattr``."""
     found = []
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         if module in BY_NAME:
             continue
         ours = names_of_fields(tree)

@@ -15,6 +15,7 @@ from perfeds2.commands.common import (
     refuse_unheard_flags,
     take_settings,
 )
+from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
 
@@ -23,9 +24,9 @@ LEAVES_OUT = ("algorithms", "rounds", "held_out")
 
 
 def arena(
-    methods: str | None = flag("--methods", "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)", "NAMES", **PANEL),
+    methods: str | None = flag("--methods", "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)", "NAMES", autocompletion=of_kind("algorithm"), **PANEL),
     mine: list[str] | None = flag("--mine", "Your own beside them: an objective, a merge, a Combination or an Algorithm. Repeatable.", "FILE.py:NAME", **PANEL),
-    tasks: str | None = flag("--tasks", "Several tasks, comma-separated, instead of --task.", "NAMES", **PANEL),
+    tasks: str | None = flag("--tasks", "Several tasks, comma-separated, instead of --task.", "NAMES", autocompletion=of_kind("task"), **PANEL),
     cells: str | None = flag("--cells", "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with sections such as cell and protocol, or your own FILE.py:NAME.", "CELLS", **PANEL),
     tune: int | None = flag("--tune", "How many settings are tried of each method. (default: 20; 0 where a --spec has settings of single methods, as tuned.toml has)", "N", **PANEL),
     no_tune: bool = flag("--no-tune", "Tune nothing: the settings are those of the task, the spec and the flags.", default=False, **PANEL),

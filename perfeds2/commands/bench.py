@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from perfeds2.commands.common import flag, new_folder
+from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded
 
 
@@ -13,6 +14,7 @@ def bench(
         "--only",
         "Just this group: replay, methods, clock, start-up, waiting, jobs, allocation or joint. Repeatable.",
         "GROUP",
+        autocompletion=of_kind("benchmark"),
     ),
     seed: int = flag("--seed", "Of the random data and cells.", "SEED", 0, min=0),
     out: Path | None = flag("--out", "Where bench.json goes. (default: a new folder in runs/)", "DIR"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
+from perfeds2.commands.completion import of_setting, setting_keys
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Setting, settings
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
@@ -74,7 +75,12 @@ COMPILE_ANEW = flag(
 )
 COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
     "spec": (Path | None, flag("--spec", "A TOML file that stands for all flags; flags go over it.", "FILE")),
-    "set_": (list[str] | None, flag("--set", "Any setting of the spec: section.key=value. Repeatable.", "KEY=VALUE")),
+    "set_": (
+        list[str] | None,
+        flag(
+            "--set", "Any setting of the spec: section.key=value. Repeatable.", "KEY=VALUE", autocompletion=setting_keys
+        ),
+    ),
     "out": (Path | None, flag("--out", "Where the results go. (default: a new folder in runs/)", "DIR")),
     "resume": (Path | None, flag("--resume", "Go on with a run that was interrupted or killed.", "DIR")),
     "no_compile_cache": (bool | None, COMPILE_ANEW),
@@ -99,7 +105,10 @@ def setting_flags(known: Iterable[Setting], *, by_algorithm: bool = False) -> di
         panel = {"rich_help_panel": each.panel}
         one: Any = list[str] if by_algorithm and each.section == "learning" else str
         kind = one | None if each.look else bool | None
-        flags[each.keyword] = (kind, flag(each.flag, each.description, each.look, **panel))
+        flags[each.keyword] = (
+            kind,
+            flag(each.flag, each.description, each.look, autocompletion=of_setting(each), **panel),
+        )
         if each.keyword == "seeds":
             flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
     return flags

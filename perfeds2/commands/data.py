@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from perfeds2.commands.common import flag
+from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -14,6 +15,7 @@ data_app = typer.Typer(
     help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/fleets.md."
 )
 NAMES = "mnist, cifar100 or shakespeare"
+COMPLETE = among("mnist", "cifar100", "shakespeare")
 DATA_DIR = flag("--data-dir", "Look here first; else $PERFEDS2_DATA, then the user's cache.", "DIR")
 
 
@@ -25,7 +27,9 @@ def _without_command(context: typer.Context) -> None:
 
 @data_app.command()
 def fetch(
-    names: list[str] | None = typer.Argument(None, help=f"Which: {NAMES}. (default: all)", metavar="[NAME]..."),
+    names: list[str] | None = typer.Argument(
+        None, help=f"Which: {NAMES}. (default: all)", metavar="[NAME]...", autocompletion=COMPLETE
+    ),
     data_dir: Path | None = flag(
         "--data-dir", "Put them here. (default: $PERFEDS2_DATA, else the user's cache)", "DIR"
     ),
@@ -66,7 +70,7 @@ def status(data_dir: Path | None = DATA_DIR) -> None:
 
 @data_app.command()
 def path(
-    name: str | None = typer.Argument(None, help=f"Which: {NAMES}.", metavar="[NAME]"),
+    name: str | None = typer.Argument(None, help=f"Which: {NAMES}.", metavar="[NAME]", autocompletion=COMPLETE),
     data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Where a data set is; without a name, where data sets are looked for first."""

@@ -9,13 +9,18 @@ from typing import Any, Literal
 import typer
 
 from perfeds2.commands.common import COMPILE_ANEW, JOBS, TRACK, flag, followed, prepare_to_train, watching
+from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
 
 def reproduce(
     names: list[str] | None = typer.Argument(
-        None, help="Which figures: exp_1 … exp_8, or all.", metavar="FIGURE", show_default=False
+        None,
+        help="Which figures: exp_1 … exp_8, or all.",
+        metavar="FIGURE",
+        show_default=False,
+        autocompletion=among(*(f"exp_{n}" for n in range(1, 9)), "all"),
     ),
     scale: Literal["quick", "paper"] = flag(
         "--scale", "quick is 10 to 150 simulated seconds a run, paper 600 to 2,000.", default="quick"
@@ -28,7 +33,12 @@ def reproduce(
     data_dir: Path | None = flag(
         "--data-dir", "Where the data sets are; else $PERFEDS2_DATA, then the user's cache.", "DIR"
     ),
-    task: list[str] | None = flag("--task", "Just the panels on mnist, cifar100 or shakespeare. Repeatable.", "NAME"),
+    task: list[str] | None = flag(
+        "--task",
+        "Just the panels on mnist, cifar100 or shakespeare. Repeatable.",
+        "NAME",
+        autocompletion=among("mnist", "cifar100", "shakespeare"),
+    ),
     out: Path | None = flag("--out", "Where everything goes. (default: runs/reproduce-SCALE)", "DIR"),
     changes: list[str] | None = flag(
         "--set", "Try a setting instead of the paper's: learning.beta=0.02. Repeatable.", "SECTION.KEY=VALUE"

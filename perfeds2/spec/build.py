@@ -47,7 +47,8 @@ from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.fleets import cell_of_fleet, refuse_without_a_fleet, seconds_a_step
-from perfeds2.spec.methods import ALGORITHMS, Combination, algorithm_name
+from perfeds2.spec.methods import ALGORITHMS, Combination
+from perfeds2.spec.modes import algorithm_name
 from perfeds2.spec.names import Named, blaming, call, expect
 from perfeds2.spec.networks import network_of
 from perfeds2.spec.payload import shortened

@@ -7,7 +7,7 @@ federation all come from the fields below.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pydantic
 import tomli_w
@@ -284,6 +284,7 @@ class Setting:
     description: str
     default: str
     kind: Kind | None
+    words: tuple[str, ...]  # that it may be, where these are few and known
 
     @property
     def flag(self) -> str:
@@ -313,7 +314,15 @@ def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
             shown = extra["shown"] or ("" if plain is None or info.default_factory else str(plain))
             name = extra["flag"] or key.replace("_", "-")
             panel = str(model.model_config.get("title"))
-            yield Setting(section, key, name, panel, extra["look"], str(info.description), shown, extra["kind"])
+            described = (extra["look"], str(info.description), shown, extra["kind"])
+            yield Setting(section, key, name, panel, *described, tuple(_words(info.annotation)))
+
+
+def _words(annotation: Any) -> list[str]:
+    """The texts among a type's literals."""
+    if get_origin(annotation) is Literal:
+        return [word for word in get_args(annotation) if isinstance(word, str)]
+    return [word for inner in get_args(annotation) for word in _words(inner)]
 
 
 @cache

@@ -26,8 +26,7 @@ from perfeds2.learning.merges import (
 )
 from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Moreau, Objective, PerFed
 from perfeds2.learning.tier_merges import ByTier, Cached
-
-MODES = ("SYN", "S2", "ASY")
+from perfeds2.spec.modes import MODES, algorithm_name
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,6 @@ class Combination:
     mode: str
     merge: Callable[..., Merge | OfMean] = Mean
     rounds: Literal["one tier", "all tiers", "draft"] | None = None  # of its own; None: those of the mode
-
-
-def algorithm_name(objective: str, mode: str) -> str:
-    """As users of the paper know it: PerFedS2, PerFed-SYN, PerFed-ASY."""
-    return f"{objective}S2" if mode == "S2" else f"{objective}-{mode}"
 
 
 METHODS = {

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,11 +61,15 @@ def finish_s(uplink, bandwidth):
 
 def nats(part, signal):
     """b·ln(1 + g/b), concave in b, as the solver takes it: the perspective of a logarithm, with g scaled out of it."""
+    import cvxpy as cp  # two seconds
+
     return cp.multiply(part, np.log(signal)) - cp.rel_entr(part, cp.multiply(part, 1 / signal) + 1)
 
 
 def fastest_by_solver(uplink):
     """min T, bits/(T − compute) ≤ rate(b), Σb ≤ B, in units of the band and of about the time it takes."""
+    import cvxpy as cp  # two seconds
+
     serve = np.ones(uplink.bits.size, bool) if uplink.planned is None else uplink.planned
     signal = uplink.signal_hz[serve] / uplink.bandwidth_hz
     part, end = cp.Variable(signal.size, nonneg=True), cp.Variable()
@@ -77,6 +80,8 @@ def fastest_by_solver(uplink):
 
 
 def best(aim, limits):
+    import cvxpy as cp  # two seconds
+
     problem = cp.Problem(aim, limits)
     problem.solve(solver=cp.CLARABEL)
     assert isinstance(problem.value, float)
@@ -95,6 +100,7 @@ def test_two_equal_ues_with_equal_work_halve_the_band():
         np.testing.assert_allclose(policy(even), [5e5, 5e5], rtol=1e-12)
 
 
+@pytest.mark.xdist_group("solver")  # one process imports it
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_finish_is_as_fast_as_a_convex_solver_can_make_it(seed):
     uplink = uplink_of(seed, planned=seed % 2 == 0, computing=seed % 3 > 0)
@@ -279,8 +285,11 @@ def test_theta_outside_zero_to_one_is_an_error(theta):
         between(theta)
 
 
+@pytest.mark.xdist_group("solver")  # one process imports it
 @pytest.mark.parametrize("seed", range(6))
 def test_max_throughput_sends_as_many_bits_a_second_as_a_convex_solver_can(seed):
+    import cvxpy as cp  # two seconds
+
     uplink = uplink_of(seed, n=8)
     signal = uplink.signal_hz / uplink.bandwidth_hz
     part = cp.Variable(8, nonneg=True)
@@ -292,8 +301,11 @@ def test_max_throughput_sends_as_many_bits_a_second_as_a_convex_solver_can(seed)
     assert np.ptp(snr) <= 1e-9 * snr.max()
 
 
+@pytest.mark.xdist_group("solver")  # one process imports it
 @pytest.mark.parametrize("seed", range(6))
 def test_proportional_fair_reaches_the_largest_sum_of_log_rates(seed):
+    import cvxpy as cp  # two seconds
+
     uplink = uplink_of(seed, n=10)
     signal = uplink.signal_hz / uplink.bandwidth_hz
     part = cp.Variable(10, nonneg=True)

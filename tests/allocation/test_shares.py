@@ -1,6 +1,5 @@
 """Participation shares: what can be met, and what is nearest."""
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -80,9 +79,12 @@ def test_no_staleness_at_all_needs_everybody_in_every_round():
         check_shares(equal_shares(4), 3, 0)
 
 
+@pytest.mark.xdist_group("solver")  # one process imports it
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_nearest_feasible_is_the_projection_a_solver_finds(seed):
+    import cvxpy as cp  # two seconds
+
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 12))
     quorum = int(rng.integers(1, n + 1))

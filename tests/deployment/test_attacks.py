@@ -160,6 +160,7 @@ def test_a_flood_of_replies_nobody_asked_for_is_counted_and_does_not_flood_the_l
     assert server.round == 3
 
 
+@pytest.mark.slow
 def test_an_answer_of_a_real_device_passes():
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 2})
     task = setup.task(0)

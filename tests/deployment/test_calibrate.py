@@ -113,6 +113,7 @@ def test_a_federation_has_devices_of_its_own_on_which_rates_can_be_imposed():
     assert "uplink-bps" in travelling(told, "run").settings
 
 
+@pytest.mark.slow
 def test_an_imposed_rate_delays_the_answer(monkeypatch):
     slept = []
     monkeypatch.setattr("perfeds2.deployment.device.time.sleep", slept.append)

@@ -244,6 +244,7 @@ def test_an_optimiser_stands_in_for_the_plain_step():
     assert state is not None
 
 
+@pytest.mark.slow
 def test_a_device_sees_what_the_evaluation_of_all_sees():
     params = dict(SETUP.first_params())
     everybody = evaluate(TASK, {name: jnp.asarray(values) for name, values in params.items()}, 0.03)
@@ -299,6 +300,7 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "told", [{"algorithm": "CA2FL"}, {"algorithm": "PerFedS2", "merge": "staleness:poly"}], ids=str
 )

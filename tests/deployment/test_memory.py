@@ -112,6 +112,7 @@ def test_devices_keep_what_the_simulators_ues_keep(tmp_path, name):
     assert (len(made.federation.shelf) > 0) == (name == "SCAFFOLD")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("FedAsync", marks=pytest.mark.slow), "AsyncFedED"])
 def test_a_server_has_the_models_that_updates_began_with_and_no_others(tmp_path, name):
     made = world(tmp_path, algorithm=name, **SMALL | {"rounds": 15})
@@ -132,6 +133,7 @@ def test_memories_survive_kills_of_devices_server_and_broker(tmp_path, name, see
         check_memory(made)
 
 
+@pytest.mark.slow
 def test_a_device_whose_memory_is_gone_fails_its_jobs_and_the_others_go_on(tmp_path):
     made = world(
         tmp_path, algorithm="SCAFFOLD", **SMALL | {"set-aside-after": 2, "quorum": 1, "max-staleness": "unbounded"}
@@ -144,6 +146,7 @@ def test_a_device_whose_memory_is_gone_fails_its_jobs_and_the_others_go_on(tmp_p
     assert made.federation.devices[0].set_aside
 
 
+@pytest.mark.slow
 def test_the_head_stays_at_the_device_and_is_not_taken_from_one_that_sends_it():
     setup = Setup.from_texts({"algorithm": "FedPer", **SMALL})
     task, params = setup.task(0), setup.first_params()

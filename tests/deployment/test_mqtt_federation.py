@@ -6,6 +6,7 @@ from worlds import check, survive_kills, world
 from perfeds2.deployment.mqtt import transport as mqtt_transport
 
 
+@pytest.mark.slow
 def test_devices_train_and_the_simulator_agrees(tmp_path):
     made = world(tmp_path)
     made.run()
@@ -32,6 +33,7 @@ def test_a_model_is_published_once_and_cleared_when_nobody_works_on_it(tmp_path)
     assert not [topic for topic in made.broker.retained if not topic.startswith("perfeds2/here/")]
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_with_jobs_and_answers_loses_nothing(tmp_path):
     made = world(tmp_path, rounds=12)
     for messages in (5, 9, 14, 23, 31):  # it has taken more than it delivered

@@ -88,6 +88,7 @@ LEARNERS = {
 AT_ONCE = ("clip PerFed",)  # of the others each compiles a loop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner",
     [pytest.param(own, id=name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name, own in LEARNERS.items()],
@@ -170,6 +171,7 @@ def test_annealing_is_first_order_below_the_version_and_exact_from_it_on(small):
     assert exact.at(jnp.int32(3)) is exact
 
 
+@pytest.mark.slow
 def test_a_curvature_that_is_no_number_does_no_harm_while_it_is_left_out():
     def kinked(params, batch):  # its second derivative at 0 is infinite
         return jnp.sum(jnp.abs(params["w"]) ** 1.5 * jnp.sign(params["w"])) + 0.0 * batch.sum()
@@ -181,6 +183,7 @@ def test_a_curvature_that_is_no_number_does_no_harm_while_it_is_left_out():
     assert not np.isfinite(np.asarray(late["w"])).all()
 
 
+@pytest.mark.slow
 def test_every_job_asks_at_the_version_it_was_handed():
     """Annealed beyond the last version is first order throughout, on the same three batches; up to 0 it is exact."""
     exact, early = (replay(TASK, LINE, Learner(PerFed(0.3, anneal=k), batch=8)) for k in (0, LINE.rounds))
@@ -224,6 +227,7 @@ def test_the_clock_counts_the_batches_that_are_computed_not_those_drawn():
     assert Learner(PerFed(hessian="fo", hessian_batch="inner"), batch=40).samples == 80
 
 
+@pytest.mark.slow
 def test_another_number_needs_no_new_compilation(monkeypatch):
     calls = []
 

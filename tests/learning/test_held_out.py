@@ -39,6 +39,7 @@ def test_by_hand():
     assert parts == [({0, 1, 2, 3, 4, 5}, {6, 7}), ({10}, {11}), ({13}, set())]
 
 
+@pytest.mark.slow
 @given(counts)
 @settings(max_examples=20)
 def test_training_validation_and_test_part_are_disjoint(sizes):
@@ -63,6 +64,7 @@ def test_a_quarter_at_least_one_and_never_all_is_held_out():
     assert held_out_of(jnp.array([0, 1, 2, 3, 4, 5, 8, 100, 1001])).tolist() == [0, 0, 1, 1, 1, 1, 2, 25, 250]
 
 
+@pytest.mark.slow
 def test_many_seeds_together_hold_out_the_same():
     first, second = shards_of([(8, 2), (4, 1)]), shards_of([(12, 3)])
     joined, parted = Shards.join([first, second]).held_out(), Shards.join([first.held_out(), second.held_out()])
@@ -82,6 +84,7 @@ def characters(start, count):
     return set(range(int(start), int(start) + int(count) + WINDOW)) if int(count) else set()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(2 * WINDOW + 2, 1500), min_size=1, max_size=5))
 @settings(max_examples=20)
 def test_no_character_is_trained_and_validated_where_the_gap_fits(lengths):
@@ -113,6 +116,7 @@ def test_no_character_is_trained_and_validated_where_the_gap_fits(lengths):
 # Samples made on the fly
 
 
+@pytest.mark.slow
 def test_validation_has_other_noise_than_training_and_test():
     task = synthetic(3, 2, 0)
     data = task.data

@@ -19,6 +19,7 @@ SAID, NUMBERS = (random.normal(size=(50, 2)).astype(np.float32) for _ in range(2
 ALL = jnp.ones(50, bool)
 
 
+@pytest.mark.slow
 def test_losses_are_scikit_learns():
     probability = np.asarray(jax.nn.softmax(LOGITS))
     found = cross_entropy(jnp.asarray(LOGITS), jnp.asarray(LABELS)).mean()
@@ -58,6 +59,7 @@ def test_the_mean_of_r2_over_ues_is_the_r2_of_all_where_they_are_alike():
     np.testing.assert_allclose(np.mean(each), metrics.r2_score(NUMBERS, SAID), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_numbers_are_learned_in_units_of_their_own_and_measured_as_they_were():
     x = random.normal(size=(60, 3))
     y = 1000 + 50 * x[:, 0]

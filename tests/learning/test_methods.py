@@ -72,7 +72,7 @@ def test_every_name_has_a_twin():
     assert METHODS.keys() == TWINS.keys() | TWINS_OF_ROUNDS.keys()
 
 
-AT_ONCE = ("FedBuff", "SCAFFOLD")  # of the others each compiles a loop, which takes seconds
+AT_ONCE = ("FedBuff",)  # of the others each compiles a loop, which takes seconds
 NAMES = [pytest.param(name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name in TWINS]
 
 
@@ -123,6 +123,7 @@ def test_methods_that_differ_only_in_their_class_are_not_taken_for_each_other():
 # ---- where one equals another
 
 
+@pytest.mark.slow
 def test_fedbuff_that_trusts_all_alike_is_fedavg():
     plain, buffered = Learner(FedAvg(), batch=8), Learner(FedAvg(), batch=8, merge=Stale("constant"))
     assert_close(flat(final(buffered).params), flat(final(plain).params), 1e-6)
@@ -168,6 +169,7 @@ def test_apfl_that_takes_nothing_of_its_own_is_fedavg():
         assert_close(flat(APFL.personal(state.params, row)), flat(state.params), 0)
 
 
+@pytest.mark.slow
 def test_apfl_moves_its_share_within_0_and_1():
     shares = np.asarray(final(learner_of("APFL")).memory[1])
     assert (shares != 0.5).all()
@@ -209,6 +211,7 @@ def test_scaffold_with_one_step_and_nobody_late_is_ca2fl():
     assert_close(flat(final(control, SYNCHRONOUS).params), flat(final(cached, SYNCHRONOUS).params), 1e-6)
 
 
+@pytest.mark.slow
 def test_fedasync_that_takes_all_of_a_fresh_model_is_fedavg():
     line = replace(
         LINE, staleness=np.zeros_like(LINE.staleness)[:, :1], ues=LINE.ues[:, :1], arrival_s=LINE.arrival_s[:, :1]
@@ -220,6 +223,7 @@ def test_fedasync_that_takes_all_of_a_fresh_model_is_fedavg():
 # ---- memory
 
 
+@pytest.mark.slow
 def test_a_ue_that_was_never_merged_keeps_what_it_had():
     line = replace(LINE, ues=np.tile([[0, 1]], (ROUNDS, 1)), staleness=np.zeros_like(LINE.staleness))
     memory = final(learner_of("Ditto"), line).memory
@@ -250,6 +254,7 @@ def test_the_head_is_the_last_dense_layer_and_a_model_without_one_is_refused():
         head_of({"w": jnp.ones(2)})
 
 
+@pytest.mark.slow
 def test_a_head_is_nobody_elses():
     """The server's stays where it began; a UE's own model has its own."""
     state = final(learner_of("FedPer"))
@@ -304,6 +309,7 @@ def test_a_checkpoint_carries_all_a_method_keeps(name, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_an_evaluation_looks_at_the_ues_own_models():
     """Ditto's own models are better on their UEs' data than the global one after one step, and nobody else has their accuracy."""
     points = [EvaluationPoint(0, 0.0), EvaluationPoint(ROUNDS, 1.0)]

@@ -34,8 +34,13 @@ def by_hand(params, batches, alpha):
     flat, unflatten = ravel_pytree(params)
     x, y = batches
     f = [lambda w, i=i: loss(unflatten(w), (x[i], y[i])) for i in range(3)]
-    outer = jax.grad(f[1])(flat - alpha * jax.grad(f[0])(flat))
-    return (jnp.eye(flat.size) - alpha * jax.hessian(f[2])(flat)) @ outer, outer
+    outer = jax.jit(lambda w: jax.grad(f[1])(w - alpha * jax.grad(f[0])(w)))(flat)
+    return (jnp.eye(flat.size) - alpha * jax.jit(jax.hessian(f[2]))(flat)) @ outer, outer
+
+
+def computed(objective, params, start, batches):
+    """Compiled as a whole: its operations one by one would be compiled one by one."""
+    return flat(jax.jit(lambda *given: objective(loss, *given))(params, start, batches))
 
 
 def flat(tree):
@@ -46,14 +51,14 @@ def flat(tree):
 def test_exact_meta_gradient_equals_the_one_formed_with_the_hessian(small):
     params, batches = small
     expected, _ = by_hand(params, batches, ALPHA)
-    np.testing.assert_allclose(flat(PerFed(ALPHA)(loss, params, params, batches)), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(computed(PerFed(ALPHA), params, params, batches), expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow
 def test_first_order_leaves_the_hessian_out_and_that_matters(small):
     params, batches = small
     expected, first_order = by_hand(params, batches, ALPHA)
-    ours = flat(PerFed(ALPHA, "fo")(loss, params, params, batches))
+    ours = computed(PerFed(ALPHA, "fo"), params, params, batches)
     np.testing.assert_allclose(ours, first_order, rtol=1e-12, atol=1e-14)
     assert np.linalg.norm(ours - expected) > 1e-3 * np.linalg.norm(expected)
 
@@ -62,7 +67,7 @@ def test_first_order_leaves_the_hessian_out_and_that_matters(small):
 def test_hessian_free_is_close_to_exact_but_not_equal(small):
     params, batches = small
     expected, first_order = by_hand(params, batches, ALPHA)
-    ours = flat(PerFed(ALPHA, "hf")(loss, params, params, batches))
+    ours = computed(PerFed(ALPHA, "hf"), params, params, batches)
     error = np.linalg.norm(ours - expected)
     assert 0 < error < 1e-2 * np.linalg.norm(first_order - expected)
 
@@ -72,7 +77,7 @@ def test_the_three_batches_have_different_roles(small):
     """Swapping any two changes the result: none is used twice, none is forgotten."""
     params, (x, y) = small
     results = [
-        flat(PerFed(ALPHA)(loss, params, params, (x[jnp.array(order)], y[jnp.array(order)])))
+        computed(PerFed(ALPHA), params, params, (x[jnp.array(order)], y[jnp.array(order)]))
         for order in ([0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0])
     ]
     assert all(np.abs(a - b).max() > 1e-6 for i, a in enumerate(results) for b in results[:i])
@@ -80,8 +85,8 @@ def test_the_three_batches_have_different_roles(small):
 
 def test_alpha_zero_is_the_plain_gradient_of_the_outer_batch(small):
     params, (x, y) = small
-    plain = FedAvg()(loss, params, params, (x[1:2], y[1:2]))
-    np.testing.assert_allclose(flat(PerFed(0.0)(loss, params, params, (x, y))), flat(plain), rtol=1e-14)
+    plain = computed(FedAvg(), params, params, (x[1:2], y[1:2]))
+    np.testing.assert_allclose(computed(PerFed(0.0), params, params, (x, y)), plain, rtol=1e-14)
 
 
 @pytest.mark.slow
@@ -91,11 +96,12 @@ def test_the_meta_gradient_is_the_gradient_of_the_personal_loss(small):
     same = (x[jnp.array([0, 0, 0])], y[jnp.array([0, 0, 0])])
     start, unflatten = ravel_pytree(params)
 
+    @jax.jit
     def personal(w):
         f = lambda v: loss(unflatten(v), (x[0], y[0]))  # noqa: E731 (as the paper writes it)
         return f(w - ALPHA * jax.grad(f)(w))
 
-    ours = flat(PerFed(ALPHA)(loss, params, params, same))
+    ours = computed(PerFed(ALPHA), params, params, same)
     step = 1e-6
     by_difference = [
         (personal(start.at[i].add(step)) - personal(start.at[i].add(-step))) / (2 * step) for i in range(start.size)
@@ -106,8 +112,8 @@ def test_the_meta_gradient_is_the_gradient_of_the_personal_loss(small):
 def test_fedprox_pulls_towards_the_model_it_started_from(small):
     params, (x, y) = small
     elsewhere = jax.tree.map(lambda w: w + 1.0, params)
-    pulled = FedProx(0.5)(loss, elsewhere, params, (x, y))
-    free = FedAvg()(loss, elsewhere, params, (x, y))
-    np.testing.assert_allclose(flat(pulled) - flat(free), 0.5, rtol=1e-12)
-    at_start = FedProx(0.5)(loss, params, params, (x, y))
-    np.testing.assert_array_equal(flat(at_start), flat(FedAvg()(loss, params, params, (x, y))))
+    pulled = computed(FedProx(0.5), elsewhere, params, (x, y))
+    free = computed(FedAvg(), elsewhere, params, (x, y))
+    np.testing.assert_allclose(pulled - free, 0.5, rtol=1e-12)
+    at_start = computed(FedProx(0.5), params, params, (x, y))
+    np.testing.assert_array_equal(at_start, computed(FedAvg(), params, params, (x, y)))

@@ -30,6 +30,7 @@ def test_four_bits_by_hand():
     assert np.mean(between) == pytest.approx(0.5, abs=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_nothing_is_wrong_in_the_mean_and_by_at_most_a_step(bits):
     upload = {"a": jax.random.normal(KEY, (40,)), "b": jax.random.normal(jax.random.key(4), (3, 5)) * 1e-3}
@@ -44,6 +45,7 @@ def test_nothing_is_nothing():
     assert np.array_equal(quantised(KEY, {"a": jnp.zeros(4)}, 8)["a"], np.zeros(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_twin_sends_the_same(bits):
     upload = {"b": jax.random.normal(KEY, (30, 7)), "a": jax.random.normal(jax.random.key(9), (11,))}

@@ -137,6 +137,7 @@ def test_local_steps_upload_the_sum_of_the_steps_gradients():
     assert_close(merged, jax.tree.map(lambda a, b: (a + b) / 2, *models))
 
 
+@pytest.mark.slow
 def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
     """Every merge is computed from the batch of its (UE, version), by hand; two merges of the same job draw the same."""
     ues, staleness = np.array([[0], [1], [0], [1], [1]]), np.array([[0], [0], [1], [2], [0]])  # versions 0, 1, 1, 1, 4

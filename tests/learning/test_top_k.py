@@ -100,6 +100,7 @@ def test_all_of_the_numbers_is_no_compression_to_the_last_bit():
     assert not flat(state.unsent).any()
 
 
+@pytest.mark.slow
 def test_with_few_bits_what_was_rounded_away_is_kept_too():
     """What a UE owed is what it sent and what it keeps; so the first upload of a UE and its rest make up its gradient."""
     line = LINE.prefix(1)
@@ -124,6 +125,7 @@ def test_a_lost_job_leaves_no_trace():
         assert row(state.unsent, ue).any() == (ue not in starved)
 
 
+@pytest.mark.slow
 def test_beside_a_model_of_ones_own():
     """Ditto's own models do not see what is left out of the uploads but through the model they are held near."""
     free = final(replace(PLAIN, objective=Ditto(0.0), top_k=0.1))
@@ -151,6 +153,7 @@ def test_side_by_side_and_together_is_the_same_as_alone(monkeypatch, tmp_path):
     np.testing.assert_allclose(flat(final(TENTH).unsent), flat(stand[0].state.unsent), atol=1e-5)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30), st.integers(1, 30))
 @settings(max_examples=50, deadline=None)
 def test_no_number_that_is_left_out_is_larger_than_one_that_is_sent(numbers, count):

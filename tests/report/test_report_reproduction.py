@@ -176,6 +176,7 @@ def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_pa
     assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_panels_that_were_not_run_are_left_out(tmp_path: Path):
     (figure,) = load_figures(["exp_1"])
     table = numbers_of(figure, seeds=1)

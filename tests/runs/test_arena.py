@@ -472,7 +472,6 @@ WHOLE = [
 @pytest.mark.slow
 def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # its workers compile sooner
     Path("mine.py").write_text(MINE)
     status, shown, said = told(*WHOLE, "--out", "whole")
     assert status == 0, said

@@ -45,6 +45,7 @@ def as_numpy(params):
     return {key: np.asarray(values) for key, values in params.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "mlp" else pytest.mark.slow) for name in MODELS]
 )
@@ -73,6 +74,7 @@ def test_so_does_the_whole_lenet(model):
         np.testing.assert_allclose(evaluate(graph, x), np.asarray(model(params, jnp.asarray(x))), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_ours_or_has_an_unknown_activation_is_refused():
     from perfeds2.learning.models.onnx_graph import to_onnx
 

@@ -49,6 +49,7 @@ def children() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
     """With a policy from a file, timelines that are shared, and a process that dies at work."""
     (tmp_path / "own.py").write_text(OWN)
@@ -98,6 +99,7 @@ def test_a_shared_timeline_is_played_once_and_found_by_the_next_process(tmp_path
     assert (again.timeline.time_s == first.timeline.time_s).all()
 
 
+@pytest.mark.slow
 def test_what_a_process_leaves_is_collected_without_being_trained_again(tmp_path, monkeypatch):
     """And a run that processes began goes on in one process."""
     spec = spec_of(algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1))
@@ -137,6 +139,7 @@ def test_a_large_task_takes_more_memory_than_a_small_one():
     assert jobs.PROCESS_BYTES < jobs.bytes_needed(small) < 2 * jobs.PROCESS_BYTES
 
 
+@pytest.mark.slow
 def test_what_is_written_nowhere_is_trained_in_this_process(monkeypatch):
     monkeypatch.setattr("perfeds2.runs.execute.do_jobs", lambda *_: pytest.fail("sent to a process"))
 

@@ -405,6 +405,7 @@ def test_pareto_is_its_definition(costs):
         assert on == (not beaten)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
     drawn = write_chart(costly)
     assert [path.name for path in drawn] == ["sweep.pdf", "sweep.png", "front.pdf", "front.png"]

@@ -3,10 +3,8 @@
 import shlex
 
 import pytest
-from command_line import unchecked
-from typer.main import get_command
+from command_line import commands, unchecked
 
-from perfeds2.cli import app
 from perfeds2.commands.common import nested_values, take_settings
 from perfeds2.commands.run import DEFAULTS
 from perfeds2.spec.line import command_line
@@ -30,7 +28,7 @@ def test_what_is_typed_is_what_was_meant(settings):
     program, name, *words = shlex.split(line)
     assert (program, name) == ("perfeds2", "run")
     with unchecked():
-        command = get_command(app)
+        command = commands()
         context = command.make_context("perfeds2", [name, *words])
         _, command, words = command.resolve_command(context, [name, *words])  # pyright: ignore[reportAttributeAccessIssue] (a group)
         given = command.make_context(name, words, parent=context).params

@@ -183,6 +183,7 @@ def test_a_spec_with_a_budget():
         run.simulate(3, schedule=lambda _: np.array([0, 1]))
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_early_says_so_and_keeps_its_last_model():
     result = compare(
         task="synthetic", ues=6, quorum=2, energy_budget=0.001, energy="chen", algorithms=["FedAvgS2", "FedAvg-SYN"],

@@ -105,6 +105,7 @@ def test_a_spec_says_which_model():
     assert "energy" not in spec_from().values()
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_cost():
     result = compare(ues=6, algorithms=["FedAvgS2"], seeds=[0], horizon_s=1, target_accuracy=0.05)
     (row,) = result.summary["algorithms"]

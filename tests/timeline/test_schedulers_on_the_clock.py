@@ -81,6 +81,7 @@ def test_simulate_agrees_with_processes(run: Run, rounds: int):
     assert_agrees(run, rounds)
 
 
+@pytest.mark.slow
 @given(scheduled(), st.integers(0, 15), st.data())
 @QUICK
 def test_cut_into_pieces_the_timeline_is_the_same_and_a_prefix_is_the_shorter_one(run: Run, rounds: int, data):

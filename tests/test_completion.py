@@ -1,0 +1,96 @@
+"""Does Tab know what may follow, without waiting for JAX?"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.shell_completion import ShellComplete
+from command_line import commands, unchecked
+
+from perfeds2.bench.bench import GROUPS
+from perfeds2.commands.completion import TABLES, names
+from perfeds2.learning.objectives import OBJECTIVES
+from perfeds2.paper.figures import FIGURES
+from perfeds2.spec.fields import settings
+from perfeds2.spec.methods import METHODS
+
+KINDS = {each.kind.what: each.kind for each in settings() if each.kind is not None}
+
+
+def offered(*words):
+    """What is offered for the last of these words."""
+    *before, last = words
+    with unchecked():
+        completion = ShellComplete(commands(), {}, "perfeds2", "_PERFEDS2_COMPLETE")
+        return [each.value for each in completion.get_completions(before, last)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_read_from_the_source_are_those_of_the_table(kind):
+    assert names(kind) == list(KINDS[kind].table())
+
+
+def test_every_table_that_is_read_is_one():
+    others = {"objective": OBJECTIVES, "method": METHODS, "benchmark": GROUPS}
+    assert TABLES.keys() == KINDS.keys() - {"algorithm"} | others.keys()
+    for kind, table in others.items():
+        assert names(kind) == list(table)
+
+
+def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr("perfeds2.commands.completion.PACKAGE", tmp_path)
+    assert names("radio") == names("algorithm") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["comp"], ["compare"]),
+        (["compare", "--labels"], ["--labels-per-ue"]),
+        (["compare", "--stale", ""], ["restart", "wait", "ignore"]),
+        (["run", "--radio", "u"], ["umi", "uma"]),
+        (["compare", "--algorithms", "PerFedS2,PerFed"], ["PerFedS2,PerFed-SYN", "PerFedS2,PerFed-ASY"]),
+        (["arena", "--methods", "FedA"], [name for name in names("algorithm") if name.startswith("FedA")]),
+        (["simulate", "--bandwidth", "be"], ["between:"]),  # and then a number
+        (["compare", "--merge", "staleness:h"], ["staleness:hinge"]),
+        (["compare", "--set", "protocol.q"], ["protocol.quorum="]),
+        (["data", "fetch", "mnist", "c"], ["cifar100"]),
+        (["reproduce", "exp"], list(FIGURES)),
+        (["bench", "--only", "st"], ["start-up"]),
+        (["compare", "--spec", "py"], []),  # files are the shell's
+        (["compare", "--beta", ""], []),  # a number
+        (["compare", "--nonsense", ""], []),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_tab_offers(words, expected):
+    assert offered(*words) == expected
+
+
+@pytest.mark.slow
+def test_bash_completes_with_what_was_installed_and_loads_nothing_heavy(tmp_path):
+    """The script that is installed is sourced by a real bash and asked as it would be."""
+    command = tmp_path / "bin" / "perfeds2"
+    command.parent.mkdir()
+    command.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom perfeds2.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    heavy = {'jax', 'numpy', 'pandas', 'scipy'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+    )
+    command.chmod(0o755)
+    environment = os.environ | {"HOME": str(tmp_path), "PATH": f"{command.parent}:{os.environ['PATH']}"}
+
+    def bash(script):
+        done = subprocess.run(["bash", "-c", f"{script}; exit"], capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    assert "bash completion installed" in bash("perfeds2 --install-completion")
+    assert ".bash_completions/perfeds2.sh" in (tmp_path / ".bashrc").read_text()
+    assert bash("perfeds2 --show-completion").strip() == (tmp_path / ".bash_completions/perfeds2.sh").read_text()
+    ask = ". ~/.bashrc; COMP_WORDS=(perfeds2 compare --stale w); COMP_CWORD=3; _perfeds2_completion perfeds2"
+    assert bash(f'{ask}; echo "${{COMPREPLY[@]}}"').strip() == "wait"
+    for shell, word in (("zsh", "compdef"), ("fish", "--command perfeds2")):
+        assert word in bash(f"_PERFEDS2_COMPLETE=source_{shell} perfeds2")

@@ -1,0 +1,116 @@
+"""Is what we would release told alike everywhere: its version, how it is installed, how it is cited?"""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import told
+
+import perfeds2
+from perfeds2.commands import version as shown
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+TEXTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "deploy/README.md",
+]
+
+
+# ---- the version
+
+
+def test_the_version_is_the_same_everywhere():
+    assert perfeds2.__version__ == PROJECT["version"] == CITATION["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?", PROJECT["version"])
+
+
+def test_the_version_comes_with_the_platform():
+    status, said, _ = told("--version")
+    assert status == 0
+    first, python, packages, machine = said.splitlines()
+    assert first == f"perfeds2 {PROJECT['version']}"
+    assert python.startswith("Python 3.")
+    assert re.fullmatch(r"jax [\d.]+, jaxlib [\d.]+, numpy [\d.]+, numba ([\d.]+|is not installed)", packages)
+    assert "core" in machine
+
+
+def test_the_version_says_which_gpus_there_are_and_whether_jax_can_use_them(tmp_path, monkeypatch):
+    assert "no NVIDIA GPU" in shown._accelerator(tmp_path)
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert shown._accelerator(tmp_path).startswith("2 NVIDIA GPUs, ")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert shown._accelerator(tmp_path).endswith("JAX_PLATFORMS=cpu")
+    assert shown._installed("perfeds2-that-nobody-has") == "is not installed"
+
+
+# ---- the changelog
+
+
+def test_the_changelog_has_a_section_for_this_version_and_it_is_the_first():
+    sections = re.findall(r"^## (.+)$", CHANGES, re.MULTILINE)
+    for each in sections:
+        assert re.fullmatch(r"\[\d+\.\d+\.\d+\S*\] - (?:\d{4}-\d\d-\d\d|unreleased)", each), each
+    assert sections[0].startswith(f"[{PROJECT['version']}]")
+    assert all("unreleased" not in each for each in sections[1:])
+    numbers = [tuple(map(int, re.findall(r"\d+", each.partition("]")[0])[:3])) for each in sections]
+    assert numbers == sorted(set(numbers), reverse=True)
+
+
+def test_the_changelog_says_of_every_change_which_kind_it_is():
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for section in re.split(r"^## ", CHANGES, flags=re.MULTILINE)[1:]:
+        before, *parts = re.split(r"^### ", section, flags=re.MULTILINE)
+        assert parts
+        assert not re.search(r"^- ", before, re.MULTILINE), "a change without a kind"
+        for part in parts:
+            assert part.partition("\n")[0] in kinds
+            assert re.search(r"^- ", part, re.MULTILINE)
+
+
+# ---- how it is cited
+
+
+def test_the_citation_has_what_its_format_asks_for():
+    assert {"cff-version", "message", "title", "authors"} <= CITATION.keys()
+    assert CITATION["license"] == PROJECT["license"]
+    (paper,) = CITATION["references"]
+    assert paper["title"] in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert [each["family-names"] for each in paper["authors"]] == ["You", "Feng", "Guo", "Yang", "Feng", "Quek"]
+
+
+# ---- how it is installed
+
+
+def installs(text):
+    """What each ``pip install``, ``pipx`` and ``uvx`` of a text installs."""
+    for words in re.findall(r"\b(?:pip|pipx|uv|uvx)\s+(?:install|run|tool|pip|--from|--spec)\b[^`\n]*", text):
+        yield shlex.split(words.replace("\\", ""), comments=True)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_installed_from_an_index_we_are_not_on(path):
+    for words in installs(path.read_text(encoding="utf-8")):
+        for word in words:
+            ours = re.fullmatch(r"perfeds2(?:\[[\w,]+\])?(?:[=<>~!].*)?", word.rstrip(").,;"))
+            behind_a_wheel = any(".whl" in each for each in words)
+            assert not ours or behind_a_wheel, f"{' '.join(words)}: install from the clone (.) or the wheel (dist/…whl)"
+
+
+def test_an_install_line_from_an_index_is_noticed():
+    ((words),) = installs("Install it with `pip install 'perfeds2[mqtt]'`.")
+    assert "perfeds2[mqtt]" in words
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_extras_that_are_told_of_exist(path):
+    for extras in re.findall(r"(?:\.|\.whl|perfeds2)\[([\w,]+)\]", path.read_text(encoding="utf-8")):
+        assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
