@@ -91,24 +91,18 @@ def alone(exact: bool, sizes: tuple[int, ...], rounds: int, seed: int) -> Work:
     uploads = [[random.random(shape, np.float32) for shape in shapes] for _ in range(QUORUM)]
 
     def gradient(x: np.ndarray, w: np.ndarray, h: np.ndarray, v: np.ndarray, e: np.ndarray) -> None:
-        x @ w, h @ v, e @ v.T, h.T @ e, x.T @ h  # forward: two; back: one to the hidden layer, and one for each weight
+        _ = x @ w, h @ v  # forward
+        _ = e @ v.T, h.T @ e, x.T @ h  # back: to the hidden layer, and one for each weight
 
     def curvature(x: np.ndarray, w: np.ndarray, h: np.ndarray, v: np.ndarray, e: np.ndarray) -> None:
-        (
+        _ = (
             x @ w,
             x @ w,
             h @ v,
             h @ v,
             h @ v,
-        )  # forward, and along the direction: the product rule makes two of the second layer
-        (
-            e @ v.T,
-            e @ v.T,
-            e @ v.T,
-            h.T @ e,
-            h.T @ e,
-            x.T @ h,
-        )  # back: the same, but for the gradient itself, which nobody needs
+        )  # forward, and how it changes: by the product rule twice in the second layer
+        _ = e @ v.T, e @ v.T, h.T @ e, h.T @ e, x.T @ h  # back: only how it changes
 
     steps = (gradient, gradient, curvature) if exact else (gradient,)
 
