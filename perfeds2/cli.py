@@ -21,6 +21,7 @@ from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
 from perfeds2.commands.watch import watch
 from perfeds2.console import hear_interrupts
+from perfeds2.learning.compiled import collect_rarely
 
 app = typer.Typer(
     name="perfeds2",
@@ -66,6 +67,7 @@ def _without_command(
 def main() -> None:
     """The ``perfeds2`` command."""
     hear_interrupts()
+    collect_rarely()
     try:
         status = app(standalone_mode=False)
     except KeyboardInterrupt:

@@ -287,6 +287,12 @@ MUTATIONS = [
             "            0, steps, lambda",
             "test_so_many_personal_steps_as_one_would_do_them_by_hand",
         ),
+        (
+            "fori_loop(0, -(-last // piece), add",
+            "fori_loop(0, last // piece, add",
+            "test_pieces_give_what_the_whole_gives",
+        ),
+        ("if piece is None or mask.size % piece:", "if piece is None:", "test_pieces_give_what_the_whole_gives"),
     ),
     *of(
         "learning/train_many.py",

@@ -30,12 +30,13 @@ class Row:
     name: str
     environment: str  # its packages are in <environment>.txt, its script is on_<environment>.py
     rounds: int  # some seconds' worth on a quiet machine
-    threads: int | None = None  # of PyTorch; None: as many as it likes
+    threads: int | None = None  # of PyTorch and of JAX; None: as many as they like
     exact: bool = False  # meta-gradients with the exact Hessian
 
 
 ROWS = (
     Row("perfeds2", "perfeds2", 3_000),
+    Row("perfeds2, 1 thread", "perfeds2", 1_500, threads=1),
     Row("bare PyTorch loop", "torch", 1_000),
     Row("bare PyTorch loop, 1 thread", "torch", 1_000, threads=1),
     Row("pfl-research", "pfl", 500),
@@ -122,7 +123,7 @@ def run(row: Row, given: argparse.Namespace) -> tuple[dict | None, str]:
     python, script = given.cache / "venvs" / row.environment / "bin" / "python", HERE / f"on_{row.environment}.py"
     rounds = max(int(row.rounds * given.share), 1)
     command = [str(python), str(script), "--rounds", str(rounds), "--seed", str(given.seed), *["--exact"] * row.exact]
-    threads = {} if row.threads is None else {"OMP_NUM_THREADS": str(row.threads)}
+    threads = {} if row.threads is None else {name: str(row.threads) for name in ("OMP_NUM_THREADS", "NPROC")}
     try:
         done = subprocess.run(  # noqa: S603 (see above)
             command, env={**os.environ, **threads}, capture_output=True, text=True, timeout=given.timeout_s
@@ -138,14 +139,15 @@ def _last_line(text: str) -> str:
 
 
 def table(measured: Measured, failed: Failed) -> str:
-    """Markdown. Ratios are of perfeds2's speed to the row's, turn by turn, against ours with the same objective."""
+    """Markdown. Ratios are of perfeds2's speed to the row's, turn by turn, with the same objective and as many threads."""
     head = "| | rounds/s | rounds per CPU second | perfeds2 is × as fast (wall) | × (CPU) | loss | versions |"
     lines = [head, "|---|---|---|---|---|---|---|"]
     for row, said in measured.items():
         if row in failed:
             lines.append(f"| {row.name} | {failed[row]} | | | | | |")
             continue
-        ours = next((r for r in measured if r.environment == "perfeds2" and r.exact == row.exact), None)
+        alike = [r for r in measured if r.environment == "perfeds2" and r.exact == row.exact]
+        ours = next((r for r in alike if r.threads == row.threads), alike[0] if alike else None)
         ratios = ["", ""]
         if ours is not None and ours != row and ours not in failed:
             ratios = [ratio(measured[ours], said, key) for key in ("rounds_per_s", "cpu_rounds_per_s")]

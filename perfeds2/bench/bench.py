@@ -20,6 +20,7 @@ from perfeds2.bench.clock import clock_group
 from perfeds2.bench.jobs import jobs_group
 from perfeds2.bench.joint import joint_group
 from perfeds2.bench.methods import methods_group
+from perfeds2.bench.products import products_group
 from perfeds2.bench.replay import replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import Group, Hear, Result
@@ -28,6 +29,7 @@ from perfeds2.errors import InputError
 
 GROUPS: dict[str, Group] = {
     "replay": replay_group,
+    "products": products_group,
     "methods": methods_group,
     "clock": clock_group,
     "start-up": start_up_group,

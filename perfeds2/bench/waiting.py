@@ -33,8 +33,9 @@ def waiting_group(repeats: int, seed: int, tell: Hear, horizon_s: float = 30.0) 
     """compare --seeds 1, in parts."""
     turns = min(repeats, TURNS)
     tell(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
+    first = "from perfeds2.learning.compiled import collect_rarely; collect_rarely()"  # as commands do
     imports = "from perfeds2.bench.waiting import main; from perfeds2.report.page import write_report"
-    code = f"{imports}; main({seed}, {horizon_s}, write_report)"
+    code = f"{first}; {imports}; main({seed}, {horizon_s}, write_report)"
     spent: list[dict[str, float]] = []
     for _ in range(-1, turns):  # the first fills the cache
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603

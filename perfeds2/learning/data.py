@@ -128,8 +128,8 @@ class Shards:
         very long one stands for all of it.
         """
         longest = (int(np.asarray(size).max()) for size in (self.train_count, self.test_count))
-        train, test = (min(max(128, 1 << (size - 1).bit_length()), MOST_SAMPLES) for size in longest)
-        return train, test
+        train, test = (1 << (size - 1).bit_length() for size in longest)
+        return min(max(128, train), MOST_SAMPLES), min(max(32, test), MOST_SAMPLES)
 
     def train_part(self, ue: Int[Array, ""], length: int) -> Part:
         return self._part(self.start[ue], self.train_count[ue], length)

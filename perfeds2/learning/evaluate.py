@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from perfeds2.learning.data import Data
+from perfeds2.learning.data import Data, Part
 from perfeds2.learning.keeping import Personal
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models.model import Model, Params, mean_loss, measure
+from perfeds2.learning.models.model import Model, Params, measure, summed_loss
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
 UES_AT_ONCE = 32  # on a GPU of 16 GiB, of one model
+PIECE = 32  # samples of a training part at once, on a processor: who has few does not pay for who has most
 OwnModel = Callable[[Params, Any], Params]  # from the newest model and what a UE keeps
 
 
@@ -77,7 +78,8 @@ def look_at_ues(
 
     def look(ue: Array) -> Array:
         mine = None if own is None else own(params, jax.tree.map(lambda rows: rows[ue], memory))
-        return look_at_ue(params, data, alpha, ue, mine, model=model, lengths=lengths, steps=steps)
+        piece = PIECE if at_once is None else None
+        return look_at_ue(params, data, alpha, ue, mine, model=model, lengths=lengths, steps=steps, piece=piece)
 
     return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=at_once)
 
@@ -92,12 +94,16 @@ def look_at_ue(
     model: Model,
     lengths: tuple[int, int],
     steps: int = 1,
+    piece: int | None = None,
 ) -> Float[Array, " 4"]:
-    """The metrics of one UE, in the order of ``METRICS``."""
+    """The metrics of one UE, in the order of ``METRICS``; its training part is looked at in pieces, if so told."""
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
 
+    def mean(sum_over: Callable[[Part], Any]) -> Any:
+        return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, piece))
+
     def slope(w: Params) -> tuple[Float[Array, ""], Params]:
-        return jax.value_and_grad(lambda w: mean_loss(model, w, *train))(w)
+        return mean(lambda part: jax.value_and_grad(lambda w: summed_loss(model, w, *part))(w))
 
     loss, gradient = slope(params)
     personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient) if own is None else own
@@ -105,9 +111,24 @@ def look_at_ue(
         personal = jax.lax.fori_loop(
             1, steps, lambda _, w: jax.tree.map(lambda a, g: a - alpha * g, w, slope(w)[1]), personal
         )
-    losses = jnp.stack([loss, mean_loss(model, personal, *train)])
+    losses = jnp.stack([loss, mean(lambda part: summed_loss(model, personal, *part))])
     right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
+
+
+def sum_of_pieces(sum_over: Callable[[Part], Any], part: Part, piece: int | None) -> Any:
+    """What ``sum_over`` says of a part, piece after piece as far as there are samples; of the whole, if it cannot be cut so."""
+    mask = part[2]
+    if piece is None or mask.size % piece:
+        return sum_over(part)
+    last = jnp.where(mask, jnp.arange(1, mask.size + 1), 0).max()
+
+    def add(number: Array, total: Any) -> Any:
+        some = jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, number * piece, piece), part)
+        return jax.tree.map(jnp.add, total, sum_over(some))
+
+    nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(sum_over, part))
+    return jax.lax.fori_loop(0, -(-last // piece), add, nothing)
 
 
 _evaluate = partial(jax.jit, static_argnames=("own", "model", "lengths", "at_once", "steps"))(look_at_ues)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -207,8 +208,21 @@ def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:
 
 def parameters(model: Model) -> int:
     """How many numbers a model has."""
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract: nobody's GPU is touched
-    return sum(int(np.prod(shape.shape)) for shape in shapes.values())
+    return sum(int(np.prod(shape.shape)) for shape in weight_shapes(model).values())
+
+
+def weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of its arrays, by their names. Asked for again and again, and tracing takes a while: so it is kept in mind."""
+    try:
+        hash(model)
+    except TypeError:  # others will complain
+        return _weight_shapes.__wrapped__(model)
+    return _weight_shapes(model)
+
+
+@lru_cache(maxsize=8)
+def _weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
+    return jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract: nobody's GPU is touched
 
 
 def payload_bits(model: Model) -> float:

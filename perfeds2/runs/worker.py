@@ -127,8 +127,9 @@ def main() -> None:
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
-    from perfeds2.learning.compiled import keep_compiled
+    from perfeds2.learning.compiled import collect_rarely, keep_compiled
 
+    collect_rarely()
     keep_compiled()  # what one worker has compiled, the others and the next sweep find
     watch = now_and_then(say)
     while True:

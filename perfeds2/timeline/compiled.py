@@ -38,7 +38,7 @@ from perfeds2.timeline.timeline import Timeline
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
 LOAD_S, COMPILE_S = 1.0, 20.0  # what loading and compiling take, about: less work than that is sooner done by NumPy
-COMPILE_PAYS_S = 4.0  # from so much work on the next run should find it compiled
+COMPILE_PAYS_S = 1.5  # from so much work on the next run should find it compiled
 ROUND_S, UE_S = 2.5e-4, 1e-7  # what a round takes the NumPy clock, and for each UE
 SOMEBODY_COMPILES_S = 300.0  # so long nobody else begins to
 AT_A_TIME = 65_536  # signals drawn for rounds to come: as many as the processor's cache holds

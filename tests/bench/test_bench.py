@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from perfeds2.bench import bench as module
-from perfeds2.bench import clock
+from perfeds2.bench import clock, products
 from perfeds2.bench.allocation import allocation_group, opening, solver_finish_s
 from perfeds2.bench.bench import bench, print_results, to_json
 from perfeds2.bench.clock import clock_group
 from perfeds2.bench.jobs import jobs_group
 from perfeds2.bench.joint import WAYS, joint_group
 from perfeds2.bench.methods import LEARNERS, methods_group
+from perfeds2.bench.products import THREADS, WORDS, products_group
 from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, numpy_replay, random_tasks, replay_group
 from perfeds2.bench.start_up import start_up_group
 from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
@@ -24,7 +25,8 @@ from perfeds2.bench.waiting import PARTS, waiting_group
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import Learner, replay
 
 pytestmark = pytest.mark.slow
@@ -87,6 +89,45 @@ def order(name: str) -> tuple[str, bool]:
 def test_replay_is_measured_against_both_bare_loops_and_for_every_hessian():
     results = list(replay_group(2, 0, silent, rounds=10, samples=600, populations=(6, 12), model=SMALL))
     assert_measured(results, {f"replay/{name}" for name in ("plain", "numpy", "jax", "exact", "fo", "hf", "n=12")})
+
+
+def test_rounds_are_measured_against_their_matrix_products():
+    results = list(products_group(2, 0, silent, rounds=2, sizes="12-8-10"))
+    threads = [number for number in THREADS if number <= (os.cpu_count() or 1)]
+    names = {f"products/{what}{name}-{number}" for what in ("", "share-") for name in WORDS for number in threads}
+    assert_measured(results, names)
+
+
+@pytest.mark.parametrize(("objective", "exact"), [(FedAvg(), False), (PerFed(0.03), True)])
+def test_the_products_alone_are_as_many_as_a_compiled_job_has(objective, exact, monkeypatch):
+    model, x, y = SMALL, jnp.ones((3, BATCH, SMALL.sizes[0])), jnp.zeros((3, BATCH), jnp.int32)
+
+    def job(params, x, y):
+        return objective(lambda w, xy: mean_loss(model, w, *xy), params, params, (x, y))
+
+    compiled = jax.jit(job).lower(model.init(jax.random.key(0)), x, y).compile().as_text()
+    done: list[int] = []
+    monkeypatch.setattr(products.np, "random", Drawing(done))
+    products.alone(exact, model.sizes, 1, 0)()
+    assert len(done) == products.QUORUM * compiled.count(" dot(")
+
+
+class Drawing:
+    """In the place of NumPy's random numbers: arrays that say when they are multiplied."""
+
+    def __init__(self, done):
+        class Telling(np.ndarray):
+            def __matmul__(self, other):
+                done.append(1)
+                return np.ndarray.__matmul__(self, other)
+
+        self.kind = Telling
+
+    def default_rng(self, _):
+        return self
+
+    def random(self, shape, dtype):
+        return np.ones(shape, dtype).view(self.kind)
 
 
 def test_methods():

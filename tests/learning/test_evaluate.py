@@ -9,7 +9,8 @@ import pytest
 
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.evaluate import evaluate, look_at_ue, sum_of_pieces
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss, measure
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.task import Task
@@ -80,3 +81,36 @@ def test_a_model_whose_loss_is_not_finite_has_no_accuracy(bias, loss):
     assert np.isnan(metrics["test_accuracy_personal"][1])
     if np.isfinite(metrics["train_loss"][0]):
         assert metrics["test_accuracy"][0] == 1.0
+
+
+def test_pieces_give_what_the_whole_gives():
+    """UEs with nothing, one sample, just a piece, one more, and so many that the part is full."""
+    counts = np.array([0, 1, 31, 32, 33, 70, 128])
+    start = np.cumsum(counts + 3) - counts - 3
+    random = np.random.default_rng(0)
+    total = int(counts.sum()) + 3 * counts.size
+    x, y = random.normal(size=(total, 4)).astype(np.float32), random.integers(0, 3, total)
+    data = Shards.of(x, y, Partition(np.arange(total), start, counts, np.full(counts.size, 3)))
+    model = MLP((4, 5, 3))
+    params = model.init(jax.random.key(0))
+    assert data.lengths() == (128, 32)
+
+    def all_ues(piece):
+        look = jax.jit(
+            lambda ue: look_at_ue(
+                params, data, jnp.float32(0.7), ue, model=model, lengths=(128, 32), piece=piece, steps=2
+            )
+        )
+        return np.array([look(ue) for ue in range(counts.size)])
+
+    whole = all_ues(None)
+    np.testing.assert_allclose(all_ues(32), whole, rtol=1e-5)
+    np.testing.assert_array_equal(all_ues(48), whole)  # 128 samples are no whole number of such pieces
+    assert np.isnan(whole[0]).all()  # who has no samples has no loss
+    assert np.isfinite(whole[1:]).all()
+
+
+@pytest.mark.parametrize(("mask", "pieces"), [([1] * 8, 4), ([1, 0, 0, 0, 0, 0, 0, 0], 1), ([0] * 5 + [1, 0, 0], 3)])
+def test_only_as_many_pieces_as_there_are_samples(mask, pieces):
+    part = jnp.zeros((8, 1)), jnp.zeros(8), jnp.array(mask, bool)
+    assert sum_of_pieces(lambda _: jnp.float32(1), part, 2) == pieces

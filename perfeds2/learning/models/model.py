@@ -57,8 +57,18 @@ class Judged:
 
 def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
     """Mean loss over a batch (l of eq. (2)), over the masked-in samples only where a mask is given."""
-    each = (model.loss if isinstance(model, Judged) else losses.cross_entropy)(model(params, x), y)
-    return each.mean() if mask is None else jnp.where(mask, each, 0.0).sum() / mask.sum()
+    if mask is not None:
+        return summed_loss(model, params, x, y, mask) / mask.sum()
+    return _loss_of_each(model, params, x, y).mean()
+
+
+def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
+    """The sum of the losses of the masked-in samples."""
+    return jnp.where(mask, _loss_of_each(model, params, x, y), 0.0).sum()
+
+
+def _loss_of_each(model: Model, params: Params, x: Array, y: Array) -> Float[Array, "*s"]:
+    return (model.loss if isinstance(model, Judged) else losses.cross_entropy)(model(params, x), y)
 
 
 def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:

@@ -1,0 +1,115 @@
+"""What of a round is the arithmetic that nobody can leave out?
+
+A round of a two-layer network is a few matrix products and little else. Here NumPy does these products alone, on arrays that lie
+ready: no drawing of batches, no nonlinearity, no merge. Our rounds, with all of that, are put beside them, both on so many threads.
+"""
+
+import json
+import os
+import subprocess  # only ever starts this very Python
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from perfeds2.bench.timing import BATCH, BETA, QUORUM, Hear, Result, measured
+
+THREADS = {1: "of one core", 2: "on two threads"}
+VARIABLES = ("NPROC", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+WORDS = {"plain": "plain gradients", "exact": "the exact Hessian's"}
+Work = Callable[[], object]
+
+
+def products_group(
+    repeats: int, seed: int, tell: Hear, *, rounds: int = 100, sizes: str = "784-100-10"
+) -> Iterator[Result]:
+    """The speed of our rounds over that of their matrix products, in a fresh process for each number of threads."""
+    for threads, words in THREADS.items():
+        if threads > (os.cpu_count() or 1):
+            continue
+        tell(f"products: {rounds} rounds and their matrix products, {words}, {repeats} turns …")
+        code = f"from perfeds2.bench.products import main; main({rounds}, {repeats}, {seed}, {sizes!r})"
+        environment = os.environ | dict.fromkeys(VARIABLES, str(threads))
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+        )
+        spent = {name: np.array(turns) for name, turns in json.loads(done.stdout.splitlines()[-1]).items()}
+        clock = "cpu" if threads == 1 else "wall"  # a second thread that waits is no use
+        for name, what in WORDS.items():
+            ours, theirs = spent[f"{name}/{clock}"], spent[f"{name} products/{clock}"]
+            yield measured(
+                f"products/{name}-{threads}",
+                f"their matrix products alone in NumPy, {words}",
+                rounds / theirs,
+                "rounds/s",
+            )
+            yield measured(
+                f"products/share-{name}-{threads}",
+                f"speed of rounds with {what}, over that of their matrix products alone",
+                theirs / ours,
+                "",
+                at_least=0.75,
+            )
+
+
+def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
+    """In the fresh process: every rival's seconds in every turn, by the wall and by the processor, as JSON."""
+    import jax
+
+    from perfeds2.bench.replay import bench_timeline, random_tasks
+    from perfeds2.learning.models.mlp import MLP
+    from perfeds2.learning.objectives import FedAvg, PerFed
+    from perfeds2.learning.replay import Learner, replay
+
+    if os.environ["NPROC"] == "1":
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # as commands with several trainings do
+    model = MLP(tuple(map(int, sizes.split("-"))))
+    (task,), line = random_tasks(model, 12_000, [20], seed), bench_timeline(model, 20, rounds, seed)
+
+    def ours(objective: FedAvg | PerFed) -> Work:
+        return lambda: jax.block_until_ready(replay(task, line, Learner(objective, BETA, BATCH), seed))
+
+    rivals = {"plain": ours(FedAvg()), "exact": ours(PerFed(0.03))}
+    rivals |= {f"{name} products": alone(name == "exact", model.sizes, rounds, seed) for name in WORDS}
+    spent: dict[str, list[float]] = {f"{name}/{clock}": [] for name in rivals for clock in ("wall", "cpu")}
+    for turn in range(-1, turns):
+        for name, work in rivals.items():
+            began = time.perf_counter(), time.process_time()
+            work()
+            if turn >= 0:
+                spent[f"{name}/wall"].append(time.perf_counter() - began[0])
+                spent[f"{name}/cpu"].append(time.process_time() - began[1])
+    print(json.dumps(spent))
+
+
+def alone(exact: bool, sizes: tuple[int, ...], rounds: int, seed: int) -> Work:
+    """The products of so many rounds, in NumPy. Every upload has arrays of its own."""
+    inputs, hidden, outputs = sizes
+    random = np.random.default_rng(seed)
+    shapes = [(BATCH, inputs), (inputs, hidden), (BATCH, hidden), (hidden, outputs), (BATCH, outputs)]
+    uploads = [[random.random(shape, np.float32) for shape in shapes] for _ in range(QUORUM)]
+
+    def gradient(x: np.ndarray, w: np.ndarray, h: np.ndarray, v: np.ndarray, e: np.ndarray) -> None:
+        _ = x @ w, h @ v  # forward
+        _ = e @ v.T, h.T @ e, x.T @ h  # back: to the hidden layer, and one for each weight
+
+    def curvature(x: np.ndarray, w: np.ndarray, h: np.ndarray, v: np.ndarray, e: np.ndarray) -> None:
+        _ = (
+            x @ w,
+            x @ w,
+            h @ v,
+            h @ v,
+            h @ v,
+        )  # forward, and how it changes: by the product rule twice in the second layer
+        _ = e @ v.T, e @ v.T, h.T @ e, h.T @ e, x.T @ h  # back: only how it changes
+
+    steps = (gradient, gradient, curvature) if exact else (gradient,)
+
+    def play() -> None:
+        for _ in range(rounds):
+            for arrays in uploads:
+                for step in steps:
+                    step(*arrays)
+
+    return play
