@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from perfeds2.learning import factored
 from perfeds2.learning.keeping import Keeping, Withholding
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.models.model import Model, Params, mean_loss
@@ -28,6 +29,7 @@ from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
+FACTORED: bool | None = None  # None: on a GPU
 
 
 @dataclass(frozen=True)
@@ -335,6 +337,8 @@ QUANTISING = 7  # the use of a job's key for its coins
 def _summed_gradients(
     program: Program, known: Known, objective: Objective, loss: Loss, params: Params, batches: Any
 ) -> Params:
+    if program.local_steps == 1 and _factors() and factored.is_known(program.model, objective):
+        return factored.gradient(program.model, objective, params, jax.tree.map(lambda b: b[0], batches))
     if program.local_steps == 1:
         return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
 
@@ -495,3 +499,7 @@ def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
 
 def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 1).bit_length()
+
+
+def _factors() -> bool:
+    return jax.default_backend() != "cpu" if FACTORED is None else FACTORED

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.data import Joinable
 from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.pool import Layout, Pool, stack
 from perfeds2.learning.replay import Known, Learner, Program, Script, State, kept_at_first, play_round, start
 from perfeds2.learning.structure import split
@@ -27,6 +27,8 @@ from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 
+BLOCK_ON_GPU, UNROLL = 16, 1
+OPTIONS: tuple[tuple[str, Any], ...] = ()
 MOST_BYTES = 32 << 30  # for the weights and data of trainings that are done together, each counted in full
 
 
@@ -124,6 +126,8 @@ def train_together(
         Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         pool.layout,
         _mesh(len(trials)),
+        block_of(points),
+        compiler_options(first.task.model, len(trials) * int(scripts[0].quorum)),
     )
     knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
     each = common.place(
@@ -149,7 +153,7 @@ def train_together(
         if point == 0 or (end > begin).any():
             most = int((end - begin).max())
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
-            state = _rounds_together(state, each, everybody, *rounds, most, common=common)
+            state = _compiled(common.options)(state, each, everybody, *rounds, most, common=common)
             table = _evaluate_together(
                 state.params,
                 each[1],
@@ -176,6 +180,8 @@ class _Common:
     program: Program
     layout: Layout  # of their data
     mesh: Mesh | None  # the devices that share the trials
+    block: int = 1  # so many rounds between two looks at whether to go on
+    options: tuple[tuple[str, Any], ...] = ()  # of the compiler
 
     def place(self, tree: Any, *, split: bool = True) -> Any:
         """Arrays where they are needed: with one axis of trials every device gets its own, else all get all."""
@@ -202,7 +208,17 @@ def _mesh(trials: int) -> Mesh | None:
     return Mesh(np.array(devices[:count]), ("trials",)) if count > 1 else None
 
 
-@partial(jax.jit, static_argnames="common", donate_argnames="state")
+def _compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., State]:
+    """The loop over rounds, as a compiler told these options makes it."""
+    if options not in _COMPILED:
+        how = {"static_argnames": "common", "donate_argnames": "state"}
+        _COMPILED[options] = jax.jit(_rounds_together, **how, compiler_options=dict(options) or None)
+    return _COMPILED[options]
+
+
+_COMPILED: dict[tuple[tuple[str, Any], ...], Callable[..., State]] = {}
+
+
 def _rounds_together(
     state: State,
     each: tuple[Script, Known],
@@ -223,7 +239,7 @@ def _rounds_together(
         def all_(step: Array, state: State) -> State:
             return jax.vmap(partial(one, step))(state, each, begin, end)
 
-        return jax.lax.fori_loop(0, most, all_, state)
+        return in_blocks(common.block, most, all_, state)
 
     return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 
@@ -251,6 +267,36 @@ def _evaluate_together(
         return jax.vmap(one)(params, known, memory)
 
     return common.shared(look, True, True, False, True)(params, known, everybody, memory)
+
+
+# ---- what a GPU wants
+
+
+def block_of(points: Sequence[Sequence[EvaluationPoint]]) -> int:
+    """How many rounds are played between two looks at whether to go on: a GPU waits at each of them.
+
+    Rounds beyond an evaluation are played in vain, so there are many between two evaluations, or it is one.
+    """
+    rounds = np.concatenate([np.diff([point.round for point in one]) for one in points if len(one) > 1] or [[0]])
+    return BLOCK_ON_GPU if jax.default_backend() != "cpu" and np.median(rounds) >= 8 * BLOCK_ON_GPU else 1
+
+
+def in_blocks(block: int, most: Array, step: Callable[[Array, State], State], state: State) -> State:
+    """Steps 0 to ``most`` − 1, and up to ``block`` − 1 after them, in which nothing may change."""
+    if block == 1:
+        return jax.lax.fori_loop(0, most, step, state)
+
+    def several(number: Array, state: State) -> State:
+        return jax.lax.fori_loop(0, block, lambda more, state: step(number * block + more, state), state, unroll=UNROLL)
+
+    return jax.lax.fori_loop(0, (most + block - 1) // block, several, state)
+
+
+def compiler_options(model: Model, gradients: int) -> tuple[tuple[str, Any], ...]:
+    """What the compiler of a GPU is told about a round with so many gradients."""
+    if jax.default_backend() == "cpu":
+        return ()
+    return OPTIONS
 
 
 # ---- trials of different length as arrays of one length
