@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, Model, Params, bare, mean_loss
 from perfeds2.learning.objectives import FedAvg, Objective, PerFed
@@ -21,8 +22,8 @@ WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
 
 def is_known(model: Model, objective: Any) -> bool:
-    """Whether ``gradient`` computes what this objective does on this model."""
-    if not isinstance(bare(model), MLP):
+    """Whether ``gradient`` computes what this objective does on this model, and a GPU is there to gain by it."""
+    if not on_gpu.is_there() or not isinstance(bare(model), MLP):
         return False
     plain_step = type(objective) is PerFed and objective.inner_clip is None and objective.hessian in ("exact", "fo")
     return type(objective) is FedAvg or (plain_step and objective.anneal is None)

@@ -7,7 +7,7 @@ timeline tells beforehand which, so the shelf is as short as it can be.
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from perfeds2.learning import factored
+from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.keeping import Keeping, Withholding
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.models.model import Model, Params, mean_loss
@@ -29,7 +29,6 @@ from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
-FACTORED: bool | None = None  # None: on a GPU
 
 
 @dataclass(frozen=True)
@@ -118,6 +117,7 @@ class Program:
     mesh: Mesh | None = None  # the devices that share the participants of a round
     bits: int | None = None  # of each number of an upload
     top_k: float | None = None  # the share of its numbers that is uploaded
+    block: int = 1  # so many rounds between two looks at whether to go on
 
     @classmethod
     def of(
@@ -176,11 +176,12 @@ class Prepared:
     known: Known
 
     @classmethod
-    def of(cls, task: Task, script: Script, learner: Learner, seed: int) -> "Prepared":
+    def of(cls, task: Task, script: Script, learner: Learner, seed: int, block: int = 1) -> "Prepared":
         quorum = int(script.quorum)
         mesh = shared_by(quorum)
         one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
         program = Program.of(task.model, learner, quorum, one_by_one=one_by_one, mesh=mesh)
+        program = replace(program, block=block)
         return cls(program, *everywhere((script, Known.of(task, learner, seed)), mesh))
 
 
@@ -268,7 +269,8 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     participants. For small models, train several seeds together instead (``train_together``).
     """
     script = Script.of(timeline, learner.merge)
-    prepared, state = Prepared.of(task, script, learner, seed), start(task, script, learner, seed)
+    prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([(0, timeline.rounds)]))
+    state = start(task, script, learner, seed)
     return on_one(advance(prepared, state, 0, timeline.rounds).params)
 
 
@@ -337,7 +339,7 @@ QUANTISING = 7  # the use of a job's key for its coins
 def _summed_gradients(
     program: Program, known: Known, objective: Objective, loss: Loss, params: Params, batches: Any
 ) -> Params:
-    if program.local_steps == 1 and _factors() and factored.is_known(program.model, objective):
+    if program.local_steps == 1 and factored.is_known(program.model, objective):
         return factored.gradient(program.model, objective, params, jax.tree.map(lambda b: b[0], batches))
     if program.local_steps == 1:
         return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
@@ -355,10 +357,11 @@ def _summed_gradients(
 def _rounds(
     state: State, script: Script, known: Known, first: Int[Array, ""], stop: Int[Array, ""], *, program: Program
 ) -> State:
-    def round_(k: Array, state: State) -> State:
-        return play_round(program, known, script, state, k)
+    def round_(step: Array, state: State) -> State:
+        k = first + step
+        return play_round(program, known, script, state, k, None if program.block == 1 else k < stop)
 
-    return jax.lax.fori_loop(first, stop, round_, state)
+    return on_gpu.in_blocks(program.block, stop - first, round_, state)
 
 
 def play_round(
@@ -499,7 +502,3 @@ def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
 
 def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 1).bit_length()
-
-
-def _factors() -> bool:
-    return jax.default_backend() != "cpu" if FACTORED is None else FACTORED

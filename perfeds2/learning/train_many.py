@@ -17,18 +17,26 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.data import Joinable
 from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
-from perfeds2.learning.models.model import Model, Params
+from perfeds2.learning.models.model import Params
 from perfeds2.learning.pool import Layout, Pool, stack
-from perfeds2.learning.replay import Known, Learner, Program, Script, State, kept_at_first, play_round, start
+from perfeds2.learning.replay import (
+    Known,
+    Learner,
+    Program,
+    Script,
+    State,
+    kept_at_first,
+    play_round,
+    start,
+)
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 
-BLOCK_ON_GPU, UNROLL = 16, 1
-OPTIONS: tuple[tuple[str, Any], ...] = ()
 MOST_BYTES = 32 << 30  # for the weights and data of trainings that are done together, each counted in full
 
 
@@ -126,8 +134,8 @@ def train_together(
         Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         pool.layout,
         _mesh(len(trials)),
-        block_of(points),
-        compiler_options(first.task.model, len(trials) * int(scripts[0].quorum)),
+        on_gpu.block_of([point.round for point in own] for own in points),
+        on_gpu.compiler_options(len(trials) * int(scripts[0].quorum)),
     )
     knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
     each = common.place(
@@ -239,7 +247,7 @@ def _rounds_together(
         def all_(step: Array, state: State) -> State:
             return jax.vmap(partial(one, step))(state, each, begin, end)
 
-        return in_blocks(common.block, most, all_, state)
+        return on_gpu.in_blocks(common.block, most, all_, state)
 
     return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 
@@ -267,36 +275,6 @@ def _evaluate_together(
         return jax.vmap(one)(params, known, memory)
 
     return common.shared(look, True, True, False, True)(params, known, everybody, memory)
-
-
-# ---- what a GPU wants
-
-
-def block_of(points: Sequence[Sequence[EvaluationPoint]]) -> int:
-    """How many rounds are played between two looks at whether to go on: a GPU waits at each of them.
-
-    Rounds beyond an evaluation are played in vain, so there are many between two evaluations, or it is one.
-    """
-    rounds = np.concatenate([np.diff([point.round for point in one]) for one in points if len(one) > 1] or [[0]])
-    return BLOCK_ON_GPU if jax.default_backend() != "cpu" and np.median(rounds) >= 8 * BLOCK_ON_GPU else 1
-
-
-def in_blocks(block: int, most: Array, step: Callable[[Array, State], State], state: State) -> State:
-    """Steps 0 to ``most`` − 1, and up to ``block`` − 1 after them, in which nothing may change."""
-    if block == 1:
-        return jax.lax.fori_loop(0, most, step, state)
-
-    def several(number: Array, state: State) -> State:
-        return jax.lax.fori_loop(0, block, lambda more, state: step(number * block + more, state), state, unroll=UNROLL)
-
-    return jax.lax.fori_loop(0, (most + block - 1) // block, several, state)
-
-
-def compiler_options(model: Model, gradients: int) -> tuple[tuple[str, Any], ...]:
-    """What the compiler of a GPU is told about a round with so many gradients."""
-    if jax.default_backend() == "cpu":
-        return ()
-    return OPTIONS
 
 
 # ---- trials of different length as arrays of one length

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int8, Key, Shaped, UInt8
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import DoesNotFit, Params
 
 KERNEL = 5
-BYTES: bool | None = None  # None: on a GPU
 GREY_MEAN, GREY_DEVIATION = (0.1307,), (0.3081,)  # of MNIST's training pixels
 
 
@@ -107,7 +107,7 @@ class LeNet:
 
 def _as_bytes(dtype: np.dtype) -> bool:
     """Whether the first patches are pixels as they came: where memory's speed bounds everything, and they are bytes."""
-    return dtype == np.uint8 and (jax.default_backend() != "cpu" if BYTES is None else BYTES)
+    return dtype == np.uint8 and on_gpu.is_there()
 
 
 def patches(maps: Shaped[Array, "c h w b"]) -> Shaped[Array, "p i j b"]:

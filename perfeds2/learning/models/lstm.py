@@ -9,15 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.models import recurrence
 from perfeds2.learning.models.model import Params
 
 UNROLL_ON_GPU = (
     4  # steps of the recurrence compiled into one: there the loop's own cost counts; a processor loses by it
 )
-
-
-FUSED: bool | None = None  # None: on a GPU
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class LSTM:
                 params[named(what, layer)] for what in ("input.weight", "hidden.weight", "gates.bias")
             )
             entering = sequence @ weight + bias  # of the whole sequence at once
-            read = recurrence.recur if _fused() else recur
+            read = recurrence.recur if on_gpu.is_there() else recur
             sequence = read(layer < self.layers - 1, entering, recurrent)
         logits = sequence @ params["dense.weight"] + params["dense.bias"]
         return logits.reshape(*x.shape[:-1], self.letters)
@@ -120,10 +118,6 @@ def _tangent(keep: bool, primals: tuple[Array, Array], tangents: tuple[Array, Ar
     nothing, every_step = jnp.zeros_like(cell[0]), (driving, by_into, by_forget, by_candidate, by_out, by_cell, forget)
     (last, _), states = jax.lax.scan(step, (nothing, nothing), every_step, unroll=_unroll())
     return result, last if states is None else states
-
-
-def _fused() -> bool:
-    return jax.default_backend() != "cpu" if FUSED is None else FUSED
 
 
 def _unroll() -> int:
