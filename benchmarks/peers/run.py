@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess  # only ever starts Pythons of the environments made here
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,16 +51,16 @@ ROWS = (
     Row("torch.func, exact Hessian, 1 thread", "torch", 300, threads=1, exact=True),
 )
 ON_GPU = (
+    Row("perfeds2, replay alone, exact Hessian", "perfeds2", 20_000, exact=True, more=("--replay",)),
+    Row("torch.func, exact Hessian, CUDA graphs", "torch", 5_000, exact=True, script="torch_gpu", more=("--graphs",)),
+    Row("FedJAX", "fedjax", 300),
     Row("perfeds2, replay alone", "perfeds2", 20_000, more=("--replay",)),
-    Row("bare JAX loop", "jax", 20_000),
-    Row("bare PyTorch loop", "torch", 1_000, script="torch_gpu"),
     Row("bare PyTorch loop, CUDA graphs", "torch", 10_000, script="torch_gpu", more=("--graphs",)),
     Row("pfl-research", "pfl", 300),
-    Row("FedJAX", "fedjax", 300),
-    Row("perfeds2, replay alone, exact Hessian", "perfeds2", 20_000, exact=True, more=("--replay",)),
     Row("bare JAX loop, exact Hessian", "jax", 20_000, exact=True),
+    Row("bare JAX loop", "jax", 20_000),
+    Row("bare PyTorch loop", "torch", 1_000, script="torch_gpu"),
     Row("torch.func, exact Hessian", "torch", 500, exact=True, script="torch_gpu"),
-    Row("torch.func, exact Hessian, CUDA graphs", "torch", 5_000, exact=True, script="torch_gpu", more=("--graphs",)),
 )
 Measured = dict[Row, list[dict]]  # a turn's JSON line after the other
 Failed = dict[Row, str]  # and why
@@ -94,6 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the rounds; less for a busy machine")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="of one script")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="after that no further script is started")
     parser.add_argument("--cache", type=Path, default=ROOT / ".benchmarks", help="where the environments are made")
     parser.add_argument("--out", type=Path, help="a JSON file for every turn's numbers")
     return parser.parse_args()
@@ -103,6 +105,7 @@ def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, F
     """Turn after turn. What cannot be installed or run is kept with its reason and does not take part any more."""
     measured: Measured = {row: [] for row in rows}
     failed: Failed = {}
+    began = time.monotonic()
     names = sorted({row.environment for row in rows})
     broken = {name: "" if given.here else environment(name, given.cache) for name in names}
     for row in rows:
@@ -111,6 +114,9 @@ def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, F
     for turn in range(given.repeats):
         for row in rows:
             if row in failed:
+                continue
+            if time.monotonic() - began > given.limit_s:
+                failed[row] = "not run: no time was left"
                 continue
             said, why = run(row, given)
             if said is None:

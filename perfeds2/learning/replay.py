@@ -29,6 +29,7 @@ from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
+SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are costs a GPU launches
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,9 @@ def play_round(
         rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
     if rows is not None:
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
-    shelf = jax.tree.map(lambda old, new: old.at[place].set(new), state.shelf, (params, _told(merge, merging)))
+    shelf = jax.tree.map(
+        lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, (params, _told(merge, merging))
+    )
     return State(params, shelf, merging, *memory)
 
 
@@ -418,7 +421,8 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
 
     def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
         known, shelf = given
-        return local_job(program, known, jax.tree.map(lambda w: w[place], shelf), (None, None), ue, version)[0]
+        handed = jax.tree.map(lambda w: w.at[place].get(mode=SAFE), shelf)
+        return local_job(program, known, handed, (None, None), ue, version)[0]
 
     given, first_merge = (known, state.shelf), k * script.quorum
     columns = (script.ues, script.versions, script.read)

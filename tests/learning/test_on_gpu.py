@@ -1,0 +1,236 @@
+"""Does what is made for a GPU give what a processor gives?
+
+There is no GPU here: the same code is asked for as if there were one, and compiled for the processor.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfeds2.learning import factored, losses, on_gpu
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.models import lstm, recurrence
+from perfeds2.learning.models.lenet import LeNet
+from perfeds2.learning.models.lstm import LSTM
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import Judged, mean_loss
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.replay import Learner
+from perfeds2.learning.train import EvaluationPoint, train
+from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    monkeypatch.setattr(on_gpu, "is_there", lambda: True)
+
+
+def in_float64(tree):
+    return jax.tree.map(lambda w: w.astype(jnp.float64), tree)
+
+
+def assert_close(ours, theirs, tolerance=1e-10):
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        np.testing.assert_allclose(ours[name], values, rtol=tolerance, atol=tolerance * float(jnp.abs(values).max()))
+
+
+# ---- an MLP's gradient without its first layer's matrices
+
+OBJECTIVES = {
+    "plain": FedAvg(),
+    "exact": PerFed(0.3),
+    "on the inner batch": PerFed(0.3, hessian_batch="inner"),
+    "first order": PerFed(0.3, "fo"),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+@pytest.mark.parametrize("sizes", [(7, 3), (7, 5, 3), (7, 5, 4, 3)], ids=lambda sizes: f"{len(sizes) - 1} layers")
+def test_factors_give_the_objectives_gradient(a_gpu, objective, sizes):
+    with jax.enable_x64(True):
+        model, random = MLP(sizes, input_scale=255, activation=jnp.tanh), np.random.default_rng(0)
+        x, y = random.integers(0, 255, (objective.batches, 6, 7)).astype(np.uint8), random.integers(0, 3, (3, 6))
+        params, batches = in_float64(model.init(jax.random.key(0))), (jnp.asarray(x), jnp.asarray(y[: len(x)]))
+        assert factored.is_known(model, objective)
+        theirs = objective(lambda w, xy: mean_loss(model, w, *xy), params, params, batches)
+        assert_close(factored.gradient(model, objective, params, batches), theirs)
+
+
+def test_factors_know_a_model_with_a_loss_of_its_own(a_gpu):
+    with jax.enable_x64(True):
+        model, objective = Judged(MLP((4, 5, 1)), losses.mse, losses.rmse), PerFed(0.2)
+        x, y = (jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, size))) for size in (4, 1))
+        params = in_float64(model.init(jax.random.key(1)))
+        theirs = objective(lambda w, xy: mean_loss(model, w, *xy), params, params, (x, y))
+        assert_close(factored.gradient(model, objective, params, (x, y)), theirs)
+
+
+def test_factors_are_for_what_they_know(a_gpu):
+    network = MLP((4, 5, 2))
+    for objective in (FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9.0)):
+        assert not factored.is_known(network, objective)
+    assert not factored.is_known(LSTM(), FedAvg())
+
+
+def test_a_processor_computes_as_ever():
+    assert not factored.is_known(MLP((4, 5, 2)), FedAvg())
+
+
+# ---- LeNet-5 with patches of bytes
+
+
+def test_patches_of_bytes_change_nothing(monkeypatch):
+    model = LeNet(side=16, dense=(8, 6, 5))
+    random = np.random.default_rng(0)
+    x, y = jnp.asarray(random.integers(0, 256, (3, 4, 768)), jnp.uint8), jnp.asarray(random.integers(0, 5, (3, 4)))
+    with jax.enable_x64(True):
+        params = in_float64(model.init(jax.random.key(0)))
+        found = []
+        for there in (False, True):
+            monkeypatch.setattr(on_gpu, "is_there", lambda there=there: there)
+            found.append(jax.jit(meta_gradient(model))(params, x, y))
+        assert float(jnp.abs(found[0]["conv1.weight"]).max()) > 1e-3
+        assert_close(found[1], found[0])
+
+
+def meta_gradient(model):
+    def loss(w, xy):
+        return mean_loss(model, w, *xy)
+
+    return lambda params, x, y: PerFed(0.1)(loss, params, params, (x, y))
+
+
+# ---- an LSTM's loops
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_gpus_recurrence_is_the_processors_and_so_are_both_derivatives(monkeypatch, layers):
+    model, random = LSTM(letters=6, embedding=2, hidden=3, layers=layers), np.random.default_rng(0)
+    x, y = jnp.asarray(random.integers(0, 6, (2, 3, 4, 7))), jnp.asarray(random.integers(0, 6, (2, 3, 4)))
+    with jax.enable_x64(True):
+        params = in_float64(jax.vmap(model.init)(jax.random.split(jax.random.key(0), 2)))
+        ours, theirs, plain = (
+            both_derivatives(monkeypatch, model, params, x, y, recur)
+            for recur in (recurrence.recur, lstm.recur, plain_scan)
+        )
+        assert min(float(jnp.abs(h).max()) for h in theirs[1].values()) > 1e-4
+        for mine, other, slow in zip(ours, theirs, plain, strict=True):
+            assert_close(mine, other)
+            assert_close(mine, slow)
+
+
+def both_derivatives(monkeypatch, model, params, x, y, recur):
+    """The meta-gradient of two UEs side by side, and their Hessians in the directions of their own weights."""
+    monkeypatch.setattr(on_gpu, "is_there", lambda: True)
+    monkeypatch.setattr(recurrence, "recur", recur)
+
+    def curvature(w, x, y):
+        return jax.jvp(jax.grad(lambda w: mean_loss(model, w, x[0], y[0])), (w,), (w,))[1]
+
+    return tuple(jax.jit(jax.vmap(function))(params, x, y) for function in (meta_gradient(model), curvature))
+
+
+def plain_scan(keep, entering, recurrent):
+    """An LSTM's layer as a textbook has it, differentiated by JAX."""
+
+    def step(state, now):
+        hidden, cell = state
+        into, forget, candidate, out = jnp.split(now + hidden @ recurrent, 4, axis=-1)
+        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(into) * jnp.tanh(candidate)
+        hidden = jax.nn.sigmoid(out) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    nothing = jnp.zeros((entering.shape[1], recurrent.shape[0]), entering.dtype)
+    states = jax.lax.scan(step, (nothing, nothing), entering)[1]
+    return states if keep else states[-1]
+
+
+@pytest.mark.parametrize("recur", [recurrence.recur, lstm.recur], ids=["GPU's", "processor's"])
+def test_no_loop_carries_anything_of_the_weights_size(monkeypatch, recur):
+    size, model = (5, 20), LSTM(letters=6, embedding=2, hidden=5, layers=2)
+    monkeypatch.setattr(on_gpu, "is_there", lambda: True)
+    monkeypatch.setattr(recurrence, "recur", recur)
+    seeds, ues = 2, 3
+    params = jax.eval_shape(jax.vmap(jax.vmap(model.init)), jax.random.split(jax.random.key(0), (seeds, ues)))
+    x, y = (jax.ShapeDtypeStruct((seeds, ues, 3, 4, *more), jnp.int32) for more in ((7,), ()))
+    carried = loops(jax.make_jaxpr(jax.vmap(jax.vmap(meta_gradient(model))))(params, x, y).jaxpr)
+    assert len(carried) >= 8
+    assert not [shape for loop in carried for shape in loop if shape[-2:] == size]
+
+
+def test_a_plain_scan_carries_the_weights_gradient():
+    """What the two above avoid, found by the same search."""
+    x = jnp.zeros((7, 4, 20))
+    carried = loops(jax.make_jaxpr(jax.grad(lambda w: plain_scan(False, x, w).sum()))(jnp.zeros((5, 20))).jaxpr)
+    assert [shape for loop in carried for shape in loop if shape[-2:] == (5, 20)]
+
+
+def loops(jaxpr):
+    """The shapes that each loop carries from step to step, of all loops within."""
+    found = []
+    for equation in jaxpr.eqns:
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program):
+            if is_program(part):
+                found += loops(getattr(part, "jaxpr", part))
+        if equation.primitive.name in ("scan", "while"):
+            first = equation.params["num_consts"] if equation.primitive.name == "scan" else 0
+            count = equation.params["num_carry"] if equation.primitive.name == "scan" else None
+            carried = equation.invars[first : None if count is None else first + count]
+            found.append([variable.aval.shape for variable in carried])
+    return found
+
+
+def is_program(part):
+    return hasattr(part, "eqns") or hasattr(part, "jaxpr")
+
+
+# ---- rounds in blocks
+
+
+@given(st.integers(1, 9), st.integers(0, 30))
+def test_blocks_end_where_single_steps_do(block, most):
+    def step(number, state):
+        return jnp.where(number < most, state * 3 + number, state)
+
+    plain = partial(on_gpu.in_blocks, 1, jnp.int32(most), step, jnp.uint32(1))
+    assert on_gpu.in_blocks(block, jnp.int32(most), step, jnp.uint32(1)) == plain()
+
+
+def test_a_gpu_plays_many_rounds_without_a_look(a_gpu):
+    assert on_gpu.block_of([[0, 1000, 2000]]) == on_gpu.BLOCK
+    assert on_gpu.block_of([[0, 5, 5, 9], [0, 200]]) == 1
+    assert on_gpu.block_of([[0]]) == on_gpu.block_of([[0, 0]]) == 1
+
+
+def test_a_processor_looks_after_every_round():
+    assert on_gpu.block_of([[0, 1000]]) == 1
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+def test_a_training_in_blocks_and_factors_is_the_same_training(monkeypatch, together):
+    """Blocks of four over points that are no multiples of it."""
+    line = simulate(Cell.draw(6, 0), Protocol(2, 2), payload_bits=1e5, samples=24, rounds=19)
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(6, 1.0), EvaluationPoint(19, 2.0)]
+    learner, task, found = Learner(PerFed(0.1), 0.2, batch=8), digits(6, 3, 0), []
+    for there in (False, True):
+        monkeypatch.setattr(on_gpu, "is_there", lambda there=there: there)
+        monkeypatch.setattr(on_gpu, "block_of", lambda _, there=there: 4 if there else 1)
+        if together:
+            stand = list(train_together([Trial(task, line, learner, points, seed) for seed in (0, 1)]))[-1][1]
+        else:
+            stand = list(train(task, line, learner, points, seed=0))[-1]
+        found.append(stand)
+    assert_close(found[1].state.params, found[0].state.params, 1e-5)
+    for ours, theirs in zip(found[1].values, found[0].values, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
