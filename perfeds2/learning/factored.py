@@ -16,9 +16,16 @@ from jaxtyping import Array, Float, Key
 from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, Model, Params, bare, mean_loss
-from perfeds2.learning.objectives import FedAvg, Objective, PerFed
+from perfeds2.learning.objectives import FedAvg, Loss, Objective, PerFed
 
 WEIGHT, BIAS = "dense1.weight", "dense1.bias"
+
+
+def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Any) -> Params:
+    """What ``objective`` gives at ``params``, by factors where they are known and pay, else as it says itself."""
+    if is_known(model, objective):
+        return gradient(model, objective, params, batches)
+    return objective(loss, params, params, batches)
 
 
 def is_known(model: Model, objective: Any) -> bool:

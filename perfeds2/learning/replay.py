@@ -29,6 +29,7 @@ from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
+QUANTISING = 7  # the use of a job's key for its coins
 SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are costs a GPU launches
 
 
@@ -178,12 +179,10 @@ class Prepared:
 
     @classmethod
     def of(cls, task: Task, script: Script, learner: Learner, seed: int, block: int = 1) -> "Prepared":
-        quorum = int(script.quorum)
-        mesh = shared_by(quorum)
+        mesh = shared_by(quorum := int(script.quorum))
         one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
         program = Program.of(task.model, learner, quorum, one_by_one=one_by_one, mesh=mesh)
-        program = replace(program, block=block)
-        return cls(program, *everywhere((script, Known.of(task, learner, seed)), mesh))
+        return cls(replace(program, block=block), *everywhere((script, Known.of(task, learner, seed)), mesh))
 
 
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
@@ -269,9 +268,8 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     gradient takes longer than the devices need to add up the weights, some 0.1 ms a round: a large model, many
     participants. For small models, train several seeds together instead (``train_together``).
     """
-    script = Script.of(timeline, learner.merge)
-    prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([(0, timeline.rounds)]))
-    state = start(task, script, learner, seed)
+    script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
+    prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
     return on_one(advance(prepared, state, 0, timeline.rounds).params)
 
 
@@ -334,16 +332,11 @@ def local_job(
     return sent, (kept, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
 
 
-QUANTISING = 7  # the use of a job's key for its coins
-
-
 def _summed_gradients(
     program: Program, known: Known, objective: Objective, loss: Loss, params: Params, batches: Any
 ) -> Params:
-    if program.local_steps == 1 and factored.is_known(program.model, objective):
-        return factored.gradient(program.model, objective, params, jax.tree.map(lambda b: b[0], batches))
     if program.local_steps == 1:
-        return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
+        return factored.one_step(program.model, objective, loss, params, jax.tree.map(lambda b: b[0], batches))
 
     def step(carry: tuple[Params, Params], step_batches: Any) -> tuple[tuple[Params, Params], None]:
         w, total = carry
@@ -392,9 +385,8 @@ def play_round(
         rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
     if rows is not None:
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
-    shelf = jax.tree.map(
-        lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, (params, _told(merge, merging))
-    )
+    made = (params, _told(merge, merging))
+    shelf = jax.tree.map(lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, made)
     return State(params, shelf, merging, *memory)
 
 

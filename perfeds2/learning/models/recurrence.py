@@ -99,7 +99,7 @@ def _backward(
     on_cell: Array | None = None,
     *,
     states: bool = False,
-) -> list[Array]:
+) -> tuple[Array, ...]:
     """The same, and with ``states`` the slopes on every state and cell. ``on_cell`` are more of the latter."""
 
     def step(state: tuple[Array, Array], now: Any) -> Any:
