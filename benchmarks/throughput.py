@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py                # on whatever device JAX finds
     python benchmarks/throughput.py --most-seeds 1 # one training at a time
+    python benchmarks/throughput.py --without-evaluations
 
 For the paper's three models, on made-up data of the right shape: A participants a round, alone and with many seeds
 trained together. Beside it two floors: what the arithmetic and what the memory traffic of one gradient (as the compiler
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from perfeds2.learning import train_many
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import TASKS
 from perfeds2.learning.datasets.shakespeare import Windows
@@ -55,7 +57,10 @@ def main() -> None:
     parser.add_argument("--teraflops", type=float, default=67.0, help="peak float32 of the device (default: an H200)")
     parser.add_argument("--gigabytes-per-s", type=float, default=4800.0, help="its memory's bandwidth")
     parser.add_argument("--most-seeds", type=int, default=64)
+    parser.add_argument("--without-evaluations", action="store_true", help="rounds alone; compiles sooner, too")
     given = parser.parse_args()
+    if given.without_evaluations:
+        train_many._evaluate_together = lambda params, *_, **__: jnp.zeros((jax.tree.leaves(params)[0].shape[0], 1, 4))
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}")
     for name in (*IMAGES, "shakespeare"):
         flops, traffic = cost_of(name)

@@ -7,7 +7,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import Model, bare
+
+Options = tuple[tuple[str, Any], ...]  # of the compiler
 BLOCK = 16  # rounds without a look at whether to go on
+MANY = 64  # gradients of a round, from which on the compiler is told so
 
 
 def is_there() -> bool:
@@ -38,6 +43,10 @@ def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Any], Any
     return jax.lax.fori_loop(0, (most + block - 1) // block, several, state)
 
 
-def compiler_options(gradients: int) -> tuple[tuple[str, Any], ...]:  # noqa: ARG001 (to come)
-    """What its compiler is told about rounds of so many gradients."""
-    return ()
+def compiler_options(model: Model, gradients: int) -> Options:
+    """What its compiler is told about rounds of so many gradients: whose matrix products it takes.
+
+    cuBLAS' instead of Triton's give an MLP more with 320 gradients at once, and two thirds with five (docs/performance.md).
+    """
+    many = is_there() and isinstance(bare(model), MLP) and gradients >= MANY
+    return (("xla_gpu_enable_triton_gemm", False),) if many else ()

@@ -8,7 +8,7 @@ but for the order in which floats are added up.
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -135,7 +135,7 @@ def train_together(
         pool.layout,
         _mesh(len(trials)),
         on_gpu.block_of([point.round for point in own] for own in points),
-        on_gpu.compiler_options(len(trials) * int(scripts[0].quorum)),
+        on_gpu.compiler_options(first.task.model, len(trials) * int(scripts[0].quorum)),
     )
     knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
     each = common.place(
@@ -189,7 +189,7 @@ class _Common:
     layout: Layout  # of their data
     mesh: Mesh | None  # the devices that share the trials
     block: int = 1  # so many rounds between two looks at whether to go on
-    options: tuple[tuple[str, Any], ...] = ()  # of the compiler
+    options: on_gpu.Options = ()  # of the compiler
 
     def place(self, tree: Any, *, split: bool = True) -> Any:
         """Arrays where they are needed: with one axis of trials every device gets its own, else all get all."""
@@ -216,15 +216,11 @@ def _mesh(trials: int) -> Mesh | None:
     return Mesh(np.array(devices[:count]), ("trials",)) if count > 1 else None
 
 
-def _compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., State]:
+@cache
+def _compiled(options: on_gpu.Options) -> Callable[..., State]:
     """The loop over rounds, as a compiler told these options makes it."""
-    if options not in _COMPILED:
-        how = {"static_argnames": "common", "donate_argnames": "state"}
-        _COMPILED[options] = jax.jit(_rounds_together, **how, compiler_options=dict(options) or None)
-    return _COMPILED[options]
-
-
-_COMPILED: dict[tuple[tuple[str, Any], ...], Callable[..., State]] = {}
+    told = dict(options) or None
+    return jax.jit(_rounds_together, static_argnames="common", donate_argnames="state", compiler_options=told)
 
 
 def _rounds_together(

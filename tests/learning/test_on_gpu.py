@@ -12,8 +12,6 @@ import pytest
 
 from perfeds2.learning import factored, losses, on_gpu
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.models import lstm, recurrence
-from perfeds2.learning.models.lenet import LeNet
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, mean_loss
@@ -88,108 +86,6 @@ def test_a_processor_computes_as_ever():
     assert not factored.is_known(MLP((4, 5, 2)), FedAvg())
 
 
-# ---- LeNet-5 with patches of bytes
-
-
-def test_patches_of_bytes_change_nothing(monkeypatch):
-    model = LeNet(side=16, dense=(8, 6, 5))
-    random = np.random.default_rng(0)
-    x, y = jnp.asarray(random.integers(0, 256, (3, 4, 768)), jnp.uint8), jnp.asarray(random.integers(0, 5, (3, 4)))
-    with jax.enable_x64(True):
-        params = in_float64(model.init(jax.random.key(0)))
-        found = []
-        for there in (False, True):
-            monkeypatch.setattr(on_gpu, "is_there", lambda there=there: there)
-            found.append(jax.jit(meta_gradient(model))(params, x, y))
-        assert float(jnp.abs(found[0]["conv1.weight"]).max()) > 1e-3
-        assert_close(found[1], found[0])
-
-
-def meta_gradient(model):
-    def loss(w, xy):
-        return mean_loss(model, w, *xy)
-
-    return lambda params, x, y: PerFed(0.1)(loss, params, params, (x, y))
-
-
-# ---- an LSTM's loops
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_the_gpus_recurrence_is_a_textbooks_and_so_are_both_derivatives(monkeypatch, layers):
-    model, random = LSTM(letters=6, embedding=2, hidden=3, layers=layers), np.random.default_rng(0)
-    x, y = jnp.asarray(random.integers(0, 6, (2, 3, 4, 7))), jnp.asarray(random.integers(0, 6, (2, 3, 4)))
-    with jax.enable_x64(True):
-        params = in_float64(jax.vmap(model.init)(jax.random.split(jax.random.key(0), 2)))
-        ours, slow = (
-            jax.jit(jax.vmap(reading_with(monkeypatch, recur, model)))(params, x, y)
-            for recur in (recurrence.recur, plain_scan)
-        )
-        assert min(float(jnp.abs(g).max()) for g in slow.values()) > 1e-4
-        assert_close(ours, slow)
-
-
-def reading_with(monkeypatch, recur, model):
-    """The meta-gradient: two gradients and a Hessian's product."""
-    monkeypatch.setattr(on_gpu, "is_there", lambda: True)
-    monkeypatch.setattr(recurrence, "recur", recur)
-    return meta_gradient(model)
-
-
-def plain_scan(keep, entering, recurrent):
-    """An LSTM's layer as a textbook has it, differentiated by JAX."""
-
-    def step(state, now):
-        hidden, cell = state
-        into, forget, candidate, out = jnp.split(now + hidden @ recurrent, 4, axis=-1)
-        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(into) * jnp.tanh(candidate)
-        hidden = jax.nn.sigmoid(out) * jnp.tanh(cell)
-        return (hidden, cell), hidden
-
-    nothing = jnp.zeros((entering.shape[1], recurrent.shape[0]), entering.dtype)
-    states = jax.lax.scan(step, (nothing, nothing), entering)[1]
-    return states if keep else states[-1]
-
-
-@pytest.mark.parametrize("recur", [recurrence.recur, lstm.recur], ids=["GPU's", "processor's"])
-def test_no_loop_carries_anything_of_the_weights_size(monkeypatch, recur):
-    size, model = (5, 20), LSTM(letters=6, embedding=2, hidden=5, layers=2)
-    monkeypatch.setattr(on_gpu, "is_there", lambda: True)
-    monkeypatch.setattr(recurrence, "recur", recur)
-    seeds, ues = 2, 3
-    params = jax.eval_shape(jax.vmap(jax.vmap(model.init)), jax.random.split(jax.random.key(0), (seeds, ues)))
-    x, y = (jax.ShapeDtypeStruct((seeds, ues, 3, 4, *more), jnp.int32) for more in ((7,), ()))
-    carried = loops(jax.make_jaxpr(jax.vmap(jax.vmap(meta_gradient(model))))(params, x, y).jaxpr)
-    assert len(carried) >= 8
-    assert not [shape for loop in carried for shape in loop if shape[-2:] == size]
-
-
-def test_a_plain_scan_carries_the_weights_gradient():
-    """What the two above avoid, found by the same search."""
-    x = jnp.zeros((7, 4, 20))
-    carried = loops(jax.make_jaxpr(jax.grad(lambda w: plain_scan(False, x, w).sum()))(jnp.zeros((5, 20))).jaxpr)
-    assert [shape for loop in carried for shape in loop if shape[-2:] == (5, 20)]
-
-
-def loops(jaxpr):
-    """The shapes that each loop carries from step to step, of all loops within."""
-    found = []
-    for equation in jaxpr.eqns:
-        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program):
-            if is_program(part):
-                found += loops(getattr(part, "jaxpr", part))
-        if equation.primitive.name in ("scan", "while"):
-            first = equation.params["num_consts"] if equation.primitive.name == "scan" else 0
-            count = equation.params["num_carry"] if equation.primitive.name == "scan" else None
-            carried = equation.invars[first : None if count is None else first + count]
-            found.append([variable.aval.shape for variable in carried])
-    return found
-
-
-def is_program(part):
-    return hasattr(part, "eqns") or hasattr(part, "jaxpr")
-
-
 # ---- rounds in blocks
 
 
@@ -234,3 +130,17 @@ def test_a_training_in_blocks_and_factors_is_the_same_training(monkeypatch, toge
     assert_close(found[1].state.params, found[0].state.params, 1e-5)
     for ours, theirs in zip(found[1].values, found[0].values, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+# ---- the compiler
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_only_many_gradients_of_an_mlp_are_multiplied_by_cublas():
+    options = (("xla_gpu_enable_triton_gemm", False),)
+    assert on_gpu.compiler_options(MLP((4, 5, 2)), 320) == options
+    assert on_gpu.compiler_options(MLP((4, 5, 2)), 5) == on_gpu.compiler_options(LSTM(), 320) == ()
+
+
+def test_a_processors_compiler_is_told_nothing():
+    assert on_gpu.compiler_options(MLP((4, 5, 2)), 320) == ()

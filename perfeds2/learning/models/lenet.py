@@ -8,9 +8,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int8, Key, Shaped, UInt8
+from jaxtyping import Array, Float, Key, Shaped
 
-from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import DoesNotFit, Params
 
@@ -73,44 +72,22 @@ class LeNet:
         return params | self.head.init(jax.random.fold_in(key, 3))
 
     def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "*s c"]:
+        kind = params["conv1.weight"].dtype
+        mean, deviation = (jnp.asarray(a, kind)[:, None, None, None] for a in (self.mean, self.deviation))
         images = x.reshape(-1, x.shape[-1]).T.reshape(self.channels[0], self.side, self.side, -1)
-        maps = images if _as_bytes(x.dtype) else self.normalised(images, params["conv1.weight"].dtype)
+        maps = (images.astype(kind) / self.input_scale - mean) / deviation
         squash = self.activation
         for number in (1, 2):
-            weight, bias = params[f"conv{number}.weight"], params[f"conv{number}.bias"]
-            if not jnp.issubdtype(maps.dtype, jnp.floating):
-                weight, bias, maps = self.of_bytes(weight, bias, maps)
             around = patches(maps)
-            if not jnp.issubdtype(around.dtype, jnp.floating):  # else they would be written down as floats after all
-                around = jax.lax.optimization_barrier(around)
-            columns = around.reshape(around.shape[0], -1).astype(weight.dtype)
-            maps = (weight.T @ columns + bias[:, None]).reshape(-1, *around.shape[1:])
+            maps = params[f"conv{number}.weight"].T @ around.reshape(around.shape[0], -1)
+            maps = (maps + params[f"conv{number}.bias"][:, None]).reshape(-1, *around.shape[1:])
             # The largest is found first: the same, with fewer numbers and no ties between zeros.
             maps = squash(largest(maps)) if self.pooling == "largest" else average(squash(maps))
         logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
-    def normalised(self, images: Shaped[Array, "c h w b"], kind: np.dtype) -> Float[Array, "c h w b"]:
-        mean, deviation = (jnp.asarray(a, kind)[:, None, None, None] for a in (self.mean, self.deviation))
-        return (images.astype(kind) / self.input_scale - mean) / deviation
 
-    def of_bytes(
-        self, weight: Float[Array, "p o"], bias: Float[Array, " o"], images: UInt8[Array, "c h w b"]
-    ) -> tuple[Array, Array, Int8[Array, "c h w b"]]:
-        """The first convolution for pixels less 128, which fit into a byte: so patches take a quarter of the memory."""
-        mean, deviation = (jnp.asarray(a, weight.dtype) for a in (self.mean, self.deviation))
-        each = weight.reshape(-1, self.channels[0], weight.shape[-1]) / deviation[:, None]
-        bias = bias - ((mean - 128 / self.input_scale)[:, None] * each).sum(axis=(0, 1))
-        signed = jax.lax.bitcast_convert_type(images ^ np.uint8(128), jnp.int8)
-        return (each / self.input_scale).reshape(weight.shape), bias, signed
-
-
-def _as_bytes(dtype: np.dtype) -> bool:
-    """Whether the first patches are pixels as they came: where memory's speed bounds everything, and they are bytes."""
-    return dtype == np.uint8 and on_gpu.is_there()
-
-
-def patches(maps: Shaped[Array, "c h w b"]) -> Shaped[Array, "p i j b"]:
+def patches(maps: Float[Array, "c h w b"]) -> Float[Array, "p i j b"]:
     """The 5×5 surroundings of every point that has them, as columns of (row, column, channel)."""
     rows, columns = maps.shape[1] - KERNEL + 1, maps.shape[2] - KERNEL + 1
     sideways = jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key
 
-from perfeds2.learning import on_gpu
-from perfeds2.learning.models import recurrence
 from perfeds2.learning.models.model import Params
 
 UNROLL_ON_GPU = (
@@ -63,8 +61,7 @@ class LSTM:
                 params[named(what, layer)] for what in ("input.weight", "hidden.weight", "gates.bias")
             )
             entering = sequence @ weight + bias  # of the whole sequence at once
-            read = recurrence.recur if on_gpu.is_there() else recur
-            sequence = read(layer < self.layers - 1, entering, recurrent)
+            sequence = recur(layer < self.layers - 1, entering, recurrent)
         logits = sequence @ params["dense.weight"] + params["dense.bias"]
         return logits.reshape(*x.shape[:-1], self.letters)
 
