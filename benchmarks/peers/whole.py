@@ -85,6 +85,7 @@ def write_work(path: Path, seeds: int, horizon_s: float) -> None:
     """FedAvg-SYN of exp_1 as arrays, for whoever does not know perfeds2: data, rounds, when to look, step sizes."""
     from whole_curve import spec
 
+    from perfeds2.learning.data import Shards
     from perfeds2.learning.train import evaluation_points
     from perfeds2.spec.build import Stage, make_algorithms, make_task, make_timelines
 
@@ -95,11 +96,16 @@ def write_work(path: Path, seeds: int, horizon_s: float) -> None:
         (algorithm,) = make_algorithms(made, stage)
         (timeline,) = make_timelines(made, stage, [algorithm])
         learner, data = algorithm.learner, task.data
+        assert isinstance(data, Shards)
         looks = evaluation_points(timeline, horizon_s=horizon_s, every_s=made.run.eval_every_s)
         arrays |= {f"x{seed}": data.x, f"y{seed}": data.y, f"start{seed}": data.start}
         arrays |= {f"train{seed}": data.train_count, f"test{seed}": data.test_count}
         arrays |= {f"seconds{seed}": [look.time_s for look in looks], f"rounds{seed}": [look.round for look in looks]}
-        arrays |= {"steps": [learner.beta, learner.personal_step], "batch": learner.batch}
+        arrays |= {
+            "steps": [learner.beta, learner.personal_step],
+            "batch": learner.batch,
+            f"looked{seed}": data.lengths(),
+        }
     np.savez(path, **{name: np.asarray(values) for name, values in arrays.items()})
 
 
