@@ -626,6 +626,17 @@ MUTATIONS = [
         ("came @ recurrent_dot", "hidden @ recurrent_dot", "test_its_gradient_is_that_of_the_step_by_step_loop"),
     ),
     *of(
+        "learning/factored.py",
+        "learning/test_on_gpu.py",
+        ("(x[on] @ x[of].T + 1) @ step", "(x[on] @ x[of].T) @ step", "test_factors_give_the_objectives_gradient"),
+        ("[second, -alpha * third]", "[second, alpha * third]", "test_factors_give_the_objectives_gradient"),
+    ),
+    *of(
+        "learning/on_gpu.py",
+        "learning/test_on_gpu.py",
+        ("(most + block - 1) // block", "most // block", "test_blocks_end_where_single_steps_do"),
+    ),
+    *of(
         "spec/networks.py",
         "spec/test_models.py",
         (

@@ -10,6 +10,7 @@ from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
 
@@ -35,16 +36,17 @@ def main() -> None:
     torch.manual_seed(given.seed)
     np.random.seed(given.seed)  # noqa: NPY002 (pfl draws from it)
     random = np.random.default_rng(given.seed)
-    x, y = map(torch.from_numpy, work.data(given.seed))
+    device = get_default_device()  # pfl's: a GPU where there is one
+    x, y = (torch.from_numpy(a).to(device) for a in work.data(given.seed))
 
     def todays(ue: int) -> Dataset:
         """A UE's data set for one round: its batch, so that the one local step sees 40 fresh samples."""
-        at = torch.from_numpy(random.integers(0, work.SAMPLES, work.BATCH))
+        at = torch.from_numpy(random.integers(0, work.SAMPLES, work.BATCH)).to(device)
         return Dataset((x[ue, at], y[ue, at]), user_id=str(ue))
 
     users = FederatedDataset(todays, get_user_sampler("random", list(range(work.UES))))
     backend = SimulatedBackend(training_data=users, val_data=users)
-    network = Network()
+    network = Network().to(device)
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
     local = NNTrainHyperParams(local_batch_size=work.BATCH, local_num_epochs=1, local_learning_rate=work.BETA)
 
@@ -58,7 +60,7 @@ def main() -> None:
         FederatedAveraging().run(steps, backend, model, local, send_metrics_to_platform=False)
 
     def weights() -> list[np.ndarray]:
-        return [w.detach().numpy().T for w in network.parameters()]
+        return [w.detach().cpu().numpy().T for w in network.parameters()]
 
     work.measure("pfl-research", ["pfl", "torch"], play, weights, given.rounds, given.seed)
 

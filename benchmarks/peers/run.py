@@ -2,6 +2,7 @@
 
     python benchmarks/peers/run.py                            (makes the environments first, some minutes)
     python benchmarks/peers/run.py --only perfeds2,torch --repeats 3
+    python benchmarks/peers/run.py --gpu --here               (on a GPU, with what this very Python has)
 
 Every peer lives in its own virtual environment under .benchmarks/ and runs in a fresh process. They take turns, so that
 a busy machine slows all of them; a ratio is the median of the turns' ratios. Standard library only.
@@ -14,6 +15,7 @@ import platform
 import statistics
 import subprocess  # only ever starts Pythons of the environments made here
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,8 @@ class Row:
     rounds: int  # some seconds' worth on a quiet machine
     threads: int | None = None  # of PyTorch and of JAX; None: as many as they like
     exact: bool = False  # meta-gradients with the exact Hessian
+    script: str = ""  # on_<script>.py instead
+    more: tuple[str, ...] = ()  # what else it is told
 
 
 ROWS = (
@@ -47,15 +51,28 @@ ROWS = (
     Row("torch.func, exact Hessian", "torch", 300, exact=True),
     Row("torch.func, exact Hessian, 1 thread", "torch", 300, threads=1, exact=True),
 )
+ON_GPU = (
+    Row("perfeds2, replay alone, exact Hessian", "perfeds2", 20_000, exact=True, more=("--replay",)),
+    Row("torch.func, exact Hessian, CUDA graphs", "torch", 5_000, exact=True, script="torch_gpu", more=("--graphs",)),
+    Row("FedJAX", "fedjax", 300),
+    Row("perfeds2, replay alone", "perfeds2", 20_000, more=("--replay",)),
+    Row("bare PyTorch loop, CUDA graphs", "torch", 10_000, script="torch_gpu", more=("--graphs",)),
+    Row("pfl-research", "pfl", 300),
+    Row("bare JAX loop, exact Hessian", "jax", 20_000, exact=True),
+    Row("bare JAX loop", "jax", 20_000),
+    Row("bare PyTorch loop", "torch", 1_000, script="torch_gpu"),
+    Row("torch.func, exact Hessian", "torch", 500, exact=True, script="torch_gpu"),
+)
 Measured = dict[Row, list[dict]]  # a turn's JSON line after the other
 Failed = dict[Row, str]  # and why
 
 
 def main() -> None:
     given = _options()
-    rows = [row for row in ROWS if not given.only or row.environment in given.only.split(",")]
+    every = ON_GPU if given.gpu else ROWS
+    rows = [row for row in every if not given.only or row.environment in given.only.split(",")]
     if not rows:
-        sys.exit(f"--only {given.only} names none of {', '.join(sorted({row.environment for row in ROWS}))}.")
+        sys.exit(f"--only {given.only} names none of {', '.join(sorted({row.environment for row in every}))}.")
     measured, failed = measure(rows, given)
     text = table(measured, failed)
     print(text)
@@ -67,10 +84,19 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="environments, with commas between: perfeds2,torch,pfl,fedjax,flower")
+    parser.add_argument("--gpu", action="store_true", help="the rows for a GPU")
+    parser.add_argument("--here", action="store_true", help="run everything in this Python; make no environments")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=1,
+        help="so many in each process: what a GPU's compiling and starting takes is saved",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the rounds; less for a busy machine")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="of one script")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="after that no further script is started")
     parser.add_argument("--cache", type=Path, default=ROOT / ".benchmarks", help="where the environments are made")
     parser.add_argument("--out", type=Path, help="a JSON file for every turn's numbers")
     return parser.parse_args()
@@ -80,7 +106,9 @@ def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, F
     """Turn after turn. What cannot be installed or run is kept with its reason and does not take part any more."""
     measured: Measured = {row: [] for row in rows}
     failed: Failed = {}
-    broken = {name: environment(name, given.cache) for name in sorted({row.environment for row in rows})}
+    began = time.monotonic()
+    names = sorted({row.environment for row in rows})
+    broken = {name: "" if given.here else environment(name, given.cache) for name in names}
     for row in rows:
         if broken[row.environment]:
             failed[row] = f"not installed: {broken[row.environment]}"
@@ -88,14 +116,18 @@ def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, F
         for row in rows:
             if row in failed:
                 continue
+            if time.monotonic() - began > given.limit_s:
+                failed[row] = "not run: no time was left"
+                continue
             said, why = run(row, given)
             if said is None:
                 failed[row] = f"not run: {why}"
-            elif said["final_loss"] >= LEARNED:
-                failed[row] = f"did not learn: loss {said['final_loss']:.2f} after the warm-up"
+            elif said[0]["final_loss"] >= LEARNED:
+                failed[row] = f"did not learn: loss {said[0]['final_loss']:.2f} after the warm-up"
             else:
-                measured[row].append(said)
-                print(f"turn {turn + 1}: {row.name}: {said['rounds_per_s']:.4g} rounds/s", file=sys.stderr, flush=True)
+                measured[row] += said
+                speeds = ", ".join(f"{line['rounds_per_s']:.4g}" for line in said)
+                print(f"turn {turn + 1}: {row.name}: {speeds} rounds/s", file=sys.stderr, flush=True)
     return measured, failed
 
 
@@ -118,11 +150,13 @@ def environment(name: str, cache: Path) -> str:
     return ""
 
 
-def run(row: Row, given: argparse.Namespace) -> tuple[dict | None, str]:
-    """One script in a fresh process. Returns its JSON line, or None and why."""
-    python, script = given.cache / "venvs" / row.environment / "bin" / "python", HERE / f"on_{row.environment}.py"
+def run(row: Row, given: argparse.Namespace) -> tuple[list[dict] | None, str]:
+    """One script in a fresh process. Returns its JSON lines, or None and why."""
+    python = sys.executable if given.here else given.cache / "venvs" / row.environment / "bin" / "python"
+    script = HERE / f"on_{row.script or row.environment}.py"
     rounds = max(int(row.rounds * given.share), 1)
     command = [str(python), str(script), "--rounds", str(rounds), "--seed", str(given.seed), *["--exact"] * row.exact]
+    command += [*row.more, "--turns", str(given.turns)]
     threads = {} if row.threads is None else {name: str(row.threads) for name in ("OMP_NUM_THREADS", "NPROC")}
     try:
         done = subprocess.run(  # noqa: S603 (see above)
@@ -131,7 +165,7 @@ def run(row: Row, given: argparse.Namespace) -> tuple[dict | None, str]:
     except subprocess.TimeoutExpired:
         return None, f"{rounds} rounds took more than {given.timeout_s:g} s"
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
-    return (json.loads(lines[-1]), "") if lines else (None, _last_line(done.stderr))
+    return ([json.loads(line) for line in lines], "") if lines else (None, _last_line(done.stderr))
 
 
 def _last_line(text: str) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,10 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--exact", action="store_true", help="meta-gradients with the exact Hessian, where there are any"
     )
+    parser.add_argument(
+        "--replay", action="store_true", help="perfeds2 without its clock: the timeline is there before"
+    )
+    parser.add_argument("--turns", type=int, default=1, help="so many times in one process")
     return parser.parse_args()
 
 
@@ -62,12 +66,13 @@ def measure(
     seed: int,
     shim: str = "",
 ) -> None:
-    """Warm up, look at the loss, then time so many further rounds. ``play(n)`` returns when n rounds are done."""
+    """Warm up, look at the loss, then time so many further rounds, a turn each. ``play(n)`` returns when n rounds are done."""
     play(WARM_UP)
     learned = loss(weights(), seed)
-    began = time.perf_counter(), cpu_s()
-    play(rounds)
-    say(peer, packages, rounds, time.perf_counter() - began[0], cpu_s() - began[1], learned, shim)
+    for _ in range(options().turns):
+        began = time.perf_counter(), cpu_s()
+        play(rounds)
+        say(peer, packages, rounds, time.perf_counter() - began[0], cpu_s() - began[1], learned, shim)
 
 
 def say(
@@ -76,7 +81,7 @@ def say(
     """One line of JSON: what ``run.py`` reads."""
     line = {
         "peer": peer,
-        "version": ", ".join(f"{package} {version(package)}" for package in packages),
+        "version": ", ".join(f"{package} {_version(package)}" for package in packages),
         "rounds": rounds,
         "rounds_per_s": rounds / wall_s,
         "cpu_rounds_per_s": rounds / cpu_s,
@@ -84,6 +89,13 @@ def say(
         "shim": shim,
     }
     print(json.dumps(line), flush=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "from its sources"
 
 
 def cpu_s() -> float:

@@ -7,7 +7,7 @@ timeline tells beforehand which, so the shelf is as short as it can be.
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.keeping import Keeping, Withholding
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.models.model import Model, Params, mean_loss
@@ -28,6 +29,8 @@ from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
+QUANTISING = 7  # the use of a job's key for its coins
+SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are costs a GPU launches
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Program:
     mesh: Mesh | None = None  # the devices that share the participants of a round
     bits: int | None = None  # of each number of an upload
     top_k: float | None = None  # the share of its numbers that is uploaded
+    block: int = 1  # so many rounds between two looks at whether to go on
 
     @classmethod
     def of(
@@ -174,12 +178,11 @@ class Prepared:
     known: Known
 
     @classmethod
-    def of(cls, task: Task, script: Script, learner: Learner, seed: int) -> "Prepared":
-        quorum = int(script.quorum)
-        mesh = shared_by(quorum)
+    def of(cls, task: Task, script: Script, learner: Learner, seed: int, block: int = 1) -> "Prepared":
+        mesh = shared_by(quorum := int(script.quorum))
         one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
         program = Program.of(task.model, learner, quorum, one_by_one=one_by_one, mesh=mesh)
-        return cls(program, *everywhere((script, Known.of(task, learner, seed)), mesh))
+        return cls(replace(program, block=block), *everywhere((script, Known.of(task, learner, seed)), mesh))
 
 
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
@@ -265,8 +268,8 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     gradient takes longer than the devices need to add up the weights, some 0.1 ms a round: a large model, many
     participants. For small models, train several seeds together instead (``train_together``).
     """
-    script = Script.of(timeline, learner.merge)
-    prepared, state = Prepared.of(task, script, learner, seed), start(task, script, learner, seed)
+    script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
+    prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
     return on_one(advance(prepared, state, 0, timeline.rounds).params)
 
 
@@ -329,14 +332,11 @@ def local_job(
     return sent, (kept, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
 
 
-QUANTISING = 7  # the use of a job's key for its coins
-
-
 def _summed_gradients(
     program: Program, known: Known, objective: Objective, loss: Loss, params: Params, batches: Any
 ) -> Params:
     if program.local_steps == 1:
-        return objective(loss, params, params, jax.tree.map(lambda b: b[0], batches))
+        return factored.one_step(program.model, objective, loss, params, jax.tree.map(lambda b: b[0], batches))
 
     def step(carry: tuple[Params, Params], step_batches: Any) -> tuple[tuple[Params, Params], None]:
         w, total = carry
@@ -351,10 +351,11 @@ def _summed_gradients(
 def _rounds(
     state: State, script: Script, known: Known, first: Int[Array, ""], stop: Int[Array, ""], *, program: Program
 ) -> State:
-    def round_(k: Array, state: State) -> State:
-        return play_round(program, known, script, state, k)
+    def round_(step: Array, state: State) -> State:
+        k = first + step
+        return play_round(program, known, script, state, k, None if program.block == 1 else k < stop)
 
-    return jax.lax.fori_loop(first, stop, round_, state)
+    return on_gpu.in_blocks(program.block, stop - first, round_, state)
 
 
 def play_round(
@@ -384,7 +385,8 @@ def play_round(
         rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
     if rows is not None:
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
-    shelf = jax.tree.map(lambda old, new: old.at[place].set(new), state.shelf, (params, _told(merge, merging)))
+    made = (params, _told(merge, merging))
+    shelf = jax.tree.map(lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, made)
     return State(params, shelf, merging, *memory)
 
 
@@ -411,7 +413,8 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
 
     def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
         known, shelf = given
-        return local_job(program, known, jax.tree.map(lambda w: w[place], shelf), (None, None), ue, version)[0]
+        handed = jax.tree.map(lambda w: w.at[place].get(mode=SAFE), shelf)
+        return local_job(program, known, handed, (None, None), ue, version)[0]
 
     given, first_merge = (known, state.shelf), k * script.quorum
     columns = (script.ues, script.versions, script.read)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, on_one, start
@@ -62,7 +63,7 @@ def train(
     With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
     """
     script = Script.of(timeline, learner.merge)
-    prepared = Prepared.of(task, script, learner, seed)
+    prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([[point.round for point in points]]))
     training = Training([], start(task, script, learner, seed)) if resume is None else resume
     values, state = list(training.values), training.state
     for number in range(len(values), len(points)):

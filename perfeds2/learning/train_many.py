@@ -8,7 +8,7 @@ but for the order in which floats are added up.
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -17,11 +17,21 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.data import Joinable
 from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.pool import Layout, Pool, stack
-from perfeds2.learning.replay import Known, Learner, Program, Script, State, kept_at_first, play_round, start
+from perfeds2.learning.replay import (
+    Known,
+    Learner,
+    Program,
+    Script,
+    State,
+    kept_at_first,
+    play_round,
+    start,
+)
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
@@ -124,6 +134,8 @@ def train_together(
         Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         pool.layout,
         _mesh(len(trials)),
+        on_gpu.block_of([point.round for point in own] for own in points),
+        on_gpu.compiler_options(first.task.model, len(trials) * int(scripts[0].quorum)),
     )
     knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
     each = common.place(
@@ -149,7 +161,7 @@ def train_together(
         if point == 0 or (end > begin).any():
             most = int((end - begin).max())
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
-            state = _rounds_together(state, each, everybody, *rounds, most, common=common)
+            state = _compiled(common.options)(state, each, everybody, *rounds, most, common=common)
             table = _evaluate_together(
                 state.params,
                 each[1],
@@ -176,6 +188,8 @@ class _Common:
     program: Program
     layout: Layout  # of their data
     mesh: Mesh | None  # the devices that share the trials
+    block: int = 1  # so many rounds between two looks at whether to go on
+    options: on_gpu.Options = ()  # of the compiler
 
     def place(self, tree: Any, *, split: bool = True) -> Any:
         """Arrays where they are needed: with one axis of trials every device gets its own, else all get all."""
@@ -202,7 +216,13 @@ def _mesh(trials: int) -> Mesh | None:
     return Mesh(np.array(devices[:count]), ("trials",)) if count > 1 else None
 
 
-@partial(jax.jit, static_argnames="common", donate_argnames="state")
+@cache
+def _compiled(options: on_gpu.Options) -> Callable[..., State]:
+    """The loop over rounds, as a compiler told these options makes it."""
+    told = dict(options) or None
+    return jax.jit(_rounds_together, static_argnames="common", donate_argnames="state", compiler_options=told)
+
+
 def _rounds_together(
     state: State,
     each: tuple[Script, Known],
@@ -223,7 +243,7 @@ def _rounds_together(
         def all_(step: Array, state: State) -> State:
             return jax.vmap(partial(one, step))(state, each, begin, end)
 
-        return jax.lax.fori_loop(0, most, all_, state)
+        return on_gpu.in_blocks(common.block, most, all_, state)
 
     return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from curvature import assert_hessian_is_what_differences_say
 
+from perfeds2.learning.models import lstm as module
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
+from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.objectives import PerFed
 
 pytestmark = pytest.mark.slow
 
@@ -88,3 +91,71 @@ def test_the_hessian_is_what_differences_of_gradients_say(layers):
     with jax.enable_x64(True):
         model = LSTM(letters=6, embedding=2, hidden=3, layers=layers)
         assert_hessian_is_what_differences_say(model, letters(4, 7, of=6), jnp.array([0, 1, 2, 5]), absolute=1e-8)
+
+
+def plain_scan(keep, entering, recurrent):
+    """A layer as a textbook has it, differentiated by JAX."""
+
+    def step(state, now):
+        hidden, cell = state
+        into, forget, candidate, out = jnp.split(now + hidden @ recurrent, 4, axis=-1)
+        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(into) * jnp.tanh(candidate)
+        hidden = jax.nn.sigmoid(out) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    nothing = jnp.zeros((entering.shape[1], recurrent.shape[0]), entering.dtype)
+    states = jax.lax.scan(step, (nothing, nothing), entering)[1]
+    return states if keep else states[-1]
+
+
+def meta_gradient(model):
+    """Two gradients and a Hessian's product."""
+    return lambda w, x, y: PerFed(0.1)(lambda w, xy: mean_loss(model, w, *xy), w, w, (x, y))
+
+
+def test_the_meta_gradient_is_a_plain_scans(monkeypatch):
+    """Of two UEs with weights of their own side by side, to 1e-10."""
+    model, x, y = LSTM(letters=6, embedding=2, hidden=3, layers=2), letters(2, 3, 4, 7, of=6), letters(2, 3, 4, of=6)
+    with jax.enable_x64(True):
+        params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 2))
+        params = jax.tree.map(lambda w: w.astype(jnp.float64), params)
+        ours = jax.jit(jax.vmap(meta_gradient(model)))(params, x, y)
+        monkeypatch.setattr(module, "recur", plain_scan)
+        slow = jax.jit(jax.vmap(meta_gradient(model)))(params, x, y)
+        for name, gradient in slow.items():
+            assert float(jnp.abs(gradient).max()) > 1e-4
+            np.testing.assert_allclose(ours[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_no_loop_carries_anything_of_the_weights_size():
+    """Neither of the two gradients nor of the Hessian's product, of seeds and UEs side by side."""
+    model, seeds, ues = LSTM(letters=6, embedding=2, hidden=5, layers=2), 2, 3
+    params = jax.eval_shape(jax.vmap(jax.vmap(model.init)), jax.random.split(jax.random.key(0), (seeds, ues)))
+    x, y = (jax.ShapeDtypeStruct((seeds, ues, 3, 4, *more), jnp.int32) for more in ((7,), ()))
+    carried = carries(jax.make_jaxpr(jax.vmap(jax.vmap(meta_gradient(model))))(params, x, y).jaxpr)
+    assert len(carried) >= 8
+    assert not [shape for loop in carried for shape in loop if shape[-2:] == (5, 20)]
+
+
+def test_a_plain_scan_carries_the_weights_gradient():
+    """What the one above avoids, found by the same search."""
+    x = jnp.zeros((7, 4, 20))
+    carried = carries(jax.make_jaxpr(jax.grad(lambda w: plain_scan(False, x, w).sum()))(jnp.zeros((5, 20))).jaxpr)
+    assert [shape for loop in carried for shape in loop if shape[-2:] == (5, 20)]
+
+
+def carries(jaxpr):
+    """The shapes that each scan carries from step to step, of all scans within."""
+    found = []
+    for equation in jaxpr.eqns:
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program):
+            if is_program(part):
+                found += carries(getattr(part, "jaxpr", part))
+        if equation.primitive.name == "scan":
+            first, count = equation.params["num_consts"], equation.params["num_carry"]
+            found.append([variable.aval.shape for variable in equation.invars[first : first + count]])
+    return found
+
+
+def is_program(part):
+    return hasattr(part, "eqns") or hasattr(part, "jaxpr")

@@ -32,12 +32,17 @@ class MLP:
         return params
 
     def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "*s c"]:
-        if self.input_scale != 1:
-            x = x.astype(params["dense1.weight"].dtype) / self.input_scale
-        last = len(self.sizes) - 1
-        for number in range(1, last + 1):
-            x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
-            x = self.activation(x) if number < last else x
+        x = self.scaled(x, params["dense1.weight"].dtype)
+        return self.after_first(params, x @ params["dense1.weight"] + params["dense1.bias"])
+
+    def scaled(self, x: Shaped[Array, "*s x"], dtype: np.dtype) -> Array:
+        """What the first layer is multiplied with."""
+        return x if self.input_scale == 1 else x.astype(dtype) / self.input_scale
+
+    def after_first(self, params: Params, x: Float[Array, "*s h"]) -> Float[Array, "*s c"]:
+        """What the other layers make of what the first one said."""
+        for number in range(2, len(self.sizes)):
+            x = self.activation(x) @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
         return x
 
 

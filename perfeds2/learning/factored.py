@@ -1,0 +1,91 @@
+"""What does a UE compute where the network's first layer is dense, without writing that layer's gradients down?
+
+A dense layer's gradient is inputsᵀ·slopes: 40 rows of slopes say what a matrix with 784 would. Almost all of an
+MLP's time is reading and writing such matrices, so here the weights are read once (for the three batches together),
+the step w − α∇f is seen only by what it does to the next batch (inputs·inputsᵀ·slopes), and the upload alone is a matrix.
+The numbers are those of ``objectives``, but for the order in which they are added up.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from perfeds2.learning import on_gpu
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import Judged, Model, Params, bare, mean_loss
+from perfeds2.learning.objectives import FedAvg, Loss, Objective, PerFed
+
+WEIGHT, BIAS = "dense1.weight", "dense1.bias"
+
+
+def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Any) -> Params:
+    """What ``objective`` gives at ``params``, by factors where they are known and pay, else as it says itself."""
+    if is_known(model, objective):
+        return gradient(model, objective, params, batches)
+    return objective(loss, params, params, batches)
+
+
+def is_known(model: Model, objective: Any) -> bool:
+    """Whether ``gradient`` computes what this objective does on this model, and a GPU is there to gain by it."""
+    if not on_gpu.is_there() or not isinstance(bare(model), MLP):
+        return False
+    plain_step = type(objective) is PerFed and objective.inner_clip is None and objective.hessian in ("exact", "fo")
+    return type(objective) is FedAvg or (plain_step and objective.anneal is None)
+
+
+def gradient(model: Model, objective: Objective, params: Params, batches: Any) -> Params:
+    """What ``objective`` gives at ``params``; ``batches`` is stacked along its first axis."""
+    x, y = batches
+    network = bare(model)
+    assert isinstance(network, MLP)
+    weight, bias = params[WEIGHT], params[BIAS]
+    others = {name: w for name, w in params.items() if name not in (WEIGHT, BIAS)}
+    x = network.scaled(x, weight.dtype)
+    said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # by the first layer
+
+    def slopes(number: int, said: Array, others: Params) -> tuple[Array, Params]:
+        return jax.grad(lambda z, w: mean_loss(_after_first(model), w, z, y[number]), argnums=(0, 1))(said, others)
+
+    def effect(step: Array, of: int, on: int) -> Float[Array, "b h"]:
+        """What a step along batch ``of``'s inputs and slopes changes in what the layer says to batch ``on``."""
+        return (x[on] @ x[of].T + 1) @ step  # one more for the bias
+
+    first, inner = slopes(0, said[0], others)
+    if isinstance(objective, FedAvg):
+        return inner | {WEIGHT: x[0].T @ first, BIAS: first.sum(axis=0)}
+    assert isinstance(objective, PerFed)
+    alpha = objective.alpha
+    adapted = jax.tree.map(lambda w, g: w - alpha * g, others, inner)
+    second, outer = slopes(1, said[1] - alpha * effect(first, 0, 1), adapted)
+    if objective.hessian == "fo":
+        return outer | {WEIGHT: x[1].T @ second, BIAS: second.sum(axis=0)}
+    on = 0 if objective.hessian_batch == "inner" else 2
+    direction = (effect(second, 1, on), outer)
+    third, curvature = jax.jvp(lambda z, w: slopes(on, z, w), (said[on], others), direction)[1]
+    seen = x[1:].reshape(-1, x.shape[-1]) if on == 2 else jnp.concatenate([x[1], x[0]])
+    step = jnp.concatenate([second, -alpha * third])
+    exact = jax.tree.map(lambda g, h: g - alpha * h, outer, curvature)
+    return exact | {WEIGHT: seen.T @ step, BIAS: step.sum(axis=0)}
+
+
+@dataclass(frozen=True)
+class _AfterFirst:
+    """An MLP without its first layer."""
+
+    network: MLP
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        raise NotImplementedError("it has the whole network's weights.")
+
+    def __call__(self, params: Params, x: Float[Array, "*s h"]) -> Float[Array, "*s c"]:
+        return self.network.after_first(params, x)
+
+
+def _after_first(model: Model) -> Model:
+    network = bare(model)
+    assert isinstance(network, MLP)
+    rest = _AfterFirst(network)
+    return replace(model, model=rest) if isinstance(model, Judged) else rest

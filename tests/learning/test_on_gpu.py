@@ -1,0 +1,146 @@
+"""Does what is made for a GPU give what a processor gives?
+
+There is no GPU here: the same code is asked for as if there were one, and compiled for the processor.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.learning import factored, losses, on_gpu
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.models.lstm import LSTM
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import Judged, mean_loss
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.replay import Learner
+from perfeds2.learning.train import EvaluationPoint, train
+from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.simulate import simulate
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    monkeypatch.setattr(on_gpu, "is_there", lambda: True)
+
+
+def in_float64(tree):
+    return jax.tree.map(lambda w: w.astype(jnp.float64), tree)
+
+
+def assert_close(ours, theirs, tolerance=1e-10):
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        np.testing.assert_allclose(ours[name], values, rtol=tolerance, atol=tolerance * float(jnp.abs(values).max()))
+
+
+# ---- an MLP's gradient without its first layer's matrices
+
+OBJECTIVES = {
+    "plain": FedAvg(),
+    "exact": PerFed(0.3),
+    "on the inner batch": PerFed(0.3, hessian_batch="inner"),
+    "first order": PerFed(0.3, "fo"),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+@pytest.mark.parametrize("sizes", [(7, 3), (7, 5, 4, 3)], ids=lambda sizes: f"{len(sizes) - 1} layers")
+@pytest.mark.usefixtures("a_gpu")
+def test_factors_give_the_objectives_gradient(objective, sizes):
+    with jax.enable_x64(True):
+        model, random = MLP(sizes, input_scale=255, activation=jnp.tanh), np.random.default_rng(0)
+        x, y = random.integers(0, 255, (objective.batches, 6, 7)).astype(np.uint8), random.integers(0, 3, (3, 6))
+        params, batches = in_float64(model.init(jax.random.key(0))), (jnp.asarray(x), jnp.asarray(y[: len(x)]))
+        assert factored.is_known(model, objective)
+        theirs = objective(lambda w, xy: mean_loss(model, w, *xy), params, params, batches)
+        assert_close(factored.gradient(model, objective, params, batches), theirs)
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_factors_know_a_model_with_a_loss_of_its_own():
+    with jax.enable_x64(True):
+        model, objective = Judged(MLP((4, 5, 1)), losses.mse, losses.rmse), PerFed(0.2)
+        x, y = (jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, size))) for size in (4, 1))
+        params = in_float64(model.init(jax.random.key(1)))
+        theirs = objective(lambda w, xy: mean_loss(model, w, *xy), params, params, (x, y))
+        assert_close(factored.gradient(model, objective, params, (x, y)), theirs)
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_factors_are_for_what_they_know():
+    network = MLP((4, 5, 2))
+    for objective in (FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9.0)):
+        assert not factored.is_known(network, objective)
+    assert not factored.is_known(LSTM(), FedAvg())
+
+
+def test_a_processor_computes_as_ever():
+    assert not factored.is_known(MLP((4, 5, 2)), FedAvg())
+
+
+# ---- rounds in blocks
+
+
+@pytest.mark.parametrize("block", [3, 4])
+def test_blocks_end_where_single_steps_do(block):
+    def play(block, most):
+        def step(number, state):
+            return jnp.where(number < most, state * 3 + number, state)
+
+        return on_gpu.in_blocks(block, most, step, jnp.int32(1))
+
+    single, several = (jax.jit(partial(play, size)) for size in (1, block))
+    for most in range(10):
+        assert several(most) == single(most)
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_gpu_plays_many_rounds_without_a_look():
+    assert on_gpu.block_of([[0, 1000, 2000]]) == on_gpu.BLOCK
+    assert on_gpu.block_of([[0, 5, 5, 9], [0, 200]]) == 1
+    assert on_gpu.block_of([[0]]) == on_gpu.block_of([[0, 0]]) == 1
+
+
+def test_a_processor_looks_after_every_round():
+    assert on_gpu.block_of([[0, 1000]]) == 1
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+def test_a_training_in_blocks_and_factors_is_the_same_training(monkeypatch, together):
+    """Blocks of four over points that are no multiples of it."""
+    line = simulate(Cell.draw(6, 0), Protocol(2, 2), payload_bits=1e5, samples=24, rounds=19)
+    points = [EvaluationPoint(0, 0.0), EvaluationPoint(6, 1.0), EvaluationPoint(19, 2.0)]
+    learner, task, found = Learner(PerFed(0.1), 0.2, batch=8), digits(6, 3, 0), []
+    for there in (False, True):
+        monkeypatch.setattr(on_gpu, "is_there", lambda there=there: there)
+        monkeypatch.setattr(on_gpu, "block_of", lambda _, there=there: 4 if there else 1)
+        if together:
+            stand = list(train_together([Trial(task, line, learner, points, seed) for seed in (0, 1)]))[-1][1]
+        else:
+            stand = list(train(task, line, learner, points, seed=0))[-1]
+        found.append(stand)
+    assert_close(found[1].state.params, found[0].state.params, 1e-5)
+    for ours, theirs in zip(found[1].values, found[0].values, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+# ---- the compiler
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_only_many_gradients_of_an_mlp_are_multiplied_by_cublas():
+    options = (("xla_gpu_enable_triton_gemm", False),)
+    assert on_gpu.compiler_options(MLP((4, 5, 2)), 320) == options
+    assert on_gpu.compiler_options(MLP((4, 5, 2)), 5) == on_gpu.compiler_options(LSTM(), 320) == ()
+
+
+def test_a_processors_compiler_is_told_nothing():
+    assert on_gpu.compiler_options(MLP((4, 5, 2)), 320) == ()
