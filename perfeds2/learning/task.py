@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -205,10 +206,15 @@ def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:
     return jax.eval_shape(lambda x: model(model.init(jax.random.key(0)), x), batch).shape[1:]
 
 
+@lru_cache(maxsize=64)  # a plan asks thousands of times
+def shapes_of(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of a model, abstract: nobody's GPU is touched."""
+    return jax.eval_shape(lambda: model.init(jax.random.key(0)))
+
+
 def parameters(model: Model) -> int:
     """How many numbers a model has."""
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract: nobody's GPU is touched
-    return sum(int(np.prod(shape.shape)) for shape in shapes.values())
+    return sum(int(np.prod(shape.shape)) for shape in shapes_of(model).values())
 
 
 def payload_bits(model: Model) -> float:

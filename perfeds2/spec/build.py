@@ -41,7 +41,7 @@ from perfeds2.learning.models.model import Judged, Model
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Task, cycles_per_sample, payload_bits
+from perfeds2.learning.task import Task, cycles_per_sample, payload_bits, shapes_of
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.alpha import smoothness_of
@@ -169,7 +169,7 @@ def upload_bits(spec: Spec, objective: Any = None) -> float:
     if spec.cell.payload_bits is not None:
         return spec.cell.payload_bits
     model, bits = model_of(spec), spec.radio.bits or 32
-    arrays = jax.tree.leaves(jax.eval_shape(lambda: model.init(jax.random.key(0))))
+    arrays = jax.tree.leaves(shapes_of(model))
     stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
     numbers = round(payload_bits(model) / 32) - sum(math.prod(each.shape) for each in stays)
     sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
