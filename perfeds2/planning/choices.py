@@ -171,10 +171,13 @@ def _place(value: int | None) -> float:
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
-    """Every A, S, schedule and band, of first arrivals every stale rule, with the rest as ``base`` has it."""
+    """Every A, S, schedule, band and number of local steps, of first arrivals every stale rule, with ``base``'s bits."""
     axes = space.axes
     found = [
-        base.with_(quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band, stale=stale)
+        base.with_(
+            quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band, stale=stale, local_steps=steps
+        )
+        for steps in axes["local_steps"]
         for quorum in axes["quorum"]
         for bound in axes["max_staleness"]
         for schedule in axes["schedule"]
@@ -183,12 +186,6 @@ def map_of(space: Space, base: Choice) -> list[Choice]:
         for stale in (axes["stale"] if schedule == "first" else (base.stale,))
     ]
     return list(dict.fromkeys(found))
-
-
-def other_steps(space: Space, choices: Iterable[Choice]) -> list[Choice]:
-    """The same with every other number of local steps."""
-    steps = space.axes["local_steps"]
-    return [choice.with_(local_steps=each) for choice in choices for each in steps if each != choice.local_steps]
 
 
 def fits(schedule: str, bandwidth: str) -> bool:

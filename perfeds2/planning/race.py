@@ -1,8 +1,8 @@
 """Who reaches the target soonest and keeps it, by trying few?
 
 First bits and local steps are tried on one choice, since they change most. With the best of them the clock is asked of every A, S,
-schedule, band and stale rule: what cannot be done, and whom it leaves out, needs no training. Of the rest one seed is trained for a
-short time (a scout); the soonest of each A also with other local steps. Those near the soonest are trained on two more seeds for as long.
+schedule, band, stale rule and number of local steps: what cannot be done, and whom it leaves out, needs no training. Of the rest one
+seed is trained for a short time (a scout). Those near the soonest are trained on two more seeds for as long.
 Then the soonest, by the median, are watched for the whole horizon on a few seeds, then on all. Who loses the target again is out;
 who stands must still stand one step to each side, and when it is watched for longer. Then local steps, bits and the stale rule are varied
 around the best. The race ends when no scout left was soon enough to beat it. If nothing stands, everything is watched for twice as long.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfeds2.errors import InputError
-from perfeds2.planning.choices import Space, around, map_of, neighbours, other_steps, value_of, variants
+from perfeds2.planning.choices import Space, around, map_of, neighbours, value_of, variants
 from perfeds2.planning.data import (
     Candidate,
     Choice,
@@ -37,7 +37,6 @@ WATCHED = 4.5  # the horizon is so many times as long
 CONFIRMED = 3  # and what is recommended is watched for so many horizons
 CLOSE = 1.25  # a choice whose scouts are up to so many times slower than the best one's may still win
 NEAR = 1.5  # a scout up to so many times slower than the soonest gets more seeds
-OF_EACH = 2  # the soonest so many of each A are tried with other local steps
 BATCH = 4  # choices watched at a time
 LONGEST = 8  # the reference is trained up to so many times the spec's horizon
 TURNS = 2  # of varying around the best
@@ -164,8 +163,7 @@ class Race:
         """The best choice, or none; local steps, bits and stale rule are ``base``'s at first."""
         choices = [*map_of(self.space, base), self.space.asked]
         self.scout(self._by_the_clock(choices, 0.2, 0.25), 0.25, 0.38)
-        self.scout(self._by_the_clock(other_steps(self.space, self.soonest_of_each()), 0.38, 0.4), 0.4, 0.45)
-        self.scout_again(0.45, 0.5)
+        self.scout_again(0.38, 0.5)
         best = self.race(None, 0.5, 0.7)
         for turn in range(TURNS if best is not None else 0):
             assert best is not None
@@ -221,15 +219,6 @@ class Race:
         for choice, curve in zip(possible, curves, strict=True):
             trial = judge(curve, self.target.accuracy, self.target.keep)
             self.scouted[choice] = (*self.scouted.get(choice, ()), trial)
-
-    def soonest_of_each(self) -> list[Choice]:
-        """Of each A a few, the soonest first; of equal timelines one."""
-        found: dict[int, dict[str, Choice]] = {}
-        for choice in sorted(self.scouted, key=self.rank):
-            played = self.trials.play(choice, self.seeds[0], self.scout_s)
-            if isinstance(played, Played) and len(found.setdefault(choice.quorum, {})) < OF_EACH:
-                found[choice.quorum].setdefault(played.who, choice)
-        return [choice for some in found.values() for choice in some.values()]
 
     def race(self, best: Choice | None, begin: float, end: float) -> Choice | None:
         """Watch the soonest scouts until none is left that could beat the best that stands."""
