@@ -1,43 +1,50 @@
 """Can one bet on a plan? Its choice against the best of all, on fresh cells; and does the choice hold with fresh seeds?
 
-    python benchmarks/plan_bet.py --cells 10 --out bets
+    python benchmarks/plan_bet.py --cells 10 --jobs 16 --out bets
     python benchmarks/plan_bet.py --cells 2 --ues 8 --seeds 3 --search bits=32 --search local-steps=1 --out bets
 
 A cell is drawn by its number: how many UEs, which radio, layout and processors, how many labels a UE has. On each, ``plan`` chooses; then every
-choice of the same search is trained, all combinations, for the same horizon on the same seeds (those whose first seed took more than three times
-as long as the choice's are not trained with the others), and the plan's choice with as many fresh seeds. What is done is kept in --out: the
-same command goes on.
+choice of the same search is trained, all combinations, on the same seeds and with the same looks, until the second at which the plan's choice
+keeps the target. To be sooner than it, by the median, a choice must have reached the target by then in half of the seeds or more: who has not cannot win,
+however long it were watched, and is out as soon as too many seeds have not. All others are watched for the whole horizon on all
+seeds, and judged as ``plan`` judges. So the best of all is found as by watching everything for the whole horizon. The
+plan's choice is trained with as many fresh seeds besides.
+
+Every cell is a plan, then a part for each number of bits and local steps, each in a process of its own that keeps to one core, ``--jobs`` of them at
+a time. What is done is kept in --out: the same command goes on, and sums up what is there.
 """
 
 import argparse
 import itertools
 import json
 import math
+import os
 import random
+import subprocess  # only ever starts this very file
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfeds2.commands.common import prepare_to_train
 from perfeds2.files import write_text
 from perfeds2.planning.choices import Space, fits, make_space
 from perfeds2.planning.data import Choice, Plan, median_s
 from perfeds2.planning.kept import judge
-from perfeds2.planning.plan import plan
 from perfeds2.planning.race import Race, Request
-from perfeds2.planning.trials import Played, Trials, Want
-from perfeds2.report.plan import write_plan
+from perfeds2.planning.trials import LOOKS, Played, Trials, Want
 from perfeds2.runs.grid import parse_grid
 from perfeds2.spec.resolve import spec_from
 
 WITHIN = 1.15  # of the best: what is asked of a plan
 FRESH = 1000  # the first of the seeds nobody has seen
 TOGETHER = 16  # choices
-FAR = 3.0  # times as long as the choice's first seed: not trained with the others
+ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+Row = dict[str, Any]
 
 
-def cell_of(number: int, ues: int | None) -> dict[str, Any]:
+def cell_of(number: int, ues: int | None) -> Row:
     """A cell by its number."""
     draw = random.Random(number)  # noqa: S311 (a cell, no secret)
     radio = draw.choice(["paper", "umi", "uma"])
@@ -53,6 +60,70 @@ def cell_of(number: int, ues: int | None) -> dict[str, Any]:
     return settings | real | ({} if ues is None else {"ues": ues})
 
 
+# ---- one piece of work, in a process of its own
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Of a cell: its "plan", "fresh" seeds, or the choices of one number of local steps and bits, as "2 steps 8 bits"."""
+
+    cell: int
+    what: str
+
+    def file(self, out: Path) -> Path:
+        return out / f"cell-{self.cell}" / f"{self.what.replace(' ', '-')}.json"
+
+    def found(self, out: Path) -> Row | None:
+        return json.loads(self.file(out).read_text(encoding="utf-8")) if self.file(out).exists() else None
+
+
+def space_of(cell: int, arguments: argparse.Namespace) -> Space:
+    settings = cell_of(cell, arguments.ues)
+    spec = spec_from(**settings, algorithms=["PerFedS2"], seeds=arguments.seeds)
+    return make_space(spec, parse_grid(arguments.search, "--search"))
+
+
+def do(piece: Piece, arguments: argparse.Namespace) -> Row:
+    from perfeds2.commands.common import prepare_to_train
+
+    prepare_to_train()
+    space, folder, began = space_of(piece.cell, arguments), arguments.out / f"cell-{piece.cell}", time.process_time()
+    if piece.what == "plan":
+        return chosen_by_plan(space, parse_grid(arguments.search, "--search"), folder / "planned")
+    made = Plan.from_json((folder / "planned" / "plan.json").read_text(encoding="utf-8"))
+    if piece.what == "fresh":
+        found = fresh(made, Trials(space, None), arguments.seeds)
+    else:
+        steps, _, bits, _ = piece.what.split()
+        choices = [c for c in everything(space) if (c.local_steps, c.bits) == (int(steps), int(bits))]
+        found = best_of(space, made, choices)
+    return found | {"core_s": time.process_time() - began}
+
+
+def chosen_by_plan(space: Space, search: Row, out: Path) -> Row:
+    from perfeds2.planning.plan import plan
+    from perfeds2.report.plan import write_plan
+
+    began, core = time.monotonic(), time.process_time()
+    made = plan(space.spec, out=out, search=search, write=write_plan)
+    row: Row = {"sentence": made.sentence, "plan_took_s": time.monotonic() - began, "trainings": made.trainings}
+    row |= {"core_s": time.process_time() - core, "horizon_s": made.target.horizon_s}
+    best = made.best
+    return row | {
+        "chosen": None if best is None else str(best.choice),
+        "chosen_s": None if best is None else best.seconds,
+    }
+
+
+def fresh(made: Plan, trials: Trials, seeds: int) -> Row:
+    """The plan's choice with seeds nobody has seen, watched as long as it was before it was recommended."""
+    assert made.best is not None
+    wants = [Want(made.best.choice, FRESH + number, made.target.confirm_s) for number in range(seeds)]
+    found = [judge(curve, made.target.accuracy, made.target.keep) for curve in trials.train(wants)]
+    lost = sum(trial.state in ("lost", "diverged", "never") for trial in found)
+    return {"fresh_lost": lost, "fresh_seeds": seeds, "fresh_s": median_s(found)}
+
+
 def everything(space: Space) -> Iterator[Choice]:
     """Every combination of what was searched."""
     axes = space.axes
@@ -62,22 +133,18 @@ def everything(space: Space) -> Iterator[Choice]:
             yield choice
 
 
-def exhaustive(space: Space, made: Plan, trials: Trials) -> dict[str, Any]:
-    """The best of all choices: that stands, and that stands with its neighbours."""
-    race = Race(space, trials, Request(), lambda *_: None, made.target)
+def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
+    """The best of some choices, among those sooner than the plan's: that stands, and that stands with its neighbours."""
     assert made.best is not None
-    first, rest, limit_s = race.seeds[:1], race.seeds, FAR * (made.best.trials[0].time_s or math.inf)
-    choices = [
-        each for each in everything(space) if isinstance(race.play(each), Played) and race.left_out(each) is None
-    ]
-    for begin in range(0, len(choices), TOGETHER):
-        some = choices[begin : begin + TOGETHER]
-        race.watch(some, first, 0, 0)
-        soon = [choice for choice in some if (race.watched(choice)[0].time_s or math.inf) <= limit_s]
-        race.watch(soon, rest, 0, 0)
-        print(f"  {begin + len(some)} of {len(choices)} choices, {trials.trained} trainings", flush=True)
-    standing = [choice for choice in choices if len(race.watched(choice)) == len(rest) and race.stands(choice, rest)]
-    standing.sort(key=lambda choice: median_s(race.watched(choice)) or math.inf)
+    assert made.best.seconds is not None
+    trials = Trials(space, None)
+    race = Race(space, trials, Request(), lambda *_: None, made.target)
+    soon, short = in_time(space, made, choices)
+    for begin in range(0, len(soon), TOGETHER):
+        race.watch(soon[begin : begin + TOGETHER], race.seeds, 0, 0)
+        print(f"watched {min(begin + TOGETHER, len(soon))} of {len(soon)}", flush=True)
+    sooner = {choice: median_s(race.watched(choice)) or math.inf for choice in soon if race.stands(choice, race.seeds)}
+    standing = sorted((each for each in sooner if sooner[each] < made.best.seconds), key=lambda each: sooner[each])
     safe = None
     for choice in standing:
         race.look_beside(choice, 0, 0)
@@ -86,45 +153,136 @@ def exhaustive(space: Space, made: Plan, trials: Trials) -> dict[str, Any]:
             break
     return {
         "choices": len(choices),
-        "best": None if not standing else str(standing[0]),
-        "best_s": None if not standing else median_s(race.watched(standing[0])),
-        "safe": None if safe is None else str(safe),
-        "safe_s": None if safe is None else median_s(race.watched(safe)),
+        "in_time": len(soon),
+        "standing": [[str(choice), sooner[choice]] for choice in standing],
+        "safe": None if safe is None else [str(safe), sooner[safe]],
+        "all_trainings": short + trials.trained,
     }
 
 
-def fresh(made: Plan, trials: Trials, seeds: int) -> dict[str, Any]:
-    """The plan's choice with seeds nobody has seen, watched as long as it was before it was recommended."""
+def in_time(space: Space, made: Plan, choices: Sequence[Choice]) -> tuple[list[Choice], int]:
+    """Those that have the target, kept or not, as soon as the plan's choice keeps it, in half of the seeds or more."""
     assert made.best is not None
-    wants = [Want(made.best.choice, FRESH + number, made.target.confirm_s) for number in range(seeds)]
-    found = [judge(curve, made.target.accuracy, made.target.keep) for curve in trials.train(wants)]
-    lost = sum(trial.state in ("lost", "diverged", "never") for trial in found)
-    return {"fresh_lost": lost, "fresh_seeds": seeds, "fresh_s": median_s(found)}
+    assert made.best.seconds is not None
+    seeds, limit_s = made.seeds, made.best.seconds
+    every_s = made.target.horizon_s / LOOKS
+    looks = math.ceil(limit_s / every_s)  # the last one is not before the limit
+    trials = Trials(space, None, looks)
+    late = dict.fromkeys(choices, 0)
+    for number, seed in enumerate(seeds):
+        left = [choice for choice in choices if late[choice] <= len(seeds) // 2]
+        for begin in range(0, len(left), TOGETHER):
+            some = [
+                each
+                for each in left[begin : begin + TOGETHER]
+                if isinstance(trials.play(each, seed, looks * every_s), Played)
+            ]
+            curves = trials.train([Want(choice, seed, looks * every_s) for choice in some])
+            reached = {
+                c: judge(curve, made.target.accuracy, 0.0).reached_s for c, curve in zip(some, curves, strict=True)
+            }
+            for choice in left[begin : begin + TOGETHER]:
+                late[choice] += (reached.get(choice) or math.inf) > limit_s
+        print(f"seed {number + 1} of {len(seeds)}: {len(left)} choices, {trials.trained} trainings", flush=True)
+    return [choice for choice in choices if late[choice] <= len(seeds) // 2], trials.trained
 
 
-def bet(number: int, arguments: argparse.Namespace, out: Path) -> dict[str, Any]:
-    settings = cell_of(number, arguments.ues)
-    spec = spec_from(**settings, algorithms=["PerFedS2"], seeds=arguments.seeds)
-    search: dict[str, Any] = dict(parse_grid(arguments.search, "--search"))
-    began = time.monotonic()
-    made = plan(spec, out=out / f"cell-{number}", search=search, write=write_plan)
-    took_s = time.monotonic() - began
-    print(f"cell {number}: {settings}\n  {made.sentence}", flush=True)
-    row: dict[str, Any] = {"cell": number, **settings, "plan_took_s": took_s, "trainings": made.trainings}
-    if made.best is None:
-        return row | {"chosen": None, "sentence": made.sentence}
-    space = make_space(spec, search)
-    trials = Trials(space, out / f"cell-{number}" / "trials")
-    row |= {"chosen": str(made.best.choice), "chosen_s": made.best.seconds}
-    row |= fresh(made, trials, arguments.seeds) | exhaustive(space, made, trials)
-    return row | {"all_trainings": trials.trained}
+# ---- all of them
 
 
-def say(rows: list[dict[str, Any]]) -> None:
+def pieces_of(cell: int, arguments: argparse.Namespace) -> list[Piece]:
+    axes = space_of(cell, arguments).axes
+    parts = [f"{steps} steps {bits} bits" for steps in axes["local_steps"] for bits in axes["bits"]]
+    return [Piece(cell, "fresh"), *(Piece(cell, part) for part in parts)]
+
+
+def do_all(arguments: argparse.Namespace) -> None:
+    """So many processes at a time; the rest of a cell follows its plan."""
+    out, began = arguments.out, time.monotonic()
+    waiting = [Piece(cell, "plan") for cell in cells_of(arguments)]
+    running: dict[Piece, subprocess.Popen[bytes]] = {}
+    failed = 0
+    while waiting or running:
+        while waiting and len(running) < arguments.jobs:
+            piece = waiting.pop(0)
+            found = piece.found(out)
+            if found is None:
+                running[piece] = _start(piece, arguments)
+            elif piece.what == "plan" and found["chosen"]:
+                waiting += pieces_of(piece.cell, arguments)
+        for piece, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[piece]
+            found = piece.found(out)
+            failed += found is None
+            if found is not None and piece.what == "plan" and found["chosen"]:
+                waiting += pieces_of(piece.cell, arguments)
+            words = (
+                f"failed, see {_log(piece, out)}"
+                if found is None
+                else found.get("sentence", f"{found['core_s']:.0f} s")
+            )
+            at = f"{time.monotonic() - began:.0f} s, {len(running)} at work, {len(waiting)} to do"
+            print(f"[{at}] cell {piece.cell}, {piece.what}: {words}", flush=True)
+        time.sleep(0.1)
+    if failed:
+        print(f"{failed} pieces failed; the same command tries them again.")
+
+
+def _log(piece: Piece, out: Path) -> Path:
+    return piece.file(out).with_suffix(".log")
+
+
+def _start(piece: Piece, arguments: argparse.Namespace) -> "subprocess.Popen[bytes]":
+    piece.file(arguments.out).parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, *sys.argv[1:], "--piece", str(piece.cell), piece.what]
+    with _log(piece, arguments.out).open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | ONE_CORE)  # noqa: S603
+
+
+def cells_of(arguments: argparse.Namespace) -> range:
+    return range(arguments.first, arguments.first + arguments.cells)
+
+
+def rows_of(arguments: argparse.Namespace) -> list[Row]:
+    """What is known of every cell whose pieces are all done."""
+    rows = []
+    for cell in cells_of(arguments):
+        planned = Piece(cell, "plan").found(arguments.out)
+        if planned is None:
+            continue
+        row: Row = {"cell": cell, **cell_of(cell, arguments.ues), **planned}
+        pieces = pieces_of(cell, arguments) if planned["chosen"] else []
+        found = [piece.found(arguments.out) for piece in pieces]
+        parts = [each for each in found if each is not None]
+        if len(parts) < len(pieces):
+            print(f"cell {cell}: {len(parts)} of {len(pieces)} parts are done")
+            continue
+        for part in parts[:1]:
+            row |= {key: value for key, value in part.items() if key != "core_s"}
+        own = [[planned["chosen"], planned["chosen_s"]]]
+        standing = own + [each for part in parts[1:] for each in part["standing"]]
+        safe = own + [part["safe"] for part in parts[1:] if part["safe"]]
+        for name, some in (("best", standing), ("safe", safe)) if parts else ():
+            row[name], row[f"{name}_s"] = min(some, key=lambda each: each[1])
+        for key in ("choices", "in_time", "all_trainings", "core_s"):
+            row[key] = sum(part.get(key, 0) for part in parts) + (planned["core_s"] if key == "core_s" else 0)
+        rows.append(row)
+        write_text(arguments.out / f"cell-{cell}.json", json.dumps(row, indent=1) + "\n")
+    return rows
+
+
+def say(rows: list[Row]) -> None:
     """Within how many per cent, and how often lost again."""
-    chosen = [row for row in rows if row.get("chosen")]
+    for row in rows:
+        said = ", ".join(
+            f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+        )
+        print(said)
+    chosen = [row for row in rows if row["chosen"]]
     for name, words in (("best_s", "the best of all"), ("safe_s", "the best whose neighbours stand")):
-        ratios = [row["chosen_s"] / row[name] for row in chosen if row.get(name)]
+        ratios = [row["chosen_s"] / row[name] for row in chosen]
         if ratios:
             good = sum(ratio <= WITHIN for ratio in ratios)
             each = ", ".join(f"{100 * (ratio - 1):+.0f} %" for ratio in ratios)
@@ -141,17 +299,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of each plan, and as many fresh ones")
     parser.add_argument("--ues", type=int, default=None, help="so many UEs in every cell, instead of a draw")
     parser.add_argument("--search", action="append", default=[], help="as of perfeds2 plan: bits=32,8")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="so many processes at a time; 0: only sum up"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/plan-bet"), help="what is done is kept here")
+    parser.add_argument("--piece", nargs=2, help=argparse.SUPPRESS)  # what such a process does
     arguments = parser.parse_args()
-    prepare_to_train()
-    rows: list[dict[str, Any]] = []
-    for number in range(arguments.first, arguments.first + arguments.cells):
-        known = arguments.out / f"cell-{number}.json"
-        if not known.exists():
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            write_text(known, json.dumps(bet(number, arguments, arguments.out), indent=1) + "\n")
-        rows.append(json.loads(known.read_text(encoding="utf-8")))
-        say(rows)
+    if arguments.piece is not None:
+        piece = Piece(int(arguments.piece[0]), arguments.piece[1])
+        write_text(piece.file(arguments.out), json.dumps(do(piece, arguments)) + "\n")
+        return
+    if arguments.jobs > 0:
+        do_all(arguments)
+    say(rows_of(arguments))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
     (
         "allocation/schedulers.py",
         "allocation/test_schedulers.py",
-        ("return _first(moment.quorum, -moment.signal_hz, -moment.age)", "return _first(moment.quorum, -moment.age)", "test_age_leaves_the_smallest_sum_of_ages_and_of_those_the_best_heard"),
+        ("return _first(moment, -moment.signal_hz, -moment.age)", "return _first(moment, -moment.age)", "test_age_leaves_the_smallest_sum_of_ages_and_of_those_the_best_heard"),
         ("np.maximum(moment.compute_s - elapsed_s, 0.0)", "moment.compute_s", "test_fedcs_by_hand"),
         ("if block + 1 < self._blocks:", "if block < 0:", "test_proportional_fair_is_its_definition_in_whatever_order_it_is_asked"),
         ("cell.block_at(moment.round, moment.time_s)", "moment.round", "test_proportional_fair_means_over_blocks_of_time_where_fading_has_a_coherence_time"),

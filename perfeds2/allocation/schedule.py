@@ -6,6 +6,7 @@ Those who choose when a round opens, as other papers do, are in ``schedulers``.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -33,9 +34,13 @@ def deficit(shares: Shares, quorum: int, rounds: int) -> Rows:
       1.4 either way; the tests hold it to less than 2.
     """
     check_shares(shares, quorum, None)
-    shares = np.asarray(shares, float)
-    n = shares.size
-    due, ue = shares * quorum, np.arange(n)
+    return _largest_deficit_first(tuple(map(float, shares)), quorum, rounds).copy()
+
+
+@lru_cache(maxsize=32)  # a plan asks for the same again and again
+def _largest_deficit_first(shares: tuple[float, ...], quorum: int, rounds: int) -> Rows:
+    n = len(shares)
+    due, ue = np.array(shares) * quorum, np.arange(n)
     merges = np.zeros(n)
     rows = np.empty((rounds, quorum), np.int64)
     for k in range(rounds):

@@ -4,6 +4,8 @@ The schedulers that papers on federated learning over radio compare with. Each c
 is known then (``Moment``). A round's fading belongs to (seed, UE, round), so it is known at the round's start to everybody
 alike; with a coherence time they know the fading of now, not what it becomes inside the round. A scheduler is a pure function: asked again about the same moment it gives the same answer, so a run can be cut into
 pieces. Your own is one too: a function with a parameter named ``moment``.
+
+Where UEs come and go, who is away when a round opens is chosen only where too few are there.
 """
 
 from collections.abc import Callable
@@ -40,6 +42,11 @@ class Moment:
         """How many rounds a UE has sat out since it was merged last, or since the start."""
         return self.round - 1 - self.merged_in
 
+    @property
+    def away(self) -> Bool[np.ndarray, " n"]:
+        """Who is not there now."""
+        return np.zeros(self.versions.size, bool) if self.here is None else ~self.here
+
 
 def round_robin(cell: Cell, quorum: int) -> Callable[[int], Chosen]:
     """In turn: A after A, from the smallest number on (RR of Yang et al. 2020)."""
@@ -53,7 +60,7 @@ def random(cell: Cell, quorum: int, seed: int) -> Callable[[int], Chosen]:
 
 def best_channel(moment: Moment) -> Chosen:
     """Those heard best in this round. A UE at the edge of the cell may never be."""
-    return _first(moment.quorum, -moment.signal_hz)
+    return _first(moment, -moment.signal_hz)
 
 
 def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
@@ -64,7 +71,7 @@ def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
     """
     seen = _Seen(cell)
     return lambda moment: _first(
-        moment.quorum, -moment.signal_hz / seen.mean_signal_hz(cell.block_at(moment.round, moment.time_s))
+        moment, -moment.signal_hz / seen.mean_signal_hz(cell.block_at(moment.round, moment.time_s))
     )
 
 
@@ -73,7 +80,7 @@ def age(moment: Moment) -> Chosen:
 
     Of all sets of A this leaves the smallest sum of ages.
     """
-    return _first(moment.quorum, -moment.signal_hz, -moment.age)
+    return _first(moment, -moment.signal_hz, -moment.age)
 
 
 def fedcs(moment: Moment) -> Chosen:
@@ -82,7 +89,7 @@ def fedcs(moment: Moment) -> Chosen:
     As there, uploads are thought to follow one another, each on the whole band: a UE adds its sending, and what of its computing
     the uploads before it do not cover. There a round takes as many as end by a deadline; here it takes A, the first of the same order.
     """
-    sending_s = _sending_s(moment, moment.bandwidth_hz)
+    sending_s = np.where(moment.away, 1 / TINY, _sending_s(moment, moment.bandwidth_hz))
     elapsed_s, chosen = 0.0, np.empty(0, np.int64)
     for _ in range(moment.quorum):
         added_s = sending_s + np.maximum(moment.compute_s - elapsed_s, 0.0)
@@ -109,6 +116,7 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
     def choose(moment: Moment) -> Chosen:
         block_hz = moment.bandwidth_hz / moment.quorum
         late_s = moment.compute_s + _sending_s(moment, block_hz) - deadline_s
+        late_s = np.where(moment.away, 2 / TINY, late_s)
         success = np.exp(-WATERFALL * block_hz / np.maximum(moment.signal_hz, TINY))
         worth = np.where(late_s > 0, -1.0 - late_s.argsort().argsort(), success)  # the least late of the late first
         return np.sort(assign(np.repeat(worth[:, None], moment.quorum, axis=1)))
@@ -132,9 +140,26 @@ def _sending_s(moment: Moment, bandwidth_hz: float) -> Float[np.ndarray, " n"]:
     return np.minimum(moment.bits / np.maximum(rate, TINY), 1 / TINY)
 
 
-def _first(count: int, *keys: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> Chosen:
-    """The UEs with the smallest keys, the last key first; ties go to the smaller number."""
-    return np.sort(np.lexsort((np.arange(keys[0].size), *keys))[:count])
+def _first(moment: Moment, *keys: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> Chosen:
+    """The A UEs with the smallest keys, the last key first; ties go to the smaller number. Who is away comes last."""
+    return np.sort(np.lexsort((np.arange(keys[0].size), *keys, moment.away))[: moment.quorum])
+
+
+def of_those_here(planned: Callable[[int], Chosen]) -> Callable[[Moment], Chosen]:
+    """A plan made beforehand, where UEs come and go: who is away when its round opens is replaced.
+
+    In its place comes who is there, is not planned and was merged longest ago; the smaller number of equals. Where too few are
+    there, the round waits for those of the plan, the smaller numbers first.
+    """
+
+    def choose(moment: Moment) -> Chosen:
+        chosen, away = planned(moment.round), moment.away
+        others = np.setdiff1d(np.flatnonzero(~away), chosen)
+        others = others[np.argsort(moment.merged_in[others], kind="stable")]
+        missing = np.sort(chosen[away[chosen]])
+        return np.sort(np.concatenate([chosen[~away[chosen]], others, missing])[: moment.quorum])
+
+    return choose
 
 
 class _Seen:

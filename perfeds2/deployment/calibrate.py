@@ -21,6 +21,7 @@ from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
+from perfeds2.network.spread import MOST
 from perfeds2.spec.build import upload_bits
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.timeline import Timeline
@@ -158,7 +159,8 @@ def fleet_text(devices: Sequence[Fitted], samples: int) -> str:
     table.writerow(("name", "samples_per_s", "compute_spread", "rate_bps", "rate_spread"))
     for each in devices:
         speed, rate = f"{samples / each.compute_s:.6g}", f"{each.rate_bps:.6g}"
-        table.writerow((f"device {each.ue}", speed, f"{each.compute_spread:.3g}", rate, f"{each.rate_spread:.3g}"))
+        spreads = [f"{min(spread, MOST):.3g}" for spread in (each.compute_spread, each.rate_spread)]
+        table.writerow((f"device {each.ue}", speed, spreads[0], rate, spreads[1]))
     return text.getvalue()
 
 

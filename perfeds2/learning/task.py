@@ -220,7 +220,7 @@ def weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
     return _weight_shapes(model)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
     return jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract: nobody's GPU is touched
 

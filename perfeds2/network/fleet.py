@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.presence import Presence
+from perfeds2.network.spread import Spread
 from perfeds2.network.traces import Traces
 
 PerUe = Float[np.ndarray, " n"]
@@ -21,6 +22,7 @@ class Fleet:
     rate_bps: PerUe  # of an uplink of its own, which needs nothing of the shared band
     traces: Traces | None = None  # … or its rate changes
     presence: Presence | None = None  # None: everybody is always there
+    spread: Spread | None = None  # None: jobs of a UE take alike
 
     def __post_init__(self) -> None:
         for name, values in (("gain_db", self.gain_db), ("rate_bps", self.rate_bps)):
@@ -30,6 +32,8 @@ class Fleet:
             raise ValueError(f"a fleet needs as many gains as rates, got {self.gain_db.size} and {self.rate_bps.size}.")
         if self.presence is not None and self.presence.ues != self.ues:
             raise ValueError(f"a fleet of {self.ues} UEs needs as many hours, got {self.presence.ues}.")
+        if self.spread is not None and self.spread.compute.shape != self.gain_db.shape:
+            raise ValueError(f"a fleet of {self.ues} UEs needs as many spreads, got {self.spread.compute.size}.")
 
     @property
     def ues(self) -> int:
@@ -59,8 +63,8 @@ class Fleet:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the band carries everything and everybody is always there."""
-        return self.presence is None and bool(self.shares_band.all())
+        """Whether the band carries everything, everybody is always there, and all jobs of a UE are alike."""
+        return self.presence is None and self.spread is None and bool(self.shares_band.all())
 
     def signal_on(self, bandwidth_hz: float) -> PerUe:
         """With which signal the whole band would carry what UEs' own uplinks do: how policies and schedules see them."""

@@ -20,12 +20,13 @@ import numpy as np
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.presence import Hours, Presence
+from perfeds2.network.spread import MOST, Spread
 from perfeds2.network.traces import Trace, TraceEnd, Traces
 
 LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # one of them a row
 PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # one of them a row
 NUMBERS = (*LINK[:3], *PROCESSOR, "power_w")
-SPREADS = ("rate_spread", "compute_spread")  # what ``calibrate`` tells besides; for people
+SPREADS = ("rate_spread", "compute_spread")  # how much jobs differ
 COLUMNS = ("name", *LINK, *PROCESSOR, "power_w", "available", *SPREADS)
 TRACE_COLUMNS = ("time_s", "bps")
 RANGES = {"distance_m": (0.0, 1e9), "gain_db": (-300.0, 100.0)}  # else from 1e-9 to 1e18
@@ -98,6 +99,7 @@ class FleetFile:
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
         """A drawn cell with what the file says over it. ``compute_s`` is one gradient step on a batch of so many samples."""
         columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in NUMBERS}
+        rate_spread, compute_spread = (np.array([row.numbers.get(name, 0.0) for row in self.rows]) for name in SPREADS)
         samples_per_s = np.where(
             np.isnan(columns["samples_per_s"]), batch / columns["compute_s"], columns["samples_per_s"]
         )
@@ -113,6 +115,7 @@ class FleetFile:
             columns["rate_bps"],
             Traces(traced, traces, trace_end) if traced else None,
             Presence([row.hours for row in self.rows], keeps) if self.has_hours else None,
+            Spread(compute_spread, rate_spread) if rate_spread.any() or compute_spread.any() else None,
         )
         power_w = np.where(np.isnan(columns["power_w"]), drawn.power_w, columns["power_w"])
         return replace(
@@ -157,12 +160,16 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
         if len(both) > 1:
             raise ValueError(f"gives {both[0]} and {both[1]} in line {line}; one device has one of them")
     numbers = {name: _number(text, name, line) for name, text in given.items() if name in (*NUMBERS, *SPREADS)}
+    if numbers.get("rate_spread") and "rate_bps" not in numbers:
+        raise ValueError(
+            f"gives rate_spread without rate_bps in line {line}; what a band or a trace carries varies by itself"
+        )
     hours = _hours(given["available"], line) if "available" in given else ALWAYS
     return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), hours)
 
 
 def _number(text: str, name: str, line: int) -> float:
-    low, high = (0.0, 1e9) if name in SPREADS else RANGES.get(name, (1e-9, 1e18))
+    low, high = (0.0, MOST) if name in SPREADS else RANGES.get(name, (1e-9, 1e18))
     try:
         value = float(text)
     except ValueError:

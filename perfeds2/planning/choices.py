@@ -171,15 +171,19 @@ def _place(value: int | None) -> float:
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
-    """Every A, S, schedule and band, with the rest as ``base`` has it."""
+    """Every A, S, schedule, band and number of local steps, of first arrivals every stale rule, with ``base``'s bits."""
     axes = space.axes
     found = [
-        base.with_(quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band)
+        base.with_(
+            quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band, stale=stale, local_steps=steps
+        )
+        for steps in axes["local_steps"]
         for quorum in axes["quorum"]
         for bound in axes["max_staleness"]
         for schedule in axes["schedule"]
         for band in axes["bandwidth"]
         if fits(schedule, band) or len(axes["bandwidth"]) == 1
+        for stale in (axes["stale"] if schedule == "first" else (base.stale,))
     ]
     return list(dict.fromkeys(found))
 

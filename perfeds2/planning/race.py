@@ -1,8 +1,9 @@
 """Who reaches the target soonest and keeps it, by trying few?
 
 First bits and local steps are tried on one choice, since they change most. With the best of them the clock is asked of every A, S,
-schedule and band: what cannot be done, and whom it leaves out, needs no training. Of the rest one seed is trained for a short
-time (a scout), and the soonest are watched for the whole horizon on a few seeds, then on all. Who loses the target again is out;
+schedule, band, stale rule and number of local steps: what cannot be done, and whom it leaves out, needs no training. Of the rest one
+seed is trained for a short time (a scout). Those near the soonest are trained on two more seeds for as long.
+Then the soonest, by the median, are watched for the whole horizon on a few seeds, then on all. Who loses the target again is out;
 who stands must still stand one step to each side, and when it is watched for longer. Then local steps, bits and the stale rule are varied
 around the best. The race ends when no scout left was soon enough to beat it. If nothing stands, everything is watched for twice as long.
 """
@@ -27,13 +28,15 @@ from perfeds2.planning.data import (
 from perfeds2.planning.kept import judge
 from perfeds2.planning.trials import Played, Trials, Want
 from perfeds2.runs.execute import Progress
+from perfeds2.runs.statistics import censored_median
 from perfeds2.spec.build import metric_of
 
 FIRST_SEEDS = 3  # a choice is watched on so many before all
 SCOUTED = 1.5  # a scout looks so many times as long as the soonest took at first
 WATCHED = 4.5  # the horizon is so many times as long
 CONFIRMED = 3  # and what is recommended is watched for so many horizons
-CLOSE = 1.25  # a scout up to so many times slower than the best one's may still win: one seed is one seed
+CLOSE = 1.25  # a choice whose scouts are up to so many times slower than the best one's may still win
+NEAR = 1.5  # a scout up to so many times slower than the soonest gets more seeds
 BATCH = 4  # choices watched at a time
 LONGEST = 8  # the reference is trained up to so many times the spec's horizon
 TURNS = 2  # of varying around the best
@@ -77,7 +80,7 @@ class Race:
     announce: Announce
     target: Target
     scouting: float = SCOUTED / WATCHED  # the share of the horizon that a scout looks
-    scouted: dict[Choice, Trial] = field(default_factory=dict)
+    scouted: dict[Choice, tuple[Trial, ...]] = field(default_factory=dict)  # a seed, or a few
     beside: dict[Choice, tuple[Neighbour, ...]] = field(default_factory=dict)
     listed: dict[Choice, None] = field(default_factory=dict)  # in the order they were looked at
     slower: dict[Choice, str] = field(default_factory=dict)  # by the clock alone
@@ -159,13 +162,15 @@ class Race:
     def run(self, base: Choice) -> Choice | None:
         """The best choice, or none; local steps, bits and stale rule are ``base``'s at first."""
         choices = [*map_of(self.space, base), self.space.asked]
-        self.scout(self._by_the_clock(choices, 0.2, 0.3), 0.3, 0.45)
-        best = self.race(None, 0.45, 0.7)
+        self.scout(self._by_the_clock(choices, 0.2, 0.25), 0.25, 0.38)
+        self.scout_again(0.38, 0.5)
+        best = self.race(None, 0.5, 0.7)
         for turn in range(TURNS if best is not None else 0):
             assert best is not None
             before, share = best, 0.7 + 0.1 * turn
             new = [*variants(self.space, best), *around(self.space, best)]
-            self.scout(self._by_the_clock(new, share, share + 0.02), share + 0.02, share + 0.04)
+            self.scout(self._by_the_clock(new, share, share + 0.02), share + 0.02, share + 0.03)
+            self.scout_again(share + 0.03, share + 0.04)
             best = self.race(best, share + 0.04, share + 0.1)
             if best == before:
                 break
@@ -199,14 +204,21 @@ class Race:
 
     def scout(self, choices: Sequence[Choice], begin: float, end: float) -> None:
         """One seed of each, for a short time."""
-        seed = self.seeds[0]
-        for choice in choices:
-            self.trials.play(choice, seed, self.scout_s)
+        self._scout(choices, self.seeds[0], self._tell(begin, end, f"scouts of {len(choices)} choices"))
+
+    def scout_again(self, begin: float, end: float) -> None:
+        """Two more seeds of those that come near the soonest: no choice is to win or to lose by one."""
+        soonest_s = min((self.first_s(choice) for choice in self.scouted), default=math.inf)
+        near = [c for c, trials in self.scouted.items() if len(trials) == 1 and self.first_s(c) <= NEAR * soonest_s]
+        for seed in self.seeds[1:FIRST_SEEDS] if soonest_s < math.inf else ():
+            self._scout(near, seed, self._tell(begin, end, f"scouts of {len(near)} choices, seed {seed}"))
+
+    def _scout(self, choices: Sequence[Choice], seed: int, tell: Callable[[float, Progress], None]) -> None:
         possible = [c for c in choices if isinstance(self.trials.play(c, seed, self.scout_s), Played)]
-        wants = [Want(choice, seed, self.scout_s) for choice in possible]
-        curves = self.trials.train(wants, self._tell(begin, end, f"scouts of {len(wants)} choices"))
+        curves = self.trials.train([Want(choice, seed, self.scout_s) for choice in possible], tell)
         for choice, curve in zip(possible, curves, strict=True):
-            self.scouted[choice] = judge(curve, self.target.accuracy, self.target.keep)
+            trial = judge(curve, self.target.accuracy, self.target.keep)
+            self.scouted[choice] = (*self.scouted.get(choice, ()), trial)
 
     def race(self, best: Choice | None, begin: float, end: float) -> Choice | None:
         """Watch the soonest scouts until none is left that could beat the best that stands."""
@@ -252,9 +264,11 @@ class Race:
         return self.climb([c for c in self.listed if self.may_be_taken(c) and self.stands(c, first)], best, 0.97)
 
     def first_s(self, choice: Choice) -> float:
-        """When its first seed first reached the target."""
-        known = [*([self.scouted[choice]] if choice in self.scouted else []), *self.watched(choice)[:1]]
-        return next((trial.reached_s for trial in known if trial.reached_s is not None), math.inf)
+        """When it first reached the target, kept or not: the median of the first seeds, as far as they have been looked at."""
+        known = {trial.seed: trial for trial in (*self.scouted.get(choice, ()), *self.watched(choice))}
+        times = [known[seed].reached_s for seed in self.seeds[:FIRST_SEEDS] if seed in known]
+        median = censored_median(times) if times else None
+        return math.inf if median is None else median
 
     def rank(self, choice: Choice) -> tuple[float, float, int]:
         return self.first_s(choice), math.inf if choice.max_staleness is None else choice.max_staleness, choice.quorum
@@ -328,7 +342,7 @@ class Race:
             verdict,
             why,
             played.facts if isinstance(played, Played) else None,
-            None if scout is None else scout.reached_s,
+            None if scout is None else scout[0].reached_s,
             trials,
             self.beside.get(choice, ()),
             self.confirmed.get(choice, ()),
@@ -353,8 +367,8 @@ class Race:
                 choice
             ) else "not among what is searched"
         scout = self.scouted.get(choice)
-        if not trials and scout is not None and scout.reached_s is not None:
-            return "slower", f"its first seed took {scout.reached_s:.3g} s"
+        if not trials and scout is not None and scout[0].reached_s is not None:
+            return "slower", f"its first seed took {scout[0].reached_s:.3g} s"
         return "slower", f"the target is not kept within {self.target.horizon_s / 2:.3g} s"
 
 

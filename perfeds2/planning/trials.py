@@ -55,6 +55,7 @@ class Trials:
 
     space: Space
     folder: Path | None  # None: nothing is written
+    looks: int = LOOKS  # in the time that is wanted
     played: dict[tuple[Choice, int, float], Played | str] = field(default_factory=dict)
     timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # the longest
     curves: dict[tuple[str, int, float], Curve] = field(default_factory=dict)  # by who is merged when
@@ -67,7 +68,7 @@ class Trials:
         if key not in self.played:
             known_s, known = self.timelines.get((choice, seed), (0.0, ""))
             if known_s < horizon_s:
-                known = _timeline(self.space.spec_of(choice, [seed], horizon_s, LOOKS), seed)
+                known = _timeline(self.space.spec_of(choice, [seed], horizon_s, self.looks), seed)
                 self.timelines[choice, seed] = horizon_s, known
             self.played[key] = known if isinstance(known, str) else _until(known, choice, horizon_s)
         return self.played[key]
@@ -83,7 +84,7 @@ class Trials:
                 raise InputError(f"{want.choice}: {played}")
             keys.append((played.who, want.seed, want.horizon_s))
             if keys[-1] not in self.curves:
-                missing[keys[-1]] = self.space.spec_of(want.choice, [want.seed], want.horizon_s, LOOKS)
+                missing[keys[-1]] = self.space.spec_of(want.choice, [want.seed], want.horizon_s, self.looks)
                 labels[keys[-1]] = f"{want.choice}, {want.horizon_s:.4g} s"
         self._train(missing, labels, tell)
         return [self.curves[key] for key in keys]

@@ -118,6 +118,7 @@ def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, 
 def _ended_by_budget(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, int], Timeline]) -> str | None:
     """Where a run ended because too few UEs had energy left: a sentence."""
     ends = [timelines[algorithm.name, seed] for seed in spec.run.seeds]
+    ends = [each for each in ends if each.log is None]  # else who has no job may only be away
     ends = [each for each in ends if too_few(each.open_version, each.rounds, algorithm.protocol)]
     if spec.energy.budget is None or not ends:
         return None

@@ -53,7 +53,7 @@ from perfeds2.spec.names import Named, blaming, call, expect
 from perfeds2.spec.networks import network_of
 from perfeds2.spec.payload import shortened
 from perfeds2.spec.radio import make_budget, make_radio
-from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, when_opened
+from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, skipping, when_opened
 from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
@@ -429,7 +429,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
         if callable(rows):
-            return shares, when_opened(named, protocol, rows)  # the clock checks what it plans
+            return shares, skipping(named, protocol, cell, when_opened(named, protocol, rows))  # the clock checks it
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -441,7 +441,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
     except ValueError as error:
         shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
         raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
-    return shares, schedules.as_schedule(rows)
+    return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
 
 
 # ---- their timelines

@@ -31,12 +31,10 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
         )
     except ValueError as error:
         raise InputError(f"--cell {error}") from None
-    refused = (
-        "--energy-budget" if spec.energy.budget is not None else "--downlink" if cell.downlink is not None else None
-    )
-    if refused is not None and not cell.is_plain:
+    if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise InputError(
-            f"{refused} does not go with devices that come and go or have uplinks of their own ({spec.cell.kind}) yet; leave it out."
+            f"--downlink {spec.radio.downlink} does not go with devices that have uplinks of their own ({spec.cell.kind}): how "
+            f"models reach them is not known; leave it out, or give --downlink-s."
         )
     return cell
 

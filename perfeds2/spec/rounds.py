@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from perfeds2.allocation.schedulers import of_those_here
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Learner
@@ -62,3 +63,15 @@ def when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
             f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
         )
     return schedule
+
+
+def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
+    """One of our schedules where UEs come and go: a round is not planned for who is away when it opens.
+
+    But where only a plan that is kept to the letter keeps everybody within the bound: then the round waits.
+    """
+    comes_and_goes = cell.fleet is not None and cell.fleet.presence is not None
+    to_the_letter = protocol.max_staleness is not None and protocol.stale != "restart"
+    if named.source or not comes_and_goes or to_the_letter or "moment" in inspect.signature(schedule).parameters:
+        return schedule
+    return of_those_here(schedule)

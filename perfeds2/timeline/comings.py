@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from perfeds2.allocation.bandwidth import Uplink, allocate
 from perfeds2.network.fleet import Fleet
+from perfeds2.timeline.budget import Work, too_few
 from perfeds2.timeline.rounds import (
     IDLE,
     Closing,
@@ -33,6 +34,7 @@ from perfeds2.timeline.simulate import (
     _invite,
     _mask,
     _planned,
+    _send_models,
     _work_left,
 )
 from perfeds2.timeline.stretches import Ended, stretches
@@ -65,6 +67,11 @@ def tick_of_fleet(conditions: Conditions, clock: Clock, until_s: float = math.in
     gone_version = list[Who]()
     air = _share_out(conditions, clock, here, planned)
     for _ in range(MOST_BORDERS):
+        has_energy = _has_energy(conditions, clock)
+        if has_energy is not None:
+            may = has_energy if fleet.presence is not None else None
+            if too_few(clock.server.versions, clock.server.round, protocol, may):
+                return None
         closing = close_round(clock.server, air.arrival_s, protocol, planned)
         closing = replace(
             closing, time_s=max(closing.time_s, clock.time_s)
@@ -139,8 +146,9 @@ def _send_on(conditions: Conditions, clock: Clock, here: Bool[np.ndarray, " n"],
     cell, fleet = conditions.cell, conditions.cell.fleet
     assert fleet is not None
     rate, arrival_s = _arrivals(cell, clock, air.bandwidth_hz, signal_hz)
+    assert clock.in_hand is not None
     own, open_ = ~fleet.shares_band, clock.bits > 0
-    rate[own] = fleet.own_bps[own]
+    rate[own] = fleet.own_bps[own] * clock.in_hand.ease[own]
     own &= open_
     arrival_s[own] = clock.time_s + clock.compute_s[own] + clock.bits[own] / rate[own]
     if fleet.traces is not None:
@@ -156,7 +164,16 @@ def _send_on(conditions: Conditions, clock: Clock, here: Bool[np.ndarray, " n"],
 def _later(conditions: Conditions, clock: Clock, now_s: float, here: Bool[np.ndarray, " n"], air: Air) -> Clock:
     """Where everybody stands at a later second, nobody having come or gone before it."""
     compute_s, bits, arrived_s = _left(conditions, clock, clock.server, now_s, here, air)
-    return replace(clock, time_s=now_s, compute_s=compute_s, bits=bits, arrived_s=arrived_s)
+    spent_j = _spent(conditions, clock, Work(now_s, compute_s, bits), here, air)
+    return replace(clock, time_s=now_s, compute_s=compute_s, bits=bits, arrived_s=arrived_s, spent_j=spent_j)
+
+
+def _spent(conditions: Conditions, clock: Clock, after: Work, here: Bool[np.ndarray, " n"], air: Air) -> PerUe | None:
+    """What everybody has spent at a later second, nobody having come or gone before it; None where nobody asks."""
+    if conditions.budget is None or clock.spent_j is None or clock.in_hand is None:
+        return None
+    more_j = conditions.budget.spent(clock.work, after, air.arrival_s, clock.in_hand.job_s)
+    return clock.spent_j + np.where(here, more_j, 0.0)
 
 
 def _left(
@@ -180,6 +197,25 @@ def _left(
     return compute_s, bits, arrived_s
 
 
+def begin_jobs(conditions: Conditions, clock: Clock, handed: Who) -> Clock:
+    """Who has just been handed the newest model begins; its job computes and sends as fast as its draw says."""
+    cell, hand = conditions.cell, clock.in_hand
+    assert cell.fleet is not None
+    assert hand is not None
+    compute_s, bits, arrived_s = clock.compute_s.copy(), clock.bits.copy(), clock.arrived_s.copy()
+    compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
+    job_s, ease = hand.job_s.copy(), hand.ease.copy()
+    job_s[handed] = conditions.compute_s[handed] - cell.downlink_s
+    if cell.fleet.spread is not None:
+        slower, faster = cell.fleet.spread.factors(cell.seed, clock.server.round)
+        job_s[handed] *= slower[handed]
+        compute_s[handed], ease[handed] = job_s[handed] + cell.downlink_s, faster[handed]
+    clock = replace(clock, compute_s=compute_s, bits=bits, arrived_s=arrived_s)
+    clock = _send_models(conditions, clock, handed)
+    hand = replace(hand, job_s=job_s, ease=ease).at_work(handed, clock.time_s, clock.compute_s)
+    return replace(clock, in_hand=hand)
+
+
 def come_and_go(
     conditions: Conditions,
     clock: Clock,
@@ -193,27 +229,32 @@ def come_and_go(
     """
     fleet, now_s = conditions.cell.fleet, clock.time_s
     assert fleet is not None
-    assert clock.begun_s is not None
+    assert clock.in_hand is not None
     left, back = were_here & ~here & _busy(clock), ~were_here & here & _busy(clock)
     outcome = PAUSED if _keeps(fleet) else LOST
     who = np.flatnonzero(left)
     rows = [stretches(clock, who, np.full(who.size, now_s), now_s, outcome)] if who.size else []
-    begun_s, server = clock.begun_s.copy(), clock.server
-    sends_s, compute_s, bits = _sends(clock).copy(), clock.compute_s.copy(), clock.bits.copy()
+    server, compute_s, bits = clock.server, clock.compute_s.copy(), clock.bits.copy()
     if not _keeps(fleet):
         server = leave(server, who)
         compute_s[who] = bits[who] = 0.0
-    begun_s[back], sends_s[back] = now_s, now_s + compute_s[back]
-    server, handed = welcome(server, conditions.protocol, here, planned)
-    compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
-    begun_s[handed], sends_s[handed] = now_s, now_s + compute_s[handed]
-    clock = replace(clock, server=server, compute_s=compute_s, bits=bits, begun_s=begun_s, sends_s=sends_s)
-    return clock, rows
+    in_hand = clock.in_hand.at_work(np.flatnonzero(back), now_s, compute_s)
+    server, handed = welcome(server, conditions.protocol, _may_take(conditions, clock, here), planned)
+    clock = replace(clock, server=server, compute_s=compute_s, bits=bits, in_hand=in_hand)
+    return begin_jobs(conditions, clock, handed), rows
 
 
-def _sends(clock: Clock) -> PerUe:
-    assert clock.sends_s is not None
-    return clock.sends_s
+def _may_take(conditions: Conditions, clock: Clock, here: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Who is there and has energy left."""
+    has_energy = _has_energy(conditions, clock)
+    return here if has_energy is None else here & has_energy
+
+
+def _has_energy(conditions: Conditions, clock: Clock) -> Bool[np.ndarray, " n"] | None:
+    """Who has not spent its budget; None where nobody asks."""
+    if conditions.budget is None or clock.spent_j is None:
+        return None
+    return ~conditions.budget.gone(clock.spent_j)
 
 
 def _close(
@@ -222,18 +263,14 @@ def _close(
     """The round closes: merge, hand out to those who are there, and note the work that is over."""
     fleet, protocol, server, now_s = conditions.cell.fleet, conditions.protocol, clock.server, closing.time_s
     assert fleet is not None
-    assert clock.begun_s is not None
     staleness = server.round - server.versions[closing.merged]
-    here_then = here_at(fleet, now_s)
-    later_server, hand = hand_out(server, closing, protocol, here_then)
+    here_then, at_close = here_at(fleet, now_s), _later(conditions, clock, now_s, here, air)
+    later_server, hand = hand_out(server, closing, protocol, _may_take(conditions, at_close, here_then))
     compute_s, bits, arrived_s = _left(conditions, clock, later_server, now_s, here, air)
-    handed = hand.handed
-    compute_s[handed], bits[handed], arrived_s[handed] = conditions.compute_s[handed], conditions.payload_bits, np.inf
-    begun_s, sends_s = clock.begun_s.copy(), _sends(clock).copy()
-    begun_s[handed], sends_s[handed] = now_s, now_s + conditions.compute_s[handed]
     merged = stretches(clock, closing.merged, air.arrival_s[closing.merged], now_s, MERGED)
     lost = stretches(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), now_s, LOST, here)
-    later = Clock(now_s, later_server, compute_s, bits, arrived_s, begun_s=begun_s, sends_s=sends_s)
+    later = replace(at_close, server=later_server, compute_s=compute_s, bits=bits, arrived_s=arrived_s, planned=None)
+    later = begin_jobs(conditions, later, hand.handed)
     if protocol.rests:
         later, invited = _invite(conditions, later)
         hand = HandOut(invited, hand.lost)

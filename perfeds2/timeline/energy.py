@@ -48,7 +48,8 @@ def energy_of(
 ) -> Energy:
     """The joules of all jobs, by UE and by time."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
-    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, cell.downlink_s)
+    in_log = timeline.log is not None and isinstance(timeline.log.model_s, np.ndarray)  # the waits for models are
+    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, 0.0 if in_log else cell.downlink_s)
     whole = _long_rows(timeline)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, whole, times_s)
     rest = timeline.without_lost(whole)

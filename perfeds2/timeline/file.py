@@ -58,7 +58,7 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         raise ValueError(
             f"{path} is not a readable timeline ({_first_line(error)}); expected an .npz written by perfeds2."
         ) from error
-    columns = {f"{LOG}_{field.name}" for field in fields(Jobs) if field.name != "model_s"}
+    columns = {f"{LOG}_{field.name}" for field in fields(Jobs)}
     names = {field.name for field in fields(Timeline) if field.name != LOG}
     grouped: dict[str, dict[str, np.ndarray]] = {}
     for key, values in arrays.items():
@@ -72,7 +72,7 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
                 f"{path} is not a timeline: it lacks {sorted(names - MAY_LACK - group.keys())} and has extra {sorted(group.keys() - names)}."
             )
     for log in logs.values():
-        if log and log.keys() != columns:
+        if log and not columns - {f"{LOG}_model_s"} <= log.keys():  # files of before had none
             raise ValueError(f"{path} is not a timeline: it lacks {sorted(columns - log.keys())}.")
     try:
         return {name: Timeline(**group, log=_log(logs[name])) for name, group in grouped.items()}

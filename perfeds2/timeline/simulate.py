@@ -35,7 +35,7 @@ from perfeds2.timeline.rounds import (
     obstacle,
     open_server,
 )
-from perfeds2.timeline.stretches import Ended
+from perfeds2.timeline.stretches import Ended, InHand
 from perfeds2.timeline.timeline import Timeline
 
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
@@ -83,8 +83,7 @@ class Clock:
     spent_j: Float[np.ndarray, " n"] | None = None  # by each UE; None where nobody asks
     model_s: Float[np.ndarray, " n"] | None = None  # how long each waited for its model; None: see the cell's downlink
     sent_s: float = 0.0  # when the base station has sent all models
-    begun_s: Float[np.ndarray, " n"] | None = None  # where UEs come and go: since when each is at work without a break,
-    sends_s: Float[np.ndarray, " n"] | None = None  # and when it begins to send, if it stays
+    in_hand: InHand | None = None  # where UEs come and go, or their jobs differ
 
     @property
     def work(self) -> Work:
@@ -150,9 +149,8 @@ def simulate(
         raise ValueError(
             "a schedule would wait for UEs that have spent their energy; give simulate no budget with one."
         )
-    if not cell.is_plain and (budget is not None or cell.downlink is not None):
-        what = "an energy budget" if budget is not None else "a downlink"
-        raise ValueError(f"UEs that come and go or have uplinks of their own cannot have {what} yet; leave it out.")
+    if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
+        raise ValueError("how models reach UEs with uplinks of their own is not known; leave the downlink out.")
     compute_s = cell.compute_s(samples)
     conditions = Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
     hopeful = _hopeful(conditions) if watch is None else None
@@ -182,9 +180,13 @@ def start_clock(conditions: Conditions) -> Clock:
         model_s=None if conditions.cell.downlink is None else np.zeros(conditions.cell.ues),
     )
     if not conditions.cell.is_plain:
-        clock = replace(clock, begun_s=np.zeros(clock.bits.size), sends_s=clock.compute_s)
+        clock = replace(clock, in_hand=InHand.nothing(clock.bits.size))
     if conditions.protocol.rests:
         return _invite(conditions, clock)[0]
+    if clock.in_hand is not None:
+        from perfeds2.timeline.comings import begin_jobs  # late: it builds on this file
+
+        return begin_jobs(conditions, clock, np.flatnonzero(at_work))
     return _send_models(conditions, clock, np.flatnonzero(at_work))
 
 
@@ -200,7 +202,8 @@ def play(
 ) -> tuple[Clock, Timeline]:
     """Go on from a clock for so many more rounds. Returns where it stopped, and the timeline: the past and what followed."""
     if past is None:
-        past = nothing_yet(conditions.compute_s, conditions.protocol.quorum, conditions.cell.downlink)
+        downlink = conditions.cell.downlink if clock.in_hand is None else None  # else waits are in the log
+        past = nothing_yet(conditions.compute_s, conditions.protocol.quorum, downlink)
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record, last = Recorder(past), None if rounds is None else past.rounds + rounds
@@ -210,7 +213,8 @@ def play(
             clock = hurry(clock, record, last, horizon_s, tell)
         if last is not None and clock.server.round >= last:
             break
-        if conditions.budget is not None and too_few(clock.server.versions, clock.server.round, conditions.protocol):
+        limited = conditions.budget is not None and clock.in_hand is None  # else a round finds out itself
+        if limited and too_few(clock.server.versions, clock.server.round, conditions.protocol):
             break
         ticked = tick(conditions, clock, math.inf if horizon_s is None else horizon_s)
         if ticked is None:
@@ -219,14 +223,16 @@ def play(
         if horizon_s is not None and later.time_s > horizon_s:
             break
         server = clock.server if info.ended is None else replace(clock.server, versions=info.versions)
-        record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, clock.model_s, info.ended)
+        waits = clock.model_s if info.ended is None else None
+        record.add(server, info.closing, info.staleness, info.hand_out.lost, info.arrival_s, waits, info.ended)
         if watch is not None:
             watch(info)
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
-    log = None if conditions.cell.is_plain else record.log.until(clock, conditions.cell.here(clock.time_s))
-    return clock, record.timeline(clock.server.versions, clock.arrived_s, clock.model_s, log)
+    log = None if clock.in_hand is None else record.log.until(clock, conditions.cell.here(clock.time_s))
+    model_s = clock.model_s if clock.in_hand is None else None
+    return clock, record.timeline(clock.server.versions, clock.arrived_s, model_s, log)
 
 
 def _hurry(conditions: Conditions) -> Callable[..., Clock]:
@@ -329,12 +335,12 @@ def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Int[np.ndarray
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # ``simulate`` has seen to it
     server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
+    if clock.in_hand is not None:
+        from perfeds2.timeline.comings import begin_jobs
+
+        return begin_jobs(conditions, replace(clock, server=server, planned=planned), handed), handed
     compute_s, bits = clock.compute_s.copy(), clock.bits.copy()
     compute_s[handed], bits[handed] = conditions.compute_s[handed], conditions.payload_bits
-    if clock.begun_s is not None and clock.sends_s is not None:
-        begun_s, sends_s = clock.begun_s.copy(), clock.sends_s.copy()
-        begun_s[handed], sends_s[handed] = clock.time_s, clock.time_s + compute_s[handed]
-        clock = replace(clock, begun_s=begun_s, sends_s=sends_s)
     later = replace(clock, server=server, compute_s=compute_s, bits=bits, planned=planned)
     return _send_models(conditions, later, handed), handed
 

@@ -16,6 +16,31 @@ from perfeds2.timeline.timeline import OPEN, PAUSED, Jobs
 if TYPE_CHECKING:
     from perfeds2.timeline.simulate import Clock
 
+PerUe = Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True)
+class InHand:
+    """What is known of everybody's job where UEs come and go, or their jobs differ."""
+
+    begun_s: PerUe  # since when it is at work without a break,
+    sends_s: PerUe  # when it begins to send, if it stays,
+    waits_s: PerUe  # and how long of it it waited for its model
+    job_s: PerUe  # how long the job computes altogether
+    ease: PerUe  # what the rate of an uplink of its own is multiplied by
+
+    @classmethod
+    def nothing(cls, ues: int) -> "InHand":
+        nothing = np.zeros(ues)
+        return cls(nothing, nothing, nothing, nothing, np.ones(ues))
+
+    def at_work(self, ues: Int[np.ndarray, " b"], now_s: float, compute_s: PerUe) -> "InHand":
+        """These begin now, or again, with so much to compute and to wait for."""
+        begun_s, sends_s, waits_s = self.begun_s.copy(), self.sends_s.copy(), self.waits_s.copy()
+        begun_s[ues], sends_s[ues] = now_s, now_s + compute_s[ues]
+        waits_s[ues] = np.maximum(compute_s[ues] - self.job_s[ues], 0.0)
+        return InHand(begun_s, sends_s, waits_s, self.job_s, self.ease)
+
 
 def stretches(
     clock: "Clock",
@@ -26,15 +51,21 @@ def stretches(
     here: Bool[np.ndarray, " n"] | None = None,
 ) -> Jobs:
     """The last stretches of these UEs' jobs: working until a second, over at another. Who is away has none, but an end."""
-    assert clock.begun_s is not None
-    assert clock.sends_s is not None
+    hand = clock.in_hand
+    assert hand is not None
     end = np.full(ues.size, end_s)
-    begun_s, sends_s = clock.begun_s[ues], np.minimum(clock.sends_s[ues], until_s)
+    begun_s, sends_s = hand.begun_s[ues], np.minimum(hand.sends_s[ues], until_s)
     if here is not None:
         away = ~here[ues] & np.isinf(clock.arrived_s[ues])
         begun_s, sends_s, until_s = (np.where(away, end, each) for each in (begun_s, sends_s, until_s))
-    version, many = clock.server.versions[ues], lambda *values: (np.full(ues.size, value) for value in values)
-    return Jobs(ues, version, begun_s, np.maximum(sends_s, begun_s), until_s, end, *many(outcome, clock.server.round))
+    version, outcomes, round_ = (
+        clock.server.versions[ues],
+        np.full(ues.size, outcome),
+        np.full(ues.size, clock.server.round),
+    )
+    sends_s = np.maximum(sends_s, begun_s)
+    waits_s = np.minimum(hand.waits_s[ues], sends_s - begun_s)
+    return Jobs(ues, version, begun_s, sends_s, until_s, end, outcomes, round_, waits_s)
 
 
 @dataclass(frozen=True)
@@ -91,12 +122,12 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
     last = held & ~np.append((log.ue[1:] == log.ue[:-1]) & held[1:], False)
     away = np.flatnonzero(last & ~running)
     now = np.full(away.size, time_s)
-    paused = Jobs(
-        log.ue[away], log.version[away], now, now, now, now, np.full(away.size, OPEN), np.full(away.size, rounds)
-    )
+    outcomes, over_in = np.full(away.size, OPEN), np.full(away.size, rounds)
+    paused = Jobs(log.ue[away], log.version[away], now, now, now, now, outcomes, over_in, np.zeros(away.size))
     sending_s, arrival_s, end_s = (np.minimum(each, time_s) for each in (log.sending_s, log.arrival_s, log.end_s))
     round_ = np.minimum(log.round, rounds)
-    kept = Jobs(log.ue, log.version, log.start_s, sending_s, arrival_s, end_s, outcome, round_)
+    model_s = np.minimum(log.model_s, sending_s - log.start_s)
+    kept = Jobs(log.ue, log.version, log.start_s, sending_s, arrival_s, end_s, outcome, round_, model_s)
     whole_log = in_order(Jobs.joined([kept, paused]))
     at_hand = Jobs.joined([take(log, np.flatnonzero(running)), paused])
     return whole_log, at_hand

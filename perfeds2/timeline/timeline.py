@@ -38,12 +38,14 @@ class Jobs:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """What a log has of each row."""
-        return {name: column for name, column in vars(self).items() if name != "model_s"}
+        return {name: column for name, column in vars(self).items() if isinstance(column, np.ndarray)}
 
     @classmethod
     def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
         none, never = np.empty(0, np.int64), np.empty(0)
-        rows = [(none, none, never, never, never, never, none, none), *(tuple(each.columns.values()) for each in parts)]
+        waits = [each.model_s if isinstance(each.model_s, np.ndarray) else np.zeros(each.ue.size) for each in parts]
+        rows = [(none, none, never, never, never, never, none, none, never)]
+        rows += [(*list(vars(each).values())[:8], wait) for each, wait in zip(parts, waits, strict=True)]
         return cls(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
@@ -462,6 +464,8 @@ class Timeline:
         ):
             if not np.issubdtype(values.dtype, np.signedinteger) or ((values < low) | (values > high)).any():
                 raise ValueError(f"timeline log must hold whole numbers from {low} to {high}.")
+        if not (np.isfinite(log.model_s).all() and (np.asarray(log.model_s) >= 0).all()):
+            raise ValueError("timeline log must hold waits for models that are finite and at least 0.")
         times = np.stack([log.start_s, log.sending_s, log.arrival_s, log.end_s])
         if not (np.isfinite(times).all() and (np.diff(times, axis=0) >= 0).all() and (times >= 0).all()):
             raise ValueError("timeline log must hold finite seconds that do not run backwards.")

@@ -11,58 +11,17 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
 
 from perfeds2.allocation.bandwidth import Uplink
 from perfeds2.allocation.schedulers import Moment
+from perfeds2.timeline.twin_given import Battery, Mast, Radio, Round, RoundRules
 
-Steps = tuple[Sequence[tuple[float, float]], float]
 OUT = -1  # the version of a phone without a job
-
-
-@dataclass(frozen=True)
-class Radio:
-    """What the model is given about the cell."""
-
-    signal_hz: Callable[[int], np.ndarray]  # of a round; with a coherence time, of a block of time
-    bandwidth_hz: float
-    policy: Callable[[Uplink], np.ndarray]
-    cap: float = math.inf  # bit/s/Hz
-    coherence_s: float = math.inf  # how long a block of time is
-    own: Mapping[int, Steps] = field(
-        default_factory=dict
-    )  # phone: (second, bit/s) of an uplink of its own, and its period
-    hours: Mapping[int, Steps] = field(default_factory=dict)  # phone: (from, until) when it is there, and its period
-    keeps: bool = False  # who leaves keeps its job
-    own_bps: np.ndarray | None = None  # for schedules that look
-
-    def rate(self, band: float, gain: float) -> float:
-        return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Battery:
-    """What every phone begins with, and what it takes of it."""
-
-    joules: float
-    computing_w: np.ndarray  # of each
-    sending_w: np.ndarray
-    joules_per_bit: float = 0.0
-    model_s: float = 0.0  # of what is said to be computing, a phone waits so long for the model
-
-
-@dataclass(frozen=True)
-class Mast:
-    """What the base station sends models with."""
-
-    way: str  # multicast or unicast
-    model_bits: float
-    heard_hz: Callable[[float], np.ndarray]  # what phones hear of it at a second
-    usual_s: np.ndarray  # what a schedule is told about how long it takes
 
 
 class Air:
@@ -99,25 +58,6 @@ class Weather:
     moved: bool = False
 
 
-@dataclass(frozen=True)
-class RoundRules:
-    quorum: int
-    max_staleness: int | None
-    stale: str
-    schedule: Callable[..., np.ndarray] | None = None  # of the round's number, or of the moment
-    rests: bool = False  # only the planned are handed a model
-    drafts: bool = False  # SAFA: who was merged in the round before comes last
-
-
-@dataclass(frozen=True)
-class Round:
-    """How one round ended."""
-
-    time_s: float
-    ues: tuple[int, ...]  # in order of arrival
-    staleness: tuple[int, ...]
-
-
 class Phone:
     """A UE: waits for a model, computes, sends at whatever rate it has, and rings the server."""
 
@@ -143,6 +83,9 @@ class Phone:
         self.band = 0.0
         self.here, self.has_own = True, False
         self.computing_s = 0.0  # left, while it is away
+        self.job: Callable[[int, int], tuple[float, float]] | None = None
+        self.own_rate, self.ease = 0.0, 1.0
+        self.since_s, self.waits_s, self.bits_before = 0.0, 0.0, 0.0  # the stretch: its start, its wait, its bits
         self.process = env.process(self.live())
 
     @property
@@ -160,8 +103,13 @@ class Phone:
     def begin(self, version: int, model_s: float) -> None:
         """A new job; its model is there after so many seconds."""
         self.version, self.arrived_s = version, math.inf
-        self.ready_s, self.bits_then = self.env.now + model_s + self.compute_s, self.payload_bits
+        seconds, self.ease = (self.compute_s, 1.0) if self.job is None else self.job(self.number, version)
+        self.ready_s, self.bits_then = self.env.now + model_s + seconds, self.payload_bits
+        self.waits_s = model_s + (0.0 if self.battery is None else self.battery.model_s)
+        self.since_s, self.bits_before = self.env.now, self.payload_bits
         self.sending = False
+        if self.has_own:
+            self.rate = self.own_rate * self.ease
         self.inbox.put(model_s)
 
     def drop(self) -> None:
@@ -180,13 +128,12 @@ class Phone:
         return self.battery is not None and self.spent_j >= self.battery.joules * (1 - 1e-9)
 
     def job_joules(self) -> float:
-        """What its job has taken until now."""
-        if self.battery is None:
+        """What its job has taken since it began, or went on."""
+        if self.battery is None or self.version == OUT or (not self.here and self.busy):
             return 0.0
-        began_s = self.ready_s - self.compute_s + self.battery.model_s
-        computed_s = max(min(self.env.now, self.ready_s) - began_s, 0.0)
-        sent_s = max(min(self.env.now, self.arrived_s) - self.ready_s, 0.0)
-        bits = self.payload_bits - self.bits_left()
+        computed_s = max(min(self.env.now, self.ready_s) - self.since_s - self.waits_s, 0.0)
+        sent_s = max(min(self.env.now, self.arrived_s) - max(self.ready_s, self.since_s), 0.0)
+        bits = self.bits_before - self.bits_left()
         watts = [float(each[self.number]) for each in (self.battery.computing_w, self.battery.sending_w)]
         return watts[0] * computed_s + watts[1] * sent_s + self.battery.joules_per_bit * bits
 
@@ -195,6 +142,8 @@ class Phone:
         if self.busy and not keeps:
             self.drop()
         elif self.busy:
+            self.spent_j += self.job_joules()
+            self.waits_s = max(self.since_s + self.waits_s - self.env.now, 0.0)
             self.computing_s = max(self.ready_s - self.env.now, 0.0)
             self.bits_then, self.rate_since_s = self.bits_left(), self.env.now
             self.process.interrupt("gone")
@@ -204,6 +153,7 @@ class Phone:
         self.here = True
         if self.busy:
             self.ready_s, self.rate_since_s = self.env.now + self.computing_s, self.env.now
+            self.since_s, self.bits_before = self.env.now, self.bits_then
             self.process.interrupt("back")
 
     def compute_left(self) -> float:
@@ -276,6 +226,8 @@ def play_with_processes(
     weather = Weather()
     if radio.coherence_s < math.inf:
         env.process(change_weather(env, phones, radio, weather))
+    for phone in phones:
+        phone.job = radio.job
     for number, (steps, period_s) in radio.own.items():
         phones[number].has_own = True
         env.process(follow(env, phones[number], steps, period_s))
@@ -304,7 +256,8 @@ def follow(env, phone: Phone, steps: Sequence[tuple[float, float]], period_s: fl
         for at_s, rate in steps:
             if start_s + at_s > env.now:
                 yield env.timeout(start_s + at_s - env.now)
-            phone.set_rate(rate)
+            phone.own_rate = rate
+            phone.set_rate(rate * phone.ease)
         start_s += period_s
 
 
@@ -350,9 +303,8 @@ def close_rounds(
     if not rules.rests:
         air.hand([phone for phone in phones if phone.here][:places], 0)
     for k in range(rounds):
-        able = [phone for phone in phones if phone.version != OUT and not overdue(phone, k, rules)]
-        if len(able) < rules.quorum and phones[0].battery is not None:
-            return  # too few batteries are left
+        if too_few(phones, k, rules, air.radio):
+            return
         plan = None if rules.schedule is None else ask(phones, air, k, rules, weather)
         if rules.rests and plan is not None:
             idle = [phone for phone in phones if phone.version == OUT and phone.here]
@@ -366,6 +318,8 @@ def close_rounds(
                 may = [p for p in in_turn(phones, places) if not rules.rests or any(p.number in g for g in plan or [])]
                 air.hand(may, k)
                 yield env.timeout(0)
+                if too_few(phones, k, rules, air.radio):
+                    return
                 open_the_air(phones, air.radio, k, plan, weather)
         merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
         history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
@@ -387,6 +341,13 @@ def close_rounds(
                     phone.drop()
         air.hand([phone for phone in next_ if phone.here], k + 1)
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
+
+
+def too_few(phones: list[Phone], k: int, rules: RoundRules, radio: Radio) -> bool:
+    """Whether too few batteries are left."""
+    able = [p for p in phones if p.version != OUT and not overdue(p, k, rules)]
+    able += [p for p in phones if p.version == OUT and radio.hours and not p.is_empty]  # they may come, and get a job
+    return len(able) < rules.quorum and phones[0].battery is not None
 
 
 def in_turn(phones: list[Phone], places: int) -> list[Phone]:

@@ -167,11 +167,26 @@ def test_settings_of_fleets_are_refused_where_they_change_nothing(fleet, tmp_pat
         make_cell(spec_from(cell=str(fleet), trace_end="hold"), 0)
 
 
-@pytest.mark.parametrize("given", [{"energy_budget": 5.0}, {"downlink": "multicast"}])
-def test_what_such_a_fleet_cannot_have_is_refused(given, fleet):
-    flag = "--" + next(iter(given)).replace("_", "-")
-    with pytest.raises(InputError, match=f"{flag} does not go with devices that come and go"):
-        make_cell(spec_from(cell=str(fleet), **given), 0)
+def test_what_such_a_fleet_cannot_have_is_refused(fleet):
+    with pytest.raises(
+        InputError, match="--downlink multicast does not go with devices that have uplinks of their own"
+    ):
+        make_cell(spec_from(cell=str(fleet), downlink="multicast"), 0)
+
+
+def test_spreads_are_the_fleets(tmp_path):
+    (tmp_path / "f.csv").write_text("cpu_hz,compute_spread,rate_bps,rate_spread\n1e9,0.2,,\n1e9,,1e6,0.5\n1e9,0,,0\n")
+    spread = make_cell(spec_from(cell=str(tmp_path / "f.csv")), 0).fleet.spread
+    assert (spread.compute.tolist(), spread.rate.tolist()) == ([0.2, 0.0, 0.0], [0.0, 0.5, 0.0])
+    (tmp_path / "g.csv").write_text("cpu_hz,compute_spread\n1e9,0\n")
+    assert make_cell(spec_from(cell=str(tmp_path / "g.csv")), 0).fleet.spread is None
+    for text, said in (
+        ("gain_db,rate_spread\n-90,0.1\n", "gives rate_spread without rate_bps in line 2"),
+        ("rate_bps,rate_spread\n1e6,3.5\n", "has rate_spread '3.5' in line 2; expected a number from 0 to 3"),
+    ):
+        (tmp_path / "h.csv").write_text(text)
+        with pytest.raises(ValueError, match=said):
+            FleetFile.open(tmp_path / "h.csv")
 
 
 def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):

@@ -18,13 +18,16 @@ from perfeds2.allocation.schedulers import (
     best_channel,
     chen,
     fedcs,
+    of_those_here,
     proportional_fair,
     random,
     round_robin,
 )
 from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
+from perfeds2.network.fleet import Fleet
 from perfeds2.network.mobility import Moves, Waypoints
+from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import RoundInfo, play, simulate, start_clock
@@ -188,3 +191,36 @@ def test_who_rests_needs_a_plan_and_no_bound():
         simulate(cell, Protocol(2, rests=True), payload_bits=1e5, samples=1, rounds=1)
     with pytest.raises(ValueError, match="max_staleness must be None, got 5"):
         Protocol(2, 5, rests=True)
+
+
+@pytest.mark.parametrize(("rests", "keeps"), [(False, True), (True, False)])
+@pytest.mark.parametrize("name", MAKE)
+def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, rests, keeps):
+    cell = Cell.draw(8, seed=3)
+    hours = [Hours(((0.1 * ue, 0.1 * ue + 0.3),), 0.8 + 0.05 * ue) for ue in range(5)] + [Hours()] * 3
+    cell = replace(cell, fleet=Fleet(np.full(8, np.nan), np.full(8, np.nan), None, Presence(hours, keeps)))
+    schedule = MAKE[name](cell, 3, 0)
+    schedule = schedule if name not in ("round_robin", "random") else of_those_here(schedule)
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def asked(moment: Moment) -> np.ndarray:
+        chosen = schedule(moment)
+        assert moment.here is not None
+        seen.append((moment.here, chosen))
+        return chosen
+
+    run = Run(cell, Protocol(3, rests=rests), 1e5, 100.0, equal_share, asked)
+    run.simulate(30)
+    assert any(not here.all() for here, _ in seen)
+    assert all(here[chosen].all() for here, chosen in seen if here.sum() >= 3)
+    assert_agrees(run, 30)
+
+
+def test_who_is_away_is_replaced_by_who_was_merged_longest_ago():
+    zeros = np.zeros(6)
+    merged_in, here = np.array([5, 1, 4, 2, 3, -1]), np.array([True, True, True, True, False, False])
+    moment = Moment(6, 1.0, 3, 1.0, zeros, zeros, zeros, zeros.astype(int), merged_in, here=here)
+    choose = of_those_here(lambda _: np.array([0, 4, 5]))
+    assert choose(moment).tolist() == [0, 1, 3]  # for 4 and 5; 1 and 3 have waited longer than 2
+    assert choose(replace(moment, here=np.ones(6, bool))).tolist() == [0, 4, 5]
+    assert choose(replace(moment, here=np.array([True, *[False] * 5]))).tolist() == [0, 4, 5]  # too few are there

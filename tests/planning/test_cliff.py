@@ -1,0 +1,37 @@
+"""A cliff that is real: trained, not made up. Is it refused?"""
+
+import pytest
+
+from perfeds2.planning.choices import make_space
+from perfeds2.planning.data import Choice, Target
+from perfeds2.planning.race import Race, Request
+from perfeds2.planning.trials import Trials
+from perfeds2.spec.resolve import spec_from
+
+CELL_16 = {
+    "ues": 30,
+    "layout": "uniform",
+    "cpu_hz": [500000000.0, 2500000000.0],
+    "labels_per_ue": 2,
+    "target_accuracy": 0.9,
+    "radio": "umi",
+    "power_w": 0.2,
+}
+
+
+@pytest.mark.slow
+def test_a_choice_that_loses_the_target_again_is_refused():
+    """30 UEs, A = 3: the target is reached soon and held in less than half of the later looks.
+
+    The cell is number 16 of ``benchmarks/plan_bet.py``.
+    """
+    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=3)
+    space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
+    race = Race(space, Trials(space, None), Request(), lambda *_: None, Target(0.9, "accuracy", 0.9, 6.0, 18.0, ""))
+    cliff = Choice(3, 10, "first", "equal_share", "wait", 2, 4)
+    race.watch([cliff], race.seeds, 0, 0)
+    trials = race.watched(cliff)
+    assert all(trial.reached_s is not None and trial.reached_s < 3.0 for trial in trials)
+    assert all((trial.held or 0) < 0.6 for trial in trials)
+    assert not race.stands(cliff, race.seeds)
+    assert race.verdict(cliff)[0] == "fails"
