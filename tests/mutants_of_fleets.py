@@ -10,6 +10,12 @@ FLEETS: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         ("closing.time_s <= border_s and closing.time_s < math.inf", "closing.time_s <= border_s", "test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so"),
     ),
     (
+        "timeline/comings.py",
+        "timeline/test_fleets_that_spend.py",
+        ("clock.spent_j + np.where(here, more_j, 0.0)", "clock.spent_j + more_j", "test_batteries_of_those_who_come_and_go_agree_with_processes"),
+        ("job_s[handed] *= slower[handed]", "pass", "test_jobs_that_differ_agree_with_processes"),
+    ),
+    (
         "timeline/rounds.py",
         "timeline/test_fleets.py",
         ("too_old &= versions != IDLE", "pass", "test_simulate_agrees_with_processes_on_a_mixed_fleet"),

@@ -21,17 +21,21 @@ CELL_16 = {
 
 @pytest.mark.slow
 def test_a_choice_that_loses_the_target_again_is_refused():
-    """30 UEs, A = 3: the target is reached soon and held in less than half of the later looks.
+    """30 UEs, A = 3: with seed 1 the target is reached after 0.7 s, when A = 5 has just got there, and held in 13 % of later looks.
 
     The cell is number 16 of ``benchmarks/plan_bet.py``.
     """
-    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=3)
+    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[1])
     space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
     race = Race(space, Trials(space, None), Request(), lambda *_: None, Target(0.9, "accuracy", 0.9, 6.0, 18.0, ""))
     cliff = Choice(3, 10, "first", "equal_share", "wait", 2, 4)
     race.watch([cliff], race.seeds, 0, 0)
-    trials = race.watched(cliff)
-    assert all(trial.reached_s is not None and trial.reached_s < 3.0 for trial in trials)
-    assert all((trial.held or 0) < 0.6 for trial in trials)
+    (trial,) = race.watched(cliff)
+    assert trial.reached_s is not None
+    assert trial.reached_s < 1.5
+    assert trial.held is not None
+    assert trial.held < 0.5
+    assert trial.fails
     assert not race.stands(cliff, race.seeds)
     assert race.verdict(cliff)[0] == "fails"
+    assert race.climb([cliff], None, 0) is None  # the only one there is, and not recommended
