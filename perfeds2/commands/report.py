@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from perfeds2.commands.common import flag
+from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -33,6 +34,7 @@ def report(
         "What curves are drawn over, and a sweep's targets against: seconds, rounds, joules or bits (of merged uploads).",
         "WHAT",
         "seconds",
+        autocompletion=among(*AXES),
     ),
     quiet: bool = flag("--quiet", "Print nothing.", default=False),
 ) -> None:

@@ -106,6 +106,7 @@ def test_the_products_alone_are_as_many_as_a_compiled_job_has(objective, exact, 
         return objective(lambda w, xy: mean_loss(model, w, *xy), params, params, (x, y))
 
     compiled = jax.jit(job).lower(model.init(jax.random.key(0)), x, y).compile().as_text()
+    assert compiled is not None
     done: list[int] = []
     monkeypatch.setattr(products.np, "random", Drawing(done))
     products.alone(exact, model.sizes, 1, 0)()
