@@ -4,7 +4,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +189,8 @@ def followed(path: Path, track: Sequence[str] | None, page: str = "report.html")
     live_page = LivePage(path, page)
     yield [live_page, *trackers(track or None, path)]
     live_page.settle()
-    (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
+    with suppress(OSError):  # a disk may be read-only
+        (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
 
 
 @contextmanager

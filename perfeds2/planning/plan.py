@@ -93,7 +93,7 @@ def plan(
         place = folder.path / "trials"
         place.mkdir(exist_ok=True)
         clear_unfinished(place)
-        trials, watch = Trials(space, place, live=live), live.progress(watch)
+        trials, watch = Trials(space, place, looks=LOOKS, live=live), live.progress(watch)
         made = make_plan(space, request, trials, theory=theory, watch=watch)
         if made.best is not None and not spec.unwritten:
             write_text(folder.path / ADOPTED, adopted(space, made.best.choice, made.target.horizon_s).to_toml())

@@ -242,7 +242,8 @@ def test_rivals_take_turns_and_warm_up_once():
 
 def test_an_unknown_group_is_refused_with_the_known_ones():
     with pytest.raises(
-        InputError, match=r"--only speed .* replay, methods, clock, start-up, waiting, jobs, allocation, joint"
+        InputError,
+        match=r"--only speed .* replay, products, methods, clock, start-up, waiting, jobs, allocation, joint",
     ):
         bench(["clock", "speed"])
 

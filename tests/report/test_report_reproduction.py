@@ -523,7 +523,8 @@ def test_report_draws_a_set_again_and_says_which_command_made_it(reproduced: Pat
     command = [sys.executable, "-m", "perfeds2.cli", "report", folder, "--paper", "--out", tmp_path / "figures"]
     assert "Report:" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
-        f"exp_{number}.{kind}" for number in (1, 3, 8) for kind in ("pdf", "png")
+        "claims.tex",
+        *(f"exp_{number}.{kind}" for number in (1, 3, 8) for kind in ("pdf", "png")),
     ]
     made = "perfeds2 reproduce exp_1 exp_3 exp_8 --scale paper --seeds 5 --set learning.beta=0.02 --set learning.hessian=fo"
     assert command_of(folder) == f"{made} --out {folder}"

@@ -631,9 +631,9 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     for name in ("PerFedS2", "FedAvg-SYN"):
         edge = best[name]["beta"] != 0.1
         assert (f"Note: {name}: beta = {best[name]['beta']:g} is the" in words) == edge
-    files = ["tune.csv", "tune.pdf", "tune.png", "tune.toml", "tuned.toml", "trials"]
+    files = ["tune.csv", "tune.pdf", "tune.png", "report.html", "tune.toml", "tuned.toml", "trials"]
     assert sorted(path.name for path in Path("mine").iterdir()) == sorted(files)
-    for name in files[:3]:
+    for name in files[:4]:
         assert f"Wrote: mine/{name}" in shown
     kept = files_of(Path("mine"))
     status, shown, said = told("tune", "--resume", "mine", "--quiet")
