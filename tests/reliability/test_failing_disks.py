@@ -39,6 +39,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "size=256k")
 
 
+@pytest.fixture
+def roomy_disk(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "disk", "size=32m")
+
+
 @pytest.fixture(scope="module")
 def earlier(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """A finished run, made where there is room."""
@@ -82,16 +87,13 @@ def test_a_read_only_disk_is_exit_2_and_leaves_its_files_alone(commands: Command
     assert files_of(small_disk) == {"begun/spec.toml": earlier["spec.toml"]}
 
 
-def test_a_finished_run_can_be_looked_at_on_a_read_only_disk(commands: Commands, tmp_path, earlier):
-    disk = mounted(tmp_path / "disk", "size=32m")
-    place = next(disk)
+def test_a_finished_run_can_be_looked_at_on_a_read_only_disk(commands: Commands, tmp_path, roomy_disk, earlier):
     for name, content in earlier.items():
-        (place / name).write_bytes(content)
-    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        (roomy_disk / name).write_bytes(content)
+    subprocess.run(["mount", "-o", "remount,ro", str(roomy_disk)], check=True)
     again = commands(*[word for word in RUN.split() if word != "--quiet"], "disk", cwd=tmp_path)
     assert (again.status, again.err) == (0, "")
     assert "already holds this finished run" in again.out
-    next(disk, None)
 
 
 @pytest.mark.parametrize("operation", [2, 5, 9])
