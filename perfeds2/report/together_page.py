@@ -74,13 +74,14 @@ def _facts(members: Sequence[Member], run: Run) -> list[str]:
 
 
 def _answer(members: Sequence[Member], run: Run) -> tuple[str, list[str]]:
-    """As of one run, as far as that is fair: no time where clocks differ, no accuracy where tasks do."""
+    """As of one run, as far as that is fair: no time where clocks differ, nobody the best where tasks or seeds do."""
     if not run.is_trained or not any(member.run.is_trained for member in members):
         return answer(run)
-    fair = len({member.run.seeds for member in members}) == 1 and have_one_clock(members)
     if len({member.run.task for member in members}) > 1:
         return f"{len(members)} runs side by side, of different tasks.", []
-    said = [*(first_at_target(run) if fair else []), *best_at_the_end(run)]
+    if len({member.run.seeds for member in members}) > 1:
+        return f"{len(members)} runs side by side, with different seeds.", []
+    said = [*(first_at_target(run) if have_one_clock(members) else []), *best_at_the_end(run)]
     return said[0], [" ".join(said[1:])] if said[1:] else []
 
 
