@@ -10,7 +10,12 @@ from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
-AXES = ("seconds", "rounds", "joules", "bits")
+AXES = (
+    "seconds",
+    "rounds",
+    "joules",
+    "bits",
+)  # those of report.run, which takes a second to import; a test holds them together
 WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # what a file is, by its ending
 
 

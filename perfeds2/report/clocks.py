@@ -6,11 +6,9 @@ import numpy as np
 
 from perfeds2.report.answer import in_words
 from perfeds2.report.run import Run
-from perfeds2.report.style import COLOURS, NEUTRAL
+from perfeds2.report.style import ACCURACY, COLOURS, NEUTRAL
 from perfeds2.report.tables import Column, Table, seconds
 from perfeds2.report.traces import Chart, level, make_layout, rounded
-
-ACCURACY = "test_accuracy_personal"
 
 
 def clocks_hint(run: Run) -> str:

@@ -22,9 +22,10 @@ WIDTH_PX = 2.0  # of a line
 OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4))
 SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered: darker is less
 MARKERS = ("o", "s", "^", "D", "v")  # beside colour, for those who print in grey
+ACCURACY, GLOBAL = "test_accuracy_personal", "test_accuracy"  # after a personal step, and before it
 METRICS = {  # in the order they are shown; the words for the axis
-    "test_accuracy_personal": "Personalised test accuracy (%)",
-    "test_accuracy": "Global test accuracy (%)",
+    ACCURACY: "Personalised test accuracy (%)",
+    GLOBAL: "Global test accuracy (%)",
     "train_loss_personal": "Personalised training loss",
     "train_loss": "Global training loss",
 }

@@ -17,13 +17,12 @@ from perfeds2.report.page import over_seeds
 from perfeds2.report.results import time_to_target
 from perfeds2.report.run import AXES, Axis, along
 from perfeds2.report.series import CurvePanel, coincidence, coinciding, in_view, mean_curve, until_shortest
-from perfeds2.report.style import LineStyle, line_widths, ordered_styles
+from perfeds2.report.style import ACCURACY, LineStyle, line_widths, ordered_styles
 from perfeds2.report.sweep import COSTS, FRONT_COSTS, MOST_LINES, front_line, lines_of, score_in, styles_of, value_of
 from perfeds2.report.tables import Cell, Column, Span, Table, as_html, as_latex, in_latex, listed
 from perfeds2.report.traces import Chart, Plot, curve_chart, line_look, make_layout, rounded
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
-ACCURACY = "test_accuracy_personal"
 POINTS = 121  # of a curve
 MOST_POINTS = 24  # of a grid whose curves are drawn together
 

@@ -15,12 +15,11 @@ import pandas as pd
 from perfeds2.errors import InputError
 from perfeds2.report.arena_read import BoutFound, Contestant, load_arena
 from perfeds2.report.run import Estimate, Outcome, Run, load_run
-from perfeds2.report.style import paired_styles
+from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
 from perfeds2.report.sweep_page import SweepFound, load_sweep_folder
 from perfeds2.report.tables import listed
 from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, holm, paired_p, statistic, time_to_target
 
-ACCURACY, GLOBAL = "test_accuracy_personal", "test_accuracy"
 CLOCK = ("cell", "radio")  # sections that say how long something takes, whoever decides
 Settings = Mapping[str, str]  # by section.key
 

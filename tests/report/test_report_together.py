@@ -11,7 +11,9 @@ from arena_by_formula import plan_of, run
 from command_line import told
 from scipy import stats
 
+from perfeds2.commands import report as command
 from perfeds2.errors import InputError
+from perfeds2.report.run import AXES
 from perfeds2.report.style import paired_styles
 from perfeds2.report.together import (
     cautions,
@@ -192,3 +194,7 @@ def test_bouts_of_an_arena_stand_beside_runs(folders, tmp_path):
     assert (
         "cell.radius_m" in members[0].settings
     )  # what was not given goes without saying in arena.toml, and is filled in
+
+
+def test_the_command_offers_the_axes_there_are():
+    assert list(AXES) == list(command.AXES)
