@@ -43,27 +43,25 @@ def gradient(model: Model, objective: Objective, params: Params, batches: Any) -
     assert isinstance(network, MLP)
     weight, bias = params[WEIGHT], params[BIAS]
     others = {name: w for name, w in params.items() if name not in (WEIGHT, BIAS)}
-    x = network.scaled(x, weight.dtype)
+    x = jax.lax.optimization_barrier(network.scaled(x, weight.dtype))  # fetched once, not for each product again
     said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # by the first layer
 
     def slopes(number: int, said: Array, others: Params) -> tuple[Array, Params]:
         return jax.grad(lambda z, w: mean_loss(_after_first(model), w, z, y[number]), argnums=(0, 1))(said, others)
 
-    def effect(step: Array, of: int, on: int) -> Float[Array, "b h"]:
-        """What a step along batch ``of``'s inputs and slopes changes in what the layer says to batch ``on``."""
-        return (x[on] @ x[of].T + 1) @ step  # one more for the bias
-
     first, inner = slopes(0, said[0], others)
     if isinstance(objective, FedAvg):
         return inner | {WEIGHT: x[0].T @ first, BIAS: first.sum(axis=0)}
     assert isinstance(objective, PerFed)
-    alpha = objective.alpha
+    alpha, on = objective.alpha, 2 if objective.batches == 3 else 0
+    # What a step along one batch's inputs and slopes changes in what the layer says to another; one more for the bias.
+    between = x[1] @ (x[0] if on == 0 else jnp.concatenate([x[0], x[on]])).T + 1
+    to_second, from_second = between[:, : x.shape[1]], between[:, -x.shape[1] :].T
     adapted = jax.tree.map(lambda w, g: w - alpha * g, others, inner)
-    second, outer = slopes(1, said[1] - alpha * effect(first, 0, 1), adapted)
+    second, outer = slopes(1, said[1] - alpha * (to_second @ first), adapted)
     if objective.hessian == "fo":
         return outer | {WEIGHT: x[1].T @ second, BIAS: second.sum(axis=0)}
-    on = 0 if objective.hessian_batch == "inner" else 2
-    direction = (effect(second, 1, on), outer)
+    direction = (from_second @ second, outer)
     third, curvature = jax.jvp(lambda z, w: slopes(on, z, w), (said[on], others), direction)[1]
     seen = x[1:].reshape(-1, x.shape[-1]) if on == 2 else jnp.concatenate([x[1], x[0]])
     step = jnp.concatenate([second, -alpha * third])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from curvature import assert_hessian_is_what_differences_say
 
-from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet, average, largest, patches
+from perfeds2.learning.models import first_convolution, lenet
+from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet, average, by_patches, by_rows, largest, patches
 
 pytestmark = pytest.mark.slow
 RELU_LOGITS = [
@@ -128,3 +129,65 @@ def test_the_hessian_is_what_differences_of_gradients_say(model):
     with jax.enable_x64(True):
         model = replace(model, side=16, channels=(3, 2, 3), dense=(5, 4, 3))
         assert_hessian_is_what_differences_say(model, pixels(4, 16 * 16 * 3), jnp.array([0, 1, 2, 1]), absolute=1e-7)
+
+
+# ---- a GPU's ways to convolve
+
+
+def twice_differentiated(convolve, weight, images, direction):
+    """What a convolution says, its weights' gradient, and the change of both along a direction; of UEs side by side."""
+
+    def loss(weight, images):
+        said = convolve(weight, images)
+        return (jnp.sin(said) * jnp.arange(said.size).reshape(said.shape) / said.size).sum(), said
+
+    def one(weight, images, direction):
+        return jax.jvp(lambda w: jax.grad(loss, has_aux=True)(w, images), (weight,), (direction,))
+
+    return jax.jit(jax.vmap(one))(weight, images, direction)
+
+
+def by_xla(weight, images):
+    kernel = weight.reshape(5, 5, images.shape[0], -1)
+    order = ("CHWN", "HWIO", "CHWN")
+    return jax.lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=order, precision="highest")
+
+
+def by_kernels(weight, images):
+    return first_convolution.convolve(5, weight, images)
+
+
+@pytest.mark.parametrize("convolve", [by_patches, by_rows, by_kernels])
+@pytest.mark.parametrize(("channels", "maps", "samples"), [(3, 6, 5), (1, 20, 9)])
+def test_every_way_to_convolve_is_a_convolution(monkeypatch, convolve, channels, maps, samples):
+    monkeypatch.setattr(first_convolution, "INTERPRETED", True)
+    draw = np.random.default_rng(0).normal
+    weight, direction = (jnp.asarray(draw(size=(2, 25 * channels, maps)), jnp.float32) for _ in range(2))
+    images = jnp.asarray(draw(size=(2, channels, 9, 16, samples)), jnp.float32)
+    given = weight, images, direction
+    for ours, theirs in zip(
+        *map(jax.tree.leaves, (twice_differentiated(f, *given) for f in (convolve, by_xla))), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(jnp.abs(theirs).max()))
+
+
+def test_the_kernels_are_ones_a_gpu_takes():
+    """As far as can be seen without one: they are lowered to its language, side by side and differentiated twice."""
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 75, 6), (2, 3, 32, 32, 40), (2, 75, 6))]
+    lowered = jax.jit(lambda *given: twice_differentiated(by_kernels, *given)).trace(*shapes)
+    text = lowered.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("__gpu$xla.gpu.triton") >= 2
+    assert "_said_kernel" in text
+    assert "_of_weight_kernel" in text
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind", "first"),
+    [("cpu", None, "by_patches"), ("gpu", "9.0", "convolve"), ("gpu", "7.5", "by_rows"), ("gpu", "gfx90a", "by_rows")],
+)
+def test_data_of_bytes_are_convolved_by_kernels_where_those_run(monkeypatch, backend, kind, first):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(jax, "local_devices", lambda: [type("Device", (), {"compute_capability": kind})])
+    of_data, other = (lenet._convolution(of_data=of_data) for of_data in (True, False))
+    assert getattr(of_data, "func", of_data).__name__ == first
+    assert other is (by_patches if backend == "cpu" else by_rows)

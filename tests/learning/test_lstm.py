@@ -103,6 +103,9 @@ def plain_scan(keep, entering, recurrent):
         hidden = jax.nn.sigmoid(out) * jnp.tanh(cell)
         return (hidden, cell), hidden
 
+    if isinstance(entering, tuple):
+        text, table = entering
+        entering = table[text]
     nothing = jnp.zeros((entering.shape[1], recurrent.shape[0]), entering.dtype)
     states = jax.lax.scan(step, (nothing, nothing), entering)[1]
     return states if keep else states[-1]

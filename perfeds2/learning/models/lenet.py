@@ -1,5 +1,6 @@
 """What does LeNet-5 make of a small image?"""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ class LeNet:
     (docs/reproduction.md).
 
     Takes pixels of 8 bit as they stand in the data, channel after channel, and normalises them here: the data then need
-    a quarter of the memory. A convolution is written as a matrix times patches: with weights that differ from UE to UE,
+    a quarter of the memory. A convolution is written as a matrix times patches, or a GPU's way: with weights that differ from UE to UE,
     side by side on a GPU, a convolution would fall apart into slow groups, and on a processor it is slower too. Samples
     stand last in all arrays, so that shifting an image copies long runs.
     """
@@ -78,20 +79,56 @@ class LeNet:
         maps = (images.astype(kind) / self.input_scale - mean) / deviation
         squash = self.activation
         for number in (1, 2):
-            around = patches(maps)
-            maps = params[f"conv{number}.weight"].T @ around.reshape(around.shape[0], -1)
-            maps = (maps + params[f"conv{number}.bias"][:, None]).reshape(-1, *around.shape[1:])
+            convolve = _convolution(of_data=number == 1 and x.dtype == jnp.uint8)
+            maps = convolve(params[f"conv{number}.weight"], maps) + params[f"conv{number}.bias"][:, None, None, None]
             # The largest is found first: the same, with fewer numbers and no ties between zeros.
             maps = squash(largest(maps)) if self.pooling == "largest" else average(squash(maps))
         logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
 
+def _convolution(*, of_data: bool) -> Callable[[Array, Array], Array]:
+    """How weights, as columns of (row, column, channel), and maps are convolved where JAX computes; data have no gradient."""
+    if jax.default_backend() == "cpu":
+        return by_patches
+    if not (of_data and _kernels_run()):
+        return by_rows
+    from perfeds2.learning.models.first_convolution import convolve  # late: only a GPU needs its compiler
+
+    return functools.partial(convolve, KERNEL)
+
+
+def _kernels_run() -> bool:
+    """Whether the device takes kernels of ours: NVIDIA's since Ampere."""
+    try:
+        return float(jax.local_devices()[0].compute_capability) >= 8
+    except (AttributeError, ValueError):  # of another kind, or named like gfx90a
+        return False
+
+
+def by_patches(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Float[Array, "o i j b"]:
+    """Weights times patches: one product, and most memory."""
+    around = patches(maps)
+    return (weight.T @ around.reshape(around.shape[0], -1)).reshape(-1, *around.shape[1:])
+
+
 def patches(maps: Float[Array, "c h w b"]) -> Float[Array, "p i j b"]:
     """The 5×5 surroundings of every point that has them, as columns of (row, column, channel)."""
-    rows, columns = maps.shape[1] - KERNEL + 1, maps.shape[2] - KERNEL + 1
-    sideways = jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])
+    sideways, rows = in_its_row(maps), maps.shape[1] - KERNEL + 1
     return jnp.concatenate([sideways[:, i : i + rows] for i in range(KERNEL)])
+
+
+def by_rows(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Float[Array, "o i j b"]:
+    """What each row of the weights says everywhere, then shifted and added up: a fifth of the patches."""
+    rows = maps.shape[1] - KERNEL + 1
+    said = jnp.einsum("kpo,phjb->kohjb", weight.reshape(KERNEL, -1, weight.shape[-1]), in_its_row(maps))
+    return functools.reduce(jnp.add, (said[i, :, i : i + rows] for i in range(KERNEL)))
+
+
+def in_its_row(maps: Float[Array, "c h w b"]) -> Float[Array, "p h j b"]:
+    """The five neighbours in its row of every point that has them."""
+    columns = maps.shape[2] - KERNEL + 1
+    return jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])
 
 
 def average(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, Integer, Key
 from perfeds2.learning.models.model import Params
 
 UNROLL_ON_GPU = (
-    4  # steps of the recurrence compiled into one: there the loop's own cost counts; a processor loses by it
+    8  # steps of the recurrence compiled into one: there what is kept is written together; a processor loses by it
 )
 
 
@@ -54,20 +55,23 @@ class LSTM:
     def __call__(self, params: Params, x: Integer[Array, "*s x"]) -> Float[Array, "*s c"]:
         """Logits of the letter after ``x``. Gates stand side by side: input, forget, candidate, output."""
         text = x.reshape(-1, x.shape[-1]).T.astype(jnp.int32)  # step by step, all windows beside each other
-        # Rows picked by a matrix of ones: its gradient is a product again, where that of an index is a scattered sum.
-        sequence = jax.nn.one_hot(text, self.letters, dtype=params["letters"].dtype) @ params["letters"]
+        sequence = params["letters"]
         for layer in range(self.layers):
             weight, recurrent, bias = (
                 params[named(what, layer)] for what in ("input.weight", "hidden.weight", "gates.bias")
             )
-            entering = sequence @ weight + bias  # of the whole sequence at once
-            sequence = recur(layer < self.layers - 1, entering, recurrent)
+            entering = sequence @ weight + bias  # of each letter there is, or of the whole sequence at once
+            sequence = recur(layer < self.layers - 1, entering if layer else (text, entering), recurrent)
         logits = sequence @ params["dense.weight"] + params["dense.bias"]
         return logits.reshape(*x.shape[:-1], self.letters)
 
 
+# What enters a layer: every step's numbers, or the letters and what each of them says. The letters' are never written step by step.
+Entering = Float[Array, "t b g"] | tuple[Integer[Array, "t b"], Float[Array, "l g"]]
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def recur(keep: bool, entering: Float[Array, "t b g"], recurrent: Float[Array, "h g"]) -> Array:
+def recur(keep: bool, entering: Entering, recurrent: Float[Array, "h g"]) -> Array:
     """A layer's states from step to step, or the last of them.
 
     Its derivative is written out, because a loop's own would add up the gradient of ``recurrent`` step by step: here
@@ -76,30 +80,34 @@ def recur(keep: bool, entering: Float[Array, "t b g"], recurrent: Float[Array, "
     return _forward(entering, recurrent, keep)[0]
 
 
-def _forward(entering: Array, recurrent: Array, keep: bool) -> tuple[Array, tuple[Array, ...]]:
-    """The states, and of every step: the state and cell after it, the cell before it, the four gates."""
+def _forward(entering: Entering, recurrent: Array, keep: bool) -> tuple[Array, tuple[Array, ...]]:
+    """The states, and of every step: the state and cell after it, the four gates."""
+    sequence, table = entering if isinstance(entering, tuple) else (entering, None)
 
     def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         hidden, before = state
-        into, forget, candidate, out = jnp.split(now + hidden @ recurrent, 4, axis=-1)
+        enters = now if table is None else table[now]
+        into, forget, candidate, out = jnp.split(enters + hidden @ recurrent, 4, axis=-1)
         into, forget, out = (jax.nn.sigmoid(gate) for gate in (into, forget, out))
         candidate = jnp.tanh(candidate)
         cell = forget * before + into * candidate
         hidden = out * jnp.tanh(cell)
-        return (hidden, cell), (hidden, cell, before, into, forget, candidate, out)
+        return (hidden, cell), (hidden, cell, into, forget, candidate, out)
 
-    nothing = jnp.zeros((entering.shape[1], recurrent.shape[0]), entering.dtype)
-    (last, _), steps = jax.lax.scan(step, (nothing, nothing), entering, unroll=_unroll())
+    nothing = jnp.zeros((sequence.shape[1], recurrent.shape[0]), recurrent.dtype)
+    (last, _), steps = jax.lax.scan(step, (nothing, nothing), sequence, unroll=_unroll())
     return steps[0] if keep else last, steps
 
 
 @recur.defjvp
-def _tangent(keep: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[Any, Array]) -> tuple[Array, Array]:
     """How the states change with what enters and with the weights: a linear recurrence beside the other."""
     (entering, recurrent), (entering_dot, recurrent_dot) = primals, tangents
-    result, (hidden, cell, before, into, forget, candidate, out) = _forward(entering, recurrent, keep)
-    came = jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])  # the state each step began with
-    driving = entering_dot + came @ recurrent_dot  # of the whole sequence at once
+    result, (hidden, cell, into, forget, candidate, out) = _forward(entering, recurrent, keep)
+    came, before = (
+        jnp.concatenate([jnp.zeros_like(a[:1]), a[:-1]]) for a in (hidden, cell)
+    )  # what each step began with
+    driving = _driving(came, recurrent_dot, entering, entering_dot)
     squashed = jnp.tanh(cell)
     by_into, by_forget = candidate * into * (1 - into), before * forget * (1 - forget)
     by_candidate, by_out = into * (1 - candidate**2), squashed * out * (1 - out)
@@ -115,6 +123,18 @@ def _tangent(keep: bool, primals: tuple[Array, Array], tangents: tuple[Array, Ar
     nothing, every_step = jnp.zeros_like(cell[0]), (driving, by_into, by_forget, by_candidate, by_out, by_cell, forget)
     (last, _), states = jax.lax.scan(step, (nothing, nothing), every_step, unroll=_unroll())
     return result, last if states is None else states
+
+
+def _driving(came: Array, recurrent_dot: Array, entering: Entering, entering_dot: Any) -> Float[Array, "t b g"]:
+    """How the gates of all steps change at once, but for what the states' own change adds.
+
+    Rows are picked by a matrix of ones: its gradient is a product again, where that of an index is a scattered sum.
+    """
+    if not isinstance(entering, tuple):
+        return entering_dot + came @ recurrent_dot
+    (text, table), (_, table_dot) = entering, entering_dot
+    picked = jax.nn.one_hot(text, table.shape[0], dtype=table.dtype)
+    return jnp.concatenate([came, picked], axis=-1) @ jnp.concatenate([recurrent_dot, table_dot])
 
 
 def _unroll() -> int:
