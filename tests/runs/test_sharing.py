@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -279,10 +280,11 @@ def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monk
         assert environment == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
+LONG = SETTINGS | {"horizon_s": 20.0, "eval_every_s": 2.0, "algorithms": NAMES[:2], "together": True}
 COMMAND = f"""
 import sys
 from contextlib import contextmanager
-import perfeds2
+import jax, perfeds2
 from perfeds2.runs import execute, sharing
 
 @contextmanager
@@ -290,30 +292,43 @@ def on_cores(say):
     with sharing.overlapping(say) as more:
         yield {{"JAX_PLATFORMS": "cpu"}} | more
 
+jax.config.update("jax_disable_most_optimizations", True)
 sharing._why_no_client = lambda _: ""
 execute.sharing = on_cores
-perfeds2.compare(**{SETTINGS | {"horizon_s": 60.0}}, algorithms={NAMES[:2]}, together=True, jobs=2, out=sys.argv[1])
+perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_a_command_that_is_interrupted_or_killed_leaves_no_process_and_no_daemon(sent, calls, tmp_path):
-    out = tmp_path / "run"
-    asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
-    while not list(out.glob("parts/*")) and asked.poll() is None:
-        time.sleep(0.02)
-    crew = children_of(asked.pid)
-    assert len(crew) == 3  # two that train, one that watches over the daemon
-    asked.send_signal(sent)
-    asked.wait(60)
-    ends_s = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in crew):
-        assert time.monotonic() < ends_s, "a process was left over"
-        time.sleep(0.05)
-    (started, pipe, _), (ended, same) = (line.split() for line in calls())
-    assert (started, ended, same) == ("-d", "quit", pipe)
-    assert not Path(pipe).parent.exists()
+def test_an_interrupt_and_a_kill_leave_no_process_and_no_daemon_and_lose_nothing(calls, tmp_path):
+    out, trained = tmp_path / "run", set()
+    for sent in (signal.SIGINT, signal.SIGKILL):
+        asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
+        while saved(out) <= trained and asked.poll() is None:
+            time.sleep(0.02)
+        crew, trained = children_of(asked.pid), saved(out)
+        assert len(crew) == 3  # two that train, one that watches over the daemon
+        asked.send_signal(sent)
+        asked.wait(60)
+        ends_s = time.monotonic() + 20
+        while any(Path(f"/proc/{pid}").exists() for pid in crew):
+            assert time.monotonic() < ends_s, "a process was left over"
+            time.sleep(0.05)
+        (started, pipe, _), (ended, same) = (line.split() for line in calls()[-2:])
+        assert (started, ended, same) == ("-d", "quit", pipe)
+        assert not Path(pipe).parent.exists()
+    compare(**LONG, jobs=2, out=out)
+    compare(**LONG, out=tmp_path / "whole")
+    same_files(tmp_path / "whole", out)
+
+
+def saved(out: Path) -> set[tuple[str, int]]:
+    """What has been trained, and when it was saved."""
+    found = set()
+    for path in out.glob("parts/*.safetensors"):
+        with suppress(FileNotFoundError):  # its place was taken by what came later
+            found.add((path.name, path.stat().st_mtime_ns))
+    return found
 
 
 def children_of(pid: int) -> list[int]:
