@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -300,35 +299,45 @@ perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
 
 
 @pytest.mark.slow
-def test_an_interrupt_and_a_kill_leave_no_process_and_no_daemon_and_lose_nothing(calls, tmp_path):
-    out, trained = tmp_path / "run", set()
-    for sent in (signal.SIGINT, signal.SIGKILL):
-        asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
-        while saved(out) <= trained and asked.poll() is None:
-            time.sleep(0.02)
-        crew, trained = children_of(asked.pid), saved(out)
-        assert len(crew) == 3  # two that train, one that watches over the daemon
-        asked.send_signal(sent)
-        asked.wait(60)
-        ends_s = time.monotonic() + 20
-        while any(Path(f"/proc/{pid}").exists() for pid in crew):
-            assert time.monotonic() < ends_s, "a process was left over"
-            time.sleep(0.05)
-        (started, pipe, _), (ended, same) = (line.split() for line in calls()[-2:])
-        assert (started, ended, same) == ("-d", "quit", pipe)
-        assert not Path(pipe).parent.exists()
-    compare(**LONG, jobs=2, out=out)
+def test_an_interrupt_leaves_no_process_and_no_daemon_and_loses_nothing(calls, tmp_path):
+    """What processes began goes on in one, too."""
+    out = tmp_path / "run"
+    asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
+    while not list(out.glob("parts/*.safetensors")) and asked.poll() is None:
+        time.sleep(0.02)
+    crew = children_of(asked.pid)
+    assert len(crew) == 3  # two that train, one that watches over the daemon
+    asked.send_signal(signal.SIGINT)
+    asked.wait(60)
+    wait_for_the_end_of(crew)
+    (started, pipe, _), (ended, same) = (line.split() for line in calls())
+    assert (started, ended, same) == ("-d", "quit", pipe)
+    assert not Path(pipe).parent.exists()
+    assert not (out / "summary.json").exists()
+    compare(**LONG, out=out)
     compare(**LONG, out=tmp_path / "whole")
     same_files(tmp_path / "whole", out)
 
 
-def saved(out: Path) -> set[tuple[str, int]]:
-    """What has been trained, and when it was saved."""
-    found = set()
-    for path in out.glob("parts/*.safetensors"):
-        with suppress(FileNotFoundError):  # its place was taken by what came later
-            found.add((path.name, path.stat().st_mtime_ns))
-    return found
+def test_the_daemon_ends_with_a_command_that_is_killed(calls):
+    code = "import time; from perfeds2.runs import sharing; sharing._why_no_client = lambda _: ''\n"
+    code += "with sharing.overlapping(lambda words: print(words, flush=True)):\n    time.sleep(60)"
+    asked = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert asked.stdout.readline() == "several processes on one GPU, through NVIDIA's MPS\n"
+    (guard,) = children_of(asked.pid)
+    asked.kill()
+    asked.communicate()
+    wait_for_the_end_of([guard])
+    (started, pipe, _), (ended, same) = (line.split() for line in calls())
+    assert (started, ended, same) == ("-d", "quit", pipe)
+    assert not Path(pipe).parent.exists()
+
+
+def wait_for_the_end_of(crew: list[int]) -> None:
+    ends_s = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in crew):
+        assert time.monotonic() < ends_s, "a process was left over"
+        time.sleep(0.05)
 
 
 def children_of(pid: int) -> list[int]:
