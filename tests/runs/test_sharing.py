@@ -323,6 +323,7 @@ def test_the_daemon_ends_with_a_command_that_is_killed(calls):
     code = "import time; from perfeds2.runs import sharing; sharing._why_no_client = lambda _: ''\n"
     code += "with sharing.overlapping(lambda words: print(words, flush=True)):\n    time.sleep(60)"
     asked = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert asked.stdout is not None
     assert asked.stdout.readline() == "several processes on one GPU, through NVIDIA's MPS\n"
     (guard,) = children_of(asked.pid)
     asked.kill()
