@@ -530,6 +530,30 @@ MUTATIONS = [
         ("line.put(event.job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
     ),
     *of(
+        "runs/jobs.py",
+        "runs/test_sharing.py",
+        (
+            'known["bytes_limit"] - known.get("pool_bytes", 0)',
+            'known["bytes_limit"]',
+            "test_what_jax_has_taken_of_a_gpu_is_not_free",
+        ),
+        (
+            "failed.append(event.job)",
+            "pass",
+            "test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ended",
+        ),
+    ),
+    *of(
+        "runs/sharing.py",
+        "runs/test_sharing.py",
+        ("    echo quit | {CONTROL}", "    true | {CONTROL} -q", "test_the_daemon_ends_with_a_command_that_is_killed"),
+        (
+            " or _is_running(FOR_EVERYBODY)",
+            "",
+            "test_where_somebody_runs_a_daemon_none_is_started",
+        ),
+    ),
+    *of(
         "runs/entrants.py",
         "runs/test_jobs.py",
         (

@@ -79,6 +79,6 @@ def _train(processes: int, seeds: Sequence[int], horizon_s: float) -> tuple[floa
 
 def _assignments(spec: Spec, folder: Folder) -> list[Assignment]:
     return [
-        Assignment(number, (0,), 1, f"seed {seed}", "one", [spec], part=(str(folder.path), 0, seed))
+        Assignment(number, (0,), 1, f"seed {seed}", "one", [spec], part=([str(folder.path)], [(0, 0, seed)], False))
         for number, seed in enumerate(spec.run.seeds)
     ]

@@ -49,7 +49,7 @@ def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any
 
 JOBS = flag(
     "--jobs",
-    "How many processes train side by side on a CPU. The results are the same. (default: by cores, memory and work)",
+    "How many processes train side by side: on a CPU each an algorithm with one seed, on a GPU with all seeds. The results are the same. (default: by cores, memory and work)",
     "N",
     min=1,
 )
@@ -211,11 +211,16 @@ def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]
         yield watch
 
 
-def prepare_to_train(trainings: int = 1) -> None:
-    """Several trainings have a core each, whoever trains them: then the bytes do not depend on how many cores there are."""
+def prepare_to_train(trainings: int = 1, jobs: int | None = 1) -> None:
+    """Several trainings have a core each, whoever trains them: then the bytes do not depend on how many cores there are.
+
+    Where processes may share a GPU, this one takes no more of its memory than it needs.
+    """
     from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
 
     os.environ.update(deterministic())
+    if jobs != 1:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if trainings > 1:
         one_core_each()
     keep_compiled()

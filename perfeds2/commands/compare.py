@@ -44,7 +44,7 @@ def do_spec(
             from perfeds2.spec.build import check
 
             if trains:
-                prepare_to_train(len(spec.algorithms) * len(spec.run.seeds))
+                prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), jobs)
             check(spec, trains=trains)
             refuse_days([spec], yes=yes, trains=trains)
         folder = open_folder(path, spec)

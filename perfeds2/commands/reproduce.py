@@ -85,7 +85,7 @@ def reproduce(
 
             seeds = seeds or ("3" if scale == "quick" else "5")
             figures, all_seeds = load_figures(names), resolve({"run": {"seeds": seeds}}).run.seeds
-            prepare_to_train(len(all_seeds))
+            prepare_to_train(len(all_seeds), jobs)
             changed: dict[str, Any] = {}
             for assignment in changes or ():
                 put_text(changed, assignment)

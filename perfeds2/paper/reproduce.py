@@ -133,8 +133,7 @@ def reproduce(
     followers: "Sequence[Follower]" = (),
 ) -> Iterator[tuple[Figure, Path]]:
     """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
-    import jax
-
+    from perfeds2.learning import on_gpu
     from perfeds2.runs.execute import execute, execute_all
     from perfeds2.runs.jobs import count_jobs
     from perfeds2.runs.live import open_live
@@ -146,8 +145,8 @@ def reproduce(
         clear_unfinished(out)
         watch = live.progress(watch)
         missing = [run for run in runs if run.spec.to_toml() not in done]
-        processes = count_jobs([_with_data(run.spec, data_dir) for run in missing], jobs)
-        if jax.default_backend() != "cpu" or processes > 1:  # what is trained at once may be for several figures
+        processes = jobs if on_gpu.is_there() else count_jobs([_with_data(run.spec, data_dir) for run in missing], jobs)
+        if on_gpu.is_there() or processes != 1:  # what is trained at once may be for several figures
             opened = [(run, open_folder(out / "runs" / run.name, run.spec)) for run in missing]
             left = [(run, folder) for run, folder in opened if not folder.finished]
             specs = [_with_data(run.spec, data_dir) for run, _ in left]

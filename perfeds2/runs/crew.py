@@ -36,6 +36,10 @@ WHAT_CHANGES_NUMBERS = (  # of what a program may have told JAX
 )
 
 
+# The specs' folders, the members of a group as (spec, algorithm, seed), and whether they may be trained by halves.
+Part = tuple[list[str], list[tuple[int, int, int]], bool]
+
+
 @dataclass(frozen=True)
 class Assignment:
     """One call of a worker."""
@@ -47,7 +51,7 @@ class Assignment:
     shape: str  # jobs of equal shape share compiled programs
     specs: list[Spec]  # one per point
     together: bool | None = None  # as ``execute`` takes it; None: several specs are trained at once
-    part: tuple[str, int, int] | None = None  # only this of its one spec, into this folder: (folder, algorithm, seed)
+    part: Part | None = None  # only these of its specs, into their folders
     live: Place | None = None  # where it is shown how far it is
 
 
@@ -80,6 +84,7 @@ class Failed:
     worker: int
     error: str
     again: bool  # whether trying again could help
+    died: bool = False  # its process, whatever it was at
 
 
 Event = Started | Moved | Done | Failed
@@ -233,13 +238,13 @@ def local_crew(workers: int | None, log: Path) -> Crew:
     return Crew(count, gpus > 0, lambda line: _on_processes(line, count, environment, log))
 
 
-def core_crew(count: int, log: Path, *, here: bool) -> Crew:
-    """So many processes of this machine that see no GPU, and compute as this one does: in its environment.
+def crew_as_this(count: int, log: Path, more: Mapping[str, str], *, here: bool) -> Crew:
+    """So many processes of this machine that compute as this one does: in its environment, and with ``more``.
 
     ``here``: this one is among them, and at work while the others are being started.
     """
     told = {name: jax.config.values.get(name) for name in WHAT_CHANGES_NUMBERS}
-    env = {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
+    env = {name.upper(): str(value) for name, value in told.items() if value is not None} | dict(more)
     return Crew(count, False, lambda line: _on_processes(line, count, lambda _: env, log, here=here))
 
 
@@ -408,7 +413,7 @@ def _on_processes(
                 del crew[place]
                 worker.end()
                 if job is not None:
-                    yield Failed(job, place, worker.last_words, again=True)
+                    yield Failed(job, place, worker.last_words, again=True, died=True)
             elif job is not None and "share" in reply:
                 yield Moved(job, place, reply["share"], reply["time_s"], reply["rounds"])
             elif job is not None:

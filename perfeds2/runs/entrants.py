@@ -110,6 +110,10 @@ class Contender:
         return self.algorithms[self.place[0]]
 
     @property
+    def name(self) -> str:
+        return f"{self.algorithm.name}-{self.seed}"
+
+    @property
     def program(self) -> str:
         """What is compiled for it, roughly: those with the same had better be trained by the same process."""
         learner = self.algorithm.learner
@@ -168,9 +172,12 @@ class Props:
 
 
 def finish(
-    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller"
+    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller", *, halves: bool = True
 ) -> list[tuple[Entrant, Trained]]:
-    """Train a few entrants of equal shape, or take what their folders have of them."""
+    """Train a few entrants of equal shape, or take what their folders have of them.
+
+    Where memory is short half of them are trained at a time, unless there must be no ``halves``.
+    """
     finished: list[tuple[Entrant, Trained]] = []
     for entrant in entrants if folders is not None else ():
         assert folders is not None
@@ -184,11 +191,11 @@ def finish(
                 course.tell(rows)
     found = {id(entrant) for entrant, _ in finished}
     left = [entrant for entrant in entrants if id(entrant) not in found]
-    return finished + (_train(left, folders, teller) if left else [])
+    return finished + (_train(left, folders, teller, halves) if left else [])
 
 
 def _train(
-    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller"
+    entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller", halves: bool
 ) -> list[tuple[Entrant, Trained]]:
     """Train entrants of equal shape: one as it is, several together, half of them at a time if memory is short."""
     try:
@@ -198,10 +205,10 @@ def _train(
             ends = train_them(entrants, folders, teller)
         return [(one, _trained(one, training, folders)) for one, training in zip(entrants, ends, strict=True)]
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error) or len(entrants) == 1:
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(entrants) == 1 or not halves:
             raise
     half = len(entrants) // 2
-    return _train(entrants[:half], folders, teller) + _train(entrants[half:], folders, teller)
+    return _train(entrants[:half], folders, teller, halves) + _train(entrants[half:], folders, teller, halves)
 
 
 def _train_one(entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller") -> Sequence[Training]:

@@ -3,11 +3,11 @@
 import os
 import tempfile
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ import jax
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
+from perfeds2.learning import on_gpu
 from perfeds2.learning.task import parameters
 from perfeds2.learning.train_many import group_trials
 from perfeds2.runs.comparison import Comparison, Which, csv_text, load_comparison, write_results
-from perfeds2.runs.crew import Assignment
+from perfeds2.runs.crew import Assignment, Moved
 from perfeds2.runs.entrants import Contender, Entrant, Progress, ProgressWatch, Props, Teller, Trained, finish
 from perfeds2.runs.folder import Folder, alone, open_folder
-from perfeds2.runs.jobs import count_jobs, do_jobs
+from perfeds2.runs.jobs import alone_with_it, count_group_jobs, count_jobs, do_jobs
 from perfeds2.runs.live import Follower, Live, Place, open_live
+from perfeds2.runs.sharing import sharing
 from perfeds2.runs.summary import summarise
 from perfeds2.runs.tracking import trackers
 from perfeds2.spec.build import (
@@ -113,8 +115,9 @@ def execute(
     Anything else (a GPU) trains those of equal shape together, usually all seeds of an algorithm: one of them alone
     would leave it idle. ``together`` decides instead of the kind of device.
 
-    With ``jobs`` above 1 a processor's trainings are done by so many processes, in this one's environment and with what
-    it has told JAX; None decides by the cores, the memory and the work. The results are the same.
+    With ``jobs`` above 1 so many processes do it, in this one's environment and with what it has told JAX: a processor's
+    trainings each by one of them, a GPU's as they are trained together. None decides by the cores, the memory and the
+    work. The results are the same.
 
     Others see how far it is where it is ``live``: in its folder, unless it is part of something larger.
     """
@@ -145,21 +148,23 @@ def execute_all(
 
     ``folders`` has one for each spec; its results are written as soon as all of its entrants have been trained.
     """
-    together = jax.default_backend() != "cpu" if together is None else together
+    together = on_gpu.is_there() if together is None else together
     teller = Teller(watch, sum(len(spec.algorithms) * len(spec.run.seeds) for spec in specs), live, labels)
     results = _Results(specs, command, folders)
-    processes = 1 if together else count_jobs(specs, jobs)
+    groups = _alike(_contenders(specs)) if together else []
+    processes = count_group_jobs(groups, jobs) if together else count_jobs(specs, jobs)
     if processes > 1:
+        groups = groups or [[one] for one in _contenders(specs, trained=False)]
         with _places(specs, folders) as places:
             place = None if live is None else live.place(labels or [""] * len(specs))
-            _execute_in_processes(specs, places, processes, teller, results, place)
+            _execute_in_processes(groups, together, places, processes, teller, results, place)
         return results.comparisons()
-    busy = together or jax.default_backend() != "cpu" or jax.local_device_count() > 1  # one loop is enough for these
+    busy = together or on_gpu.is_there() or jax.local_device_count() > 1  # one loop is enough for these
     cores = int(os.environ.get("NPROC") or 0) or os.cpu_count()  # as many threads as XLA has
     with ThreadPoolExecutor(1 if busy else cores) as pool:
         try:
             futures = list[Future[list[tuple[Entrant, Trained]]]]()
-            for company in _companies(specs, teller, together):
+            for company in _companies(groups, teller) if together else _one_by_one(specs, teller):
                 futures.append(pool.submit(finish, company, folders, teller))
                 while futures and futures[0].done():  # while the clock goes on
                     results.add(futures.pop(0).result())
@@ -212,34 +217,44 @@ class _Results:
         )
 
 
-def _companies(specs: Sequence[Spec], teller: "Teller", together: bool) -> Iterator[list[Entrant]]:
-    """Who is trained next, as their timelines are simulated: one alone, or everybody of a shape together."""
-    if not together:
-        for contender in _contenders(specs):
-            yield [contender.enter(teller)]
-        return
-    alike: dict[Hashable, list[Contender]] = {}
-    for contender in _contenders(specs):
-        alike.setdefault(contender.company, []).append(contender)
-    for contenders in alike.values():
-        entrants = [contender.enter(teller) for contender in contenders]
-        for numbers in group_trials([entrant.trial for entrant in entrants]):
-            yield [entrants[number] for number in numbers]
-
-
-def _contenders(specs: Sequence[Spec]) -> Iterator[Contender]:
+def _contenders(specs: Sequence[Spec], *, trained: bool = True) -> Iterator[Contender]:
     """Every algorithm with every seed."""
     props = Props()
     for number, spec in enumerate(specs):
         for seed in spec.run.seeds:
-            yield from props.contenders(spec, number, seed)
+            yield from props.contenders(spec, number, seed, trained=trained)
+
+
+def _one_by_one(specs: Sequence[Spec], teller: "Teller") -> Iterator[list[Entrant]]:
+    """Who is trained next, as their timelines are simulated."""
+    for contender in _contenders(specs):
+        yield [contender.enter(teller)]
+
+
+def _alike(contenders: Iterable[Contender]) -> list[list[Contender]]:
+    """Who may be trained together."""
+    alike: dict[Hashable, list[Contender]] = {}
+    for contender in contenders:
+        alike.setdefault(contender.company, []).append(contender)
+    return list(alike.values())
+
+
+def _companies(
+    groups: Iterable[Sequence[Contender]], teller: "Teller", folders: Sequence[Folder] | None = None
+) -> Iterator[list[Entrant]]:
+    """Who is trained together next, as their timelines are simulated: of a group as many as there is memory for."""
+    for group in groups:
+        entrants = [one.enter(teller, None if folders is None else folders[one.number]) for one in group]
+        for numbers in group_trials([entrant.trial for entrant in entrants]) if len(entrants) > 1 else [[0]]:
+            yield [entrants[number] for number in numbers]
 
 
 # ---- where processes train
 
 
 def _execute_in_processes(
-    specs: Sequence[Spec],
+    groups: Sequence[Sequence[Contender]],
+    together: bool,
     folders: Sequence[Folder],
     processes: int,
     teller: "Teller",
@@ -247,52 +262,77 @@ def _execute_in_processes(
     live: Place | None,
 ) -> None:
     """Let processes train what the folders lack, and collect what they leave there as it comes."""
-    props, jobs, waiting, silent = Props(), list[Assignment](), list[Contender](), Teller(None, 1)
+    jobs, waiting, silent = list[Assignment](), list[list[Contender]](), Teller(None, 1)
 
-    def collect(contender: Contender, tells: Teller = silent) -> None:
-        entrant = contender.enter(teller, folders[contender.number])
-        results.add(finish([entrant], folders, tells))
-        teller.hear(entrant, 1.0, entrant.points[-1].time_s, entrant.points[-1].round)
+    def collect(group: Sequence[Contender], tells: Teller = silent) -> None:
+        for contender in group:
+            entrant = contender.enter(teller, folders[contender.number])
+            results.add(finish([entrant], folders, tells))
+            teller.hear(entrant, 1.0, entrant.points[-1].time_s, entrant.points[-1].round)
 
-    for number, spec in enumerate(specs):
-        for seed in spec.run.seeds:
-            for contender in props.contenders(spec, number, seed, trained=False):
-                if folders[number].has_part(f"{contender.algorithm.name}-{seed}"):
-                    collect(contender, teller)  # of those that are trained now, who trains them tells
-                else:
-                    part = (str(folders[number].path), contender.place[0], seed)
-                    label, one = f"{contender.algorithm.name} seed {seed}", len(jobs)
-                    mine = None if live is None else (live[0], [live[1][number]])
-                    jobs.append(Assignment(one, (number,), 1, label, contender.program, [spec], part=part, live=mine))
-                    waiting.append(contender)
-    do_jobs(
-        jobs,
-        processes,
-        folders[0].path / "workers.log",
-        lambda job: collect(waiting[job.number]),
-        lambda job, now: teller.hear(waiting[job.number], now.share, now.time_s, now.rounds),
+    def hear(job: Assignment, now: Moved) -> None:
+        for one in waiting[job.number]:
+            teller.hear(one, now.share, now.time_s, now.rounds // len(waiting[job.number]))
+
+    for group in groups:
+        whose = [replace(one, task=None) for one in group]  # data may be large, and others train
+        if all(folders[one.number].has_part(one.name) for one in whose):
+            collect(whose, teller)  # of those that are trained now, who trains them tells
+        else:
+            jobs.append(_assignment(len(jobs), whose, folders, live))
+            waiting.append(whose)
+    given = (
+        *(folders[0].path / "workers.log", lambda job: collect(waiting[job.number]), hear),
         lambda job, words: folders[job.points[0]].log(f"{job.label}: {words}"),
+    )
+    if not together:
+        do_jobs(jobs, processes, *given)
+        return
+    with sharing(folders[0].log) as environment:
+        left = do_jobs(jobs, processes, *given, here=False, environment=environment, hand_back=True)
+    do_jobs([alone_with_it(job) for job in left], 1, *given)
+
+
+def _assignment(number: int, group: Sequence[Contender], folders: Sequence[Folder], live: Place | None) -> Assignment:
+    """That somebody train these."""
+    first, points = group[0], tuple(dict.fromkeys(one.number for one in group))
+    members = [(points.index(one.number), one.place[0], one.seed) for one in group]
+    return Assignment(
+        number,
+        points,
+        len(group),
+        f"{first.algorithm.name} seed {first.seed}{f' and {len(group) - 1} more' if len(group) > 1 else ''}",
+        first.program,
+        [next(one.spec for one in group if one.number == point) for point in points],
+        part=([str(folders[point].path) for point in points], members, False),
+        live=None if live is None else (live[0], [live[1][point] for point in points]),
     )
 
 
 def train_part(
-    spec: Spec,
-    path: str,
-    rank: int,
-    seed: int,
+    specs: Sequence[Spec],
+    paths: Sequence[str],
+    members: Sequence[Sequence[int]],
+    halves: bool = True,
+    *,
     watch: ProgressWatch | None = None,
     live: Live | None = None,
     labels: Sequence[str] = (),
 ) -> None:
-    """Train one algorithm of a spec with one seed, and leave it in the spec's folder. What such a process does."""
-    teller, folder = Teller(watch, 1, live, labels), Folder(Path(path))
-    entrant = _kept_props().contenders(spec, 0, seed)[rank].enter(teller, folder)
-    finish([entrant], [folder], teller)
+    """Train members of specs, (spec, algorithm, seed), and leave them in the specs' folders. What such a process does.
+
+    They may be trained together; half of them at a time where memory is short, if there may be ``halves``.
+    """
+    teller, folders = Teller(watch, len(members), live, labels), [Folder(Path(path)) for path in paths]
+    props = _kept_props(len({(number, seed) for number, _, seed in members}))
+    group = [props.contenders(specs[number], number, seed)[rank] for number, rank, seed in members]
+    for company in _companies([group], teller, folders):
+        finish(company, folders, teller, halves=halves)
 
 
-@cache
-def _kept_props() -> Props:
-    return Props(most=1)
+@lru_cache(maxsize=1)
+def _kept_props(most: int) -> Props:
+    return Props(most)
 
 
 @contextmanager

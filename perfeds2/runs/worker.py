@@ -28,7 +28,7 @@ Reply = dict[str, Any]
 Result = dict[str, Any]  # what came out of one seed
 FACTS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")  # of a timeline
 TELL_EVERY_S = 0.2
-Part = Sequence[Any]  # (folder, algorithm, seed): which training of the one spec, and where it leaves what comes out
+Part = Sequence[Any]  # which trainings of the specs, and where they leave what comes out: as ``train_part`` takes it
 Jobs = queue.SimpleQueue[tuple[list[dict[str, Any]], bool | None, Part | None, "Place | None"]]
 
 
@@ -52,8 +52,8 @@ def work(
         from perfeds2.spec.resolve import resolve
 
         if part is not None:
-            (spec,) = specs
-            train_part(_resolved(json.dumps(spec)) if isinstance(spec, dict) else spec, *part, watch=watch, **shown)
+            known = [_resolved(json.dumps(spec)) if isinstance(spec, dict) else spec for spec in specs]
+            train_part(known, *part, watch=watch, **shown)
             return {"results": []}
         resolved = [resolve(spec) if isinstance(spec, dict) else spec for spec in specs]
         together = (len(specs) > 1 or None) if together is None else together
@@ -69,7 +69,7 @@ def work(
             told.close()
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _resolved(values: str) -> "Spec":
     """The same spec for the same text, so that what is the user's own is loaded once."""
     from perfeds2.spec.resolve import resolve

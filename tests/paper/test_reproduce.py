@@ -104,7 +104,7 @@ def test_processes_that_train_side_by_side_give_the_same_figures(reproduced, tmp
     def here(jobs, processes, _log, collect, *_):
         given.append((len(jobs), processes))
         for job in reversed(jobs):
-            runs_module.train_part(job.specs[0], *job.part)
+            runs_module.train_part(job.specs, *job.part)
             collect(job)
 
     monkeypatch.setattr(runs_module, "do_jobs", here)

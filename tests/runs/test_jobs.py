@@ -105,7 +105,7 @@ def test_what_a_process_leaves_is_collected_without_being_trained_again(tmp_path
     spec = spec_of(algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1))
     folder = open_folder(tmp_path / "run", spec)
     for rank, seed in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        train_part(spec, str(folder.path), rank, seed)
+        train_part([spec], [str(folder.path)], [(0, rank, seed)])
     monkeypatch.setattr(entrants, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
     execute_all([spec], "compare", [folder], jobs=2)

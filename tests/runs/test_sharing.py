@@ -1,0 +1,347 @@
+"""Do processes that share a GPU leave what one process would, and does NVIDIA's daemon always end with them?
+
+No GPU is needed: ``together`` lets a processor train as a GPU does, and the daemon is a script that writes down how it is called.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from perfeds2 import FedAvg, compare
+from perfeds2.errors import InputError
+from perfeds2.runs import entrants, execute, jobs, sharing
+from perfeds2.runs.crew import Crew, Failed
+from perfeds2.runs.folder import open_folder
+from perfeds2.spec.resolve import spec_from
+
+SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "seeds": (0, 1)}
+NAMES = ("FedAvgS2", "FedAvg-SYN", "FedAvg-ASY")
+FILES = ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml")
+MPS = """#!/bin/sh
+if [ "$1" = -d ]; then
+    echo "-d $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY" >> "$CALLS"
+    [ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && [ -d "$CUDA_MPS_LOG_DIRECTORY" ] || exit 1
+    [ -z "$BROKEN" ] || { echo "Cannot find MPS control daemon process"; exit 1; }
+else
+    read word
+    echo "$word $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
+fi
+"""
+
+
+def same_files(one: Path, other: Path) -> None:
+    for name in FILES:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+# ---- how many
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({}, 4),
+        ({"groups": 3}, 3),
+        ({"cores": 2}, 2),
+        ({"free_gpu": 25}, 2),  # for 10 each
+        ({"free_gpu": 0}, 1),  # JAX took all of it at once
+        ({"free": 3 * jobs.GPU_PROCESS_BYTES}, 3),
+        ({"free": 0}, 1),
+        ({"free_gpu": None, "free": None}, 4),
+    ],
+)
+def test_there_are_as_many_as_groups_cores_and_memory_allow_and_a_few_at_most(given, count):
+    plenty = {"groups": 6, "cores": 16, "needed": 10, "free_gpu": 1000, "free": 1 << 40}
+    assert jobs.side_by_side(**{**plenty, **given}) == count
+
+
+def groups_of(**settings):
+    spec = spec_from(**{"task": "synthetic", "ues": 4, "quorum": 2, "algorithms": NAMES, "seeds": (0, 1), **settings})
+    return execute._alike(execute._contenders([spec]))
+
+
+def test_a_group_is_an_algorithm_with_all_its_seeds():
+    found = [[(one.algorithm.name, one.seed) for one in group] for group in groups_of()]
+    assert found == [[(name, seed) for seed in (0, 1)] for name in NAMES]
+
+
+def test_how_many_processes_share_a_gpu(monkeypatch):
+    groups = groups_of()
+    monkeypatch.setattr(jobs, "count_cores", lambda: 2)
+    monkeypatch.setattr(jobs, "free_bytes", lambda: None)
+    monkeypatch.setattr(jobs.jax, "default_backend", lambda: "gpu")
+    assert [jobs.count_group_jobs(groups, asked) for asked in (None, 1, 3, 99)] == [2, 1, 3, 3]
+    assert jobs.count_group_jobs(groups[:1], None) == jobs.count_group_jobs(groups[:1], 8) == 1
+    with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
+        jobs.count_group_jobs(groups, 0)
+
+    class Mine(FedAvg):
+        pass
+
+    assert (
+        jobs.count_group_jobs(groups_of(algorithms=["FedAvgS2", Mine()], quorum=2), 3) == 1
+    )  # nobody can be told of it
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.jax, "local_device_count", lambda: 2)  # which share the seeds
+        assert jobs.count_group_jobs(groups, 3) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.jax, "default_backend", lambda: "tpu")  # one process's alone
+        assert jobs.count_group_jobs(groups, 3) == 1
+
+
+def test_what_jax_has_taken_of_a_gpu_is_not_free(monkeypatch):
+    for stats, free in ((None, None), ({"bytes_limit": 100, "pool_bytes": 30}, 70), ({"bytes_limit": 100}, 100)):
+        device = SimpleNamespace(memory_stats=lambda stats=stats: stats)
+        monkeypatch.setattr(jobs.jax, "local_devices", lambda device=device: [device])
+        assert jobs.free_gpu_bytes() == free
+
+
+# ---- the same bytes
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process leaves."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    compare(**SETTINGS, algorithms=NAMES, together=True, out=out)
+    return out
+
+
+@pytest.mark.slow
+def test_three_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_path):
+    before, killed, shares = set(children_of(os.getpid())), [], []
+
+    def watch(now):
+        shares.append(now.share)
+        if not killed and now.rounds:
+            killed.append(next(pid for pid in children_of(os.getpid()) if pid not in before))
+            os.kill(killed[0], signal.SIGKILL)
+
+    compare(**SETTINGS, algorithms=NAMES, together=True, jobs=3, watch=watch, out=tmp_path / "run")
+    same_files(alone, tmp_path / "run")
+    assert killed
+    log = (tmp_path / "run" / "events.log").read_text()
+    assert "seed 0 and 1 more: its process was killed by SIGKILL (out of memory?) (attempt 1 of 3)" in log
+    assert shares[-1] == pytest.approx(1.0)
+    assert set(children_of(os.getpid())) <= before
+
+
+@pytest.mark.slow
+def test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ended(alone, tmp_path, monkeypatch):
+    """As --jobs 1 would: another GPU's memory may be short, or it may be for one process only."""
+    crew_as_this, asked = jobs.crew_as_this, []
+
+    def no_memory(count, log, environment, *, here):
+        asked.append((count, here))
+
+        def events(line):
+            while line:
+                yield Failed(line.take(), 0, "JaxRuntimeError: RESOURCE_EXHAUSTED", again=True)
+
+        return crew_as_this(count, log, environment, here=here) if here else Crew(count, True, events)
+
+    monkeypatch.setattr(jobs, "crew_as_this", no_memory)
+    trained, train = [], entrants._train_together
+    monkeypatch.setattr(
+        entrants, "_train_together", lambda ones, *more: trained.append(len(ones)) or train(ones, *more)
+    )
+    compare(**SETTINGS, algorithms=NAMES, together=True, jobs=3, out=tmp_path / "run")
+    assert asked == [(3, False), (1, True)]
+    assert trained == [2, 2, 2]
+    same_files(alone, tmp_path / "run")
+    assert (
+        "RESOURCE_EXHAUSTED; trained again when the others have ended" in (tmp_path / "run" / "events.log").read_text()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_process_among_others_makes_no_halves(halves, tmp_path, monkeypatch):
+    """Then the bytes would depend on when who needed how much memory."""
+
+    def short_of_memory(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    spec = spec_from(**SETTINGS, algorithms=("FedAvgS2",))
+    folder = open_folder(tmp_path / "run", spec)
+    monkeypatch.setattr(entrants, "_train_together", short_of_memory)
+    given = [spec], [str(folder.path)], [(0, 0, 0), (0, 0, 1)], halves
+    if halves:
+        execute.train_part(*given)
+    else:
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            execute.train_part(*given)
+    assert folder.has_part("FedAvgS2-0") == folder.has_part("FedAvgS2-1") == halves
+
+
+# ---- NVIDIA's daemon
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """How the daemon was called, line by line."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / sharing.CONTROL).write_text(MPS)
+    (tmp_path / "bin" / sharing.CONTROL).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(sharing, "_why_no_client", lambda _: "")
+    return lambda: (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("ends", [None, StoppedError, KeyboardInterrupt])
+def test_a_daemon_is_started_for_a_command_and_ends_with_it_however_that_ends(ends, calls, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    said, pipe = [], ""
+    try:
+        with sharing.overlapping(said.append) as environment:
+            pipe, log = (environment[f"CUDA_MPS_{what}_DIRECTORY"] for what in ("PIPE", "LOG"))
+            assert environment["CUDA_VISIBLE_DEVICES"] == "0"  # the first of those the daemon sees
+            assert calls() == [f"-d {pipe} {log}"]
+            assert len(pipe) < 40
+            if ends is not None:
+                raise ends
+    except (StoppedError, KeyboardInterrupt):
+        pass
+    assert calls()[1:] == [f"quit {pipe}"]
+    assert not Path(pipe).parent.exists()
+    assert said == ["several processes on one GPU, through NVIDIA's MPS"]
+
+
+def test_without_a_daemon_that_starts_processes_share_the_gpu_nevertheless(calls, monkeypatch):
+    monkeypatch.setenv("BROKEN", "yes")
+    said = []
+    with sharing.overlapping(said.append) as environment:
+        assert environment == {}
+    assert said == ["without NVIDIA's MPS: Cannot find MPS control daemon process"]
+    assert [line.split()[0] for line in calls()] == ["-d"]
+
+
+def test_a_daemon_that_takes_no_clients_is_not_used(calls, monkeypatch):
+    monkeypatch.setattr(sharing, "_why_no_client", lambda _: "it has no clients (CUDA's error 805)")
+    said = []
+    with sharing.overlapping(said.append) as environment:
+        assert environment == {}
+    assert said == ["without NVIDIA's MPS: it has no clients (CUDA's error 805)"]
+    assert [line.split()[0] for line in calls()] == ["-d", "quit"]
+
+
+def test_a_client_is_tried_by_starting_cuda(monkeypatch):
+    for code, words in (
+        ("raise SystemExit(0)", ""),
+        (sharing.CLIENT.replace("libcuda.so.1", "no.so"), "no.so: cannot"),
+    ):
+        monkeypatch.setattr(sharing, "CLIENT", code)
+        assert words in sharing._why_no_client({})
+
+
+def test_where_somebody_runs_a_daemon_none_is_started(calls, tmp_path, monkeypatch):
+    (tmp_path / f"{sharing.CONTROL}.pid").write_text(f"{os.getpid()}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(sharing, "FOR_EVERYBODY", tmp_path)
+        with sharing.overlapping(pytest.fail) as environment:
+            assert environment == {}
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    with sharing.overlapping(pytest.fail) as environment:
+        assert environment == {}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
+    with sharing.overlapping(pytest.fail) as environment:  # there is nothing to start
+        assert environment == {}
+    assert calls() == []
+
+
+def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with sharing.sharing(pytest.fail) as environment:
+        assert environment == {"JAX_PLATFORMS": "cpu"}
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/somebody/runs/one")
+    monkeypatch.setattr(sharing.jax, "default_backend", lambda: "gpu")
+    for version, platforms in (("PJRT C API\ncuda 13000", "cuda,cpu"), ("PJRT C API\nrocm 60300", "rocm,cpu")):
+        device = SimpleNamespace(client=SimpleNamespace(platform_version=version))
+        monkeypatch.setattr(sharing.jax, "local_devices", lambda device=device: [device])
+        with sharing.sharing(pytest.fail) as environment:
+            assert environment == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": platforms}
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with sharing.sharing(pytest.fail) as environment:
+        assert environment == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+LONG = SETTINGS | {"horizon_s": 20.0, "eval_every_s": 2.0, "algorithms": NAMES[:2], "together": True}
+COMMAND = f"""
+import sys
+from contextlib import contextmanager
+import jax, perfeds2
+from perfeds2.runs import execute, sharing
+
+@contextmanager
+def on_cores(say):
+    with sharing.overlapping(say) as more:
+        yield {{"JAX_PLATFORMS": "cpu"}} | more
+
+jax.config.update("jax_disable_most_optimizations", True)
+sharing._why_no_client = lambda _: ""
+execute.sharing = on_cores
+perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_no_process_and_no_daemon_and_loses_nothing(calls, tmp_path):
+    """What processes began goes on in one, too."""
+    out = tmp_path / "run"
+    asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
+    while not list(out.glob("parts/*.safetensors")) and asked.poll() is None:
+        time.sleep(0.02)
+    crew = children_of(asked.pid)
+    assert len(crew) == 3  # two that train, one that watches over the daemon
+    asked.send_signal(signal.SIGINT)
+    asked.wait(60)
+    wait_for_the_end_of(crew)
+    (started, pipe, _), (ended, same) = (line.split() for line in calls())
+    assert (started, ended, same) == ("-d", "quit", pipe)
+    assert not Path(pipe).parent.exists()
+    assert not (out / "summary.json").exists()
+    compare(**LONG, out=out)
+    compare(**LONG, out=tmp_path / "whole")
+    same_files(tmp_path / "whole", out)
+
+
+def test_the_daemon_ends_with_a_command_that_is_killed(calls):
+    code = "import time; from perfeds2.runs import sharing; sharing._why_no_client = lambda _: ''\n"
+    code += "with sharing.overlapping(lambda words: print(words, flush=True)):\n    time.sleep(60)"
+    asked = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert asked.stdout is not None
+    assert asked.stdout.readline() == "several processes on one GPU, through NVIDIA's MPS\n"
+    (guard,) = children_of(asked.pid)
+    asked.kill()
+    asked.communicate()
+    wait_for_the_end_of([guard])
+    (started, pipe, _), (ended, same) = (line.split() for line in calls())
+    assert (started, ended, same) == ("-d", "quit", pipe)
+    assert not Path(pipe).parent.exists()
+
+
+def wait_for_the_end_of(crew: list[int]) -> None:
+    ends_s = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in crew):
+        assert time.monotonic() < ends_s, "a process was left over"
+        time.sleep(0.05)
+
+
+def children_of(pid: int) -> list[int]:
+    """Those that are alive, of whichever of its threads."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for threads in found for child in threads.read_text().split()]
