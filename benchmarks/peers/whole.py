@@ -51,7 +51,8 @@ def main() -> None:
                 print(f"{row}: more than {given.timeout_s:g} s", flush=True)
                 continue
             seconds = time.perf_counter() - began
-            said = ([line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["nothing"])[-1]
+            words = done.stderr if done.returncode else done.stdout
+            said = ([line for line in words.splitlines() if line.strip()] or ["nothing"])[-1]
             if done.returncode or not picture.exists():
                 print(f"{row}: not run: {said.strip()[:300]}", flush=True)
             else:
