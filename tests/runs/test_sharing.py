@@ -162,6 +162,22 @@ def test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ende
 
 
 @pytest.mark.slow
+def test_what_processes_left_is_collected_and_a_single_group_needs_none(alone, tmp_path, monkeypatch):
+    spec = spec_from(**SETTINGS, algorithms=NAMES)
+    folder = open_folder(tmp_path / "run", spec)
+    for rank in (0, 2):
+        execute.train_part([spec], [str(folder.path)], [(0, rank, 0), (0, rank, 1)])
+    monkeypatch.setattr(execute, "sharing", lambda _: pytest.fail("sent to a process"))
+    trained, train = [], entrants._train_together
+    monkeypatch.setattr(
+        entrants, "_train_together", lambda ones, *more: trained.append(len(ones)) or train(ones, *more)
+    )
+    execute.execute_all([spec], "compare", [folder], together=True, jobs=3)
+    assert trained == [2]
+    same_files(alone, folder.path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("halves", [False, True])
 def test_a_process_among_others_makes_no_halves(halves, tmp_path, monkeypatch):
     """Then the bytes would depend on when who needed how much memory."""
