@@ -15,6 +15,7 @@ import jax
 import pytest
 
 from perfeds2 import FedAvg, compare
+from perfeds2.commands.common import prepare_to_train
 from perfeds2.errors import InputError
 from perfeds2.runs import entrants, execute, jobs, sharing
 from perfeds2.runs.crew import Crew, Failed
@@ -101,6 +102,16 @@ def test_what_jax_has_taken_of_a_gpu_is_not_free(monkeypatch):
         device = SimpleNamespace(memory_stats=lambda stats=stats: stats)
         monkeypatch.setattr(jobs.jax, "local_devices", lambda device=device: [device])
         assert jobs.free_gpu_bytes() == free
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, "false"), (3, "false"), (1, None)])
+def test_a_command_that_may_share_its_gpu_does_not_take_all_of_it(asked, told, monkeypatch):
+    for name, value in (("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"), ("NPROC", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "forget me")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    prepare_to_train(6, asked)
+    assert os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == told
 
 
 # ---- the same bytes
