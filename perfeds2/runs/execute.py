@@ -154,6 +154,7 @@ def execute_all(
     groups = _alike(_contenders(specs)) if together else []
     processes = count_group_jobs(groups, jobs) if together else count_jobs(specs, jobs)
     if processes > 1:
+        groups = [[replace(one, task=None) for one in group] for group in groups]  # data may be large, and others train
         groups = groups or [[one] for one in _contenders(specs, trained=False)]
         with _places(specs, folders) as places:
             place = None if live is None else live.place(labels or [""] * len(specs))
@@ -262,7 +263,7 @@ def _execute_in_processes(
     live: Place | None,
 ) -> None:
     """Let processes train what the folders lack, and collect what they leave there as it comes."""
-    jobs, waiting, silent = list[Assignment](), list[list[Contender]](), Teller(None, 1)
+    jobs, waiting, silent = list[Assignment](), list[Sequence[Contender]](), Teller(None, 1)
 
     def collect(group: Sequence[Contender], tells: Teller = silent) -> None:
         for contender in group:
@@ -275,12 +276,11 @@ def _execute_in_processes(
             teller.hear(one, now.share, now.time_s, now.rounds // len(waiting[job.number]))
 
     for group in groups:
-        whose = [replace(one, task=None) for one in group]  # data may be large, and others train
-        if all(folders[one.number].has_part(one.name) for one in whose):
-            collect(whose, teller)  # of those that are trained now, who trains them tells
+        if all(folders[one.number].has_part(one.name) for one in group):
+            collect(group, teller)  # of those that are trained now, who trains them tells
         else:
-            jobs.append(_assignment(len(jobs), whose, folders, live))
-            waiting.append(whose)
+            jobs.append(_assignment(len(jobs), group, folders, live))
+            waiting.append(group)
     given = (
         *(folders[0].path / "workers.log", lambda job: collect(waiting[job.number]), hear),
         lambda job, words: folders[job.points[0]].log(f"{job.label}: {words}"),
@@ -288,9 +288,11 @@ def _execute_in_processes(
     if not together:
         do_jobs(jobs, processes, *given)
         return
-    with sharing(folders[0].log) as environment:
-        left = do_jobs(jobs, processes, *given, here=False, environment=environment, hand_back=True)
-    do_jobs([alone_with_it(job) for job in left], 1, *given)
+    left = jobs
+    if len(jobs) > 1:
+        with sharing(folders[0].log) as environment:
+            left = do_jobs(jobs, processes, *given, here=False, environment=environment, hand_back=True)
+    do_jobs([alone_with_it(job) for job in left], 1, *given)  # in this process
 
 
 def _assignment(number: int, group: Sequence[Contender], folders: Sequence[Folder], live: Place | None) -> Assignment:

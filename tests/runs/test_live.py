@@ -71,10 +71,11 @@ def same_as_written(recorder: Recorder, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs):
+@pytest.mark.parametrize(("jobs", "together"), [(1, False), (2, False), (2, True)])
+def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, together):
     recorder, spec = Recorder(), spec_from(**TINY)
-    execute(spec, "compare", open_folder(tmp_path / "run", spec), jobs=jobs, followers=[recorder])
+    folder = open_folder(tmp_path / "run", spec)
+    execute(spec, "compare", folder, jobs=jobs, together=together, followers=[recorder])
     same_as_written(recorder, tmp_path / "run")
     assert recorder.ends == 1
     assert (recorder.board.end, recorder.board.share) == (DONE, 1.0)

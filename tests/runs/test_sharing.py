@@ -15,6 +15,7 @@ import jax
 import pytest
 
 from perfeds2 import FedAvg, compare
+from perfeds2.commands.common import prepare_to_train
 from perfeds2.errors import InputError
 from perfeds2.runs import entrants, execute, jobs, sharing
 from perfeds2.runs.crew import Crew, Failed
@@ -103,6 +104,16 @@ def test_what_jax_has_taken_of_a_gpu_is_not_free(monkeypatch):
         assert jobs.free_gpu_bytes() == free
 
 
+@pytest.mark.parametrize(("asked", "told"), [(None, "false"), (3, "false"), (1, None)])
+def test_a_command_that_may_share_its_gpu_does_not_take_all_of_it(asked, told, monkeypatch):
+    for name, value in (("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"), ("NPROC", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "forget me")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    prepare_to_train(6, asked)
+    assert os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == told
+
+
 # ---- the same bytes
 
 
@@ -159,6 +170,22 @@ def test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ende
     assert (
         "RESOURCE_EXHAUSTED; trained again when the others have ended" in (tmp_path / "run" / "events.log").read_text()
     )
+
+
+@pytest.mark.slow
+def test_what_processes_left_is_collected_and_a_single_group_needs_none(alone, tmp_path, monkeypatch):
+    spec = spec_from(**SETTINGS, algorithms=NAMES)
+    folder = open_folder(tmp_path / "run", spec)
+    for rank in (0, 2):
+        execute.train_part([spec], [str(folder.path)], [(0, rank, 0), (0, rank, 1)])
+    monkeypatch.setattr(execute, "sharing", lambda _: pytest.fail("sent to a process"))
+    trained, train = [], entrants._train_together
+    monkeypatch.setattr(
+        entrants, "_train_together", lambda ones, *more: trained.append(len(ones)) or train(ones, *more)
+    )
+    execute.execute_all([spec], "compare", [folder], together=True, jobs=3)
+    assert trained == [2]
+    same_files(alone, folder.path)
 
 
 @pytest.mark.slow
