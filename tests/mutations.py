@@ -623,6 +623,30 @@ MUTATIONS = [
         "learning/test_lenet.py",
         ("else average(squash(maps))", "else squash(average(maps))", "test_patches_and_matrices_are_convolutions"),
         ("MLP(sizes, activation=self.activation)", "MLP(sizes)", "test_patches_and_matrices_are_convolutions"),
+        (
+            "(said[i, :, i : i + rows] for i in range(KERNEL))",
+            "(said[i, :, :rows] for i in range(KERNEL))",
+            "test_every_way_to_convolve_is_a_convolution[3-6-5-by_rows]",
+        ),
+        (
+            ".compute_capability) >= 8",
+            ".compute_capability) >= 7",
+            "test_data_of_bytes_are_convolved_by_kernels_where_those_run[gpu-7.5-by_rows]",
+        ),
+    ),
+    *of(
+        "learning/models/first_convolution.py",
+        "learning/test_lenet.py",
+        (
+            "jnp.dot(own, _seen(side, samples, images, row + number, columns))",
+            "jnp.dot(own, _seen(side, samples, images, row, columns))",
+            "test_every_way_to_convolve_is_a_convolution[3-6-5-by_kernels]",
+        ),
+        (
+            "(_of_weight(side, *now), _of_weight(side, dots[0], now[1]))",
+            "(_of_weight(side, *now), _of_weight(side, *now))",
+            "test_every_way_to_convolve_is_a_convolution[1-20-9-by_kernels]",
+        ),
     ),
     *of(
         "learning/models/aten/layers.py",
@@ -647,12 +671,26 @@ MUTATIONS = [
         "learning/models/lstm.py",
         "learning/test_lstm.py",
         ("return steps[0] if keep", "return steps[1] if keep", "test_it_agrees_with_a_step_by_step_loop"),
-        ("came @ recurrent_dot", "hidden @ recurrent_dot", "test_its_gradient_is_that_of_the_step_by_step_loop"),
+        (
+            "jnp.concatenate([jnp.zeros_like(a[:1]), a[:-1]])",
+            "a",
+            "test_its_gradient_is_that_of_the_step_by_step_loop",
+        ),
+        (
+            "jnp.concatenate([recurrent_dot, table_dot])",
+            "jnp.concatenate([recurrent_dot, 2 * table_dot])",
+            "test_its_gradient_is_that_of_the_step_by_step_loop",
+        ),
     ),
     *of(
         "learning/factored.py",
         "learning/test_on_gpu.py",
-        ("(x[on] @ x[of].T + 1) @ step", "(x[on] @ x[of].T) @ step", "test_factors_give_the_objectives_gradient"),
+        (
+            "jnp.concatenate([x[0], x[on]])).T + 1",
+            "jnp.concatenate([x[0], x[on]])).T",
+            "test_factors_give_the_objectives_gradient",
+        ),
+        ("between[:, -x.shape[1] :].T", "between[:, : x.shape[1]].T", "test_factors_give_the_objectives_gradient"),
         ("[second, -alpha * third]", "[second, alpha * third]", "test_factors_give_the_objectives_gradient"),
     ),
     *of(
