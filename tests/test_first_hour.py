@@ -161,13 +161,9 @@ def hour(tmp_path_factory: pytest.TempPathFactory) -> Hour:
     return type_pages(PAGES, tmp_path_factory.mktemp("hour") / ".")
 
 
-pages_typed = [pytest.mark.slow, pytest.mark.xdist_group("first_hour")]
-
-
+@pytest.mark.slow
 class TestTyped:
     """All of it typed, once."""
-
-    pytestmark = pages_typed
 
     def test_what_the_pages_show_is_what_came(self, hour: Hour):
         assert {quote.page for quote in hour.quotes} == {page.name for page in PAGES}
