@@ -1,7 +1,8 @@
 """Every test run checks array shapes and types of the whole package (``typecheck.py``).
 
 What tests compile, Python's bytecode too, they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
-They compile with little optimisation and by the simpler of the compiler's two ways, which is sooner done.
+They compile with little optimisation and by the simpler of the compiler's two ways, which is sooner done, and so do the commands they
+start; but what is typed from docs/first-hour is compiled as a reader's is.
 """
 
 import os
@@ -21,7 +22,10 @@ COMPILED = CACHE / "compiled"
 os.environ["XLA_FLAGS"] = " ".join(
     [*SOONER, os.environ.get("XLA_FLAGS", "")]
 )  # read when the first function is compiled
-os.environ["PERFEDS2_COMPILE_CACHE"] = str(COMPILED)  # of the commands that tests start
+os.environ |= {
+    "PERFEDS2_COMPILE_CACHE": str(COMPILED),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}  # of the commands that tests start
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(CACHE / "bytecode")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of them would compile all of the package anew
 sys.dont_write_bytecode = False

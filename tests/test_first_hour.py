@@ -46,7 +46,11 @@ class Hour:
 def type_pages(pages: list[Path], folder: Path) -> Hour:
     """Save and type everything, in order. Raises where a command fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    usual = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    sooner = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")  # compiled; a reader's is not
+    usual = {name: value for name, value in os.environ.items() if name not in sooner} | {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+    }
     quotes: list[Quote] = []
     printed: dict[str, str] = {}
     for page in pages:
