@@ -27,7 +27,7 @@ mutate: $(DEV)  ## break the code in small ways, one at a time: each must fail i
 audit:  ## known vulnerabilities of what we depend on, where the network permits
 	$(PYTHON) .ci/audit.py
 
-wheel: $(DEV)  ## what would be released, in dist/, tried in empty environments of every Python at hand
+wheel: $(DEV)  ## what would be released, in dist/, tried in empty environments of the other Pythons at hand
 	$(BIN)/python .ci/wheel.py
 
 lint: $(DEV)  ## formatting, lint rules, types
