@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from command_line import optimised
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "first-hour").glob("[1-9]-*.md"))
@@ -46,11 +47,7 @@ class Hour:
 def type_pages(pages: list[Path], folder: Path) -> Hour:
     """Save and type everything, in order. Raises where a command fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    sooner = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")  # compiled; a reader's is not
-    usual = {name: value for name, value in os.environ.items() if name not in sooner} | {
-        "PATH": path,
-        "PYTHONPATH": str(ROOT),
-    }
+    usual = optimised() | {"PATH": path, "PYTHONPATH": str(ROOT)}
     quotes: list[Quote] = []
     printed: dict[str, str] = {}
     for page in pages:
