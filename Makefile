@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
+# A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-quick test-slow mutate audit site wheel lint bench format clean
 
@@ -10,10 +12,10 @@ run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
 
 test: $(DEV)  ## the whole test suite
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+	$(PYTEST)
 
 test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; two minutes on 2 cores
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
 	PERFEDS2_HOSTILE_INPUTS=1000 PERFEDS2_KILLS=20 $(BIN)/pytest tests/reliability -n auto --maxprocesses 4 \
@@ -25,7 +27,7 @@ mutate: $(DEV)  ## break the code in small ways, one at a time: each must fail i
 audit:  ## known vulnerabilities of what we depend on, where the network permits
 	$(PYTHON) .ci/audit.py
 
-wheel: $(DEV)  ## what would be released, in dist/, tried in empty environments of every Python at hand
+wheel: $(DEV)  ## what would be released, in dist/, tried in empty environments of the other Pythons at hand
 	$(BIN)/python .ci/wheel.py
 
 lint: $(DEV)  ## formatting, lint rules, types

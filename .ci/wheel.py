@@ -1,8 +1,9 @@
 """Can what we would release be installed and run by somebody who has nothing of ours?
 
 The source archive is built, the wheel out of the archive, and the wheel is put into an empty environment of every Python from
-3.11 on that is at hand: there a comparison is trained in an empty folder. The archive must hold every file of the repository,
-and the tests in it must run. What is not at hand is said and left out. `dist/` holds the two files afterwards.
+3.11 on that is at hand: there a comparison is trained in an empty folder. This Python itself, with which all tests are run, is
+left out where there are others. The archive must hold every file of the repository, and the tests in it must run. What is not at
+hand is said and left out. `dist/` holds the two files afterwards.
 """
 
 import importlib.util
@@ -71,14 +72,19 @@ def build(folder: Path, version: str) -> tuple[Path, Path]:
     """The source archive, and the wheel made of what is in it."""
     dist, python = folder / "dist", folder / "tools" / "bin" / "python"
     (ROOT / "dist").mkdir(exist_ok=True)
-    call_well([sys.executable, "-m", "venv", folder / "tools"], folder)
-    call_well([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "hatchling>=1.27"], folder)
+    call_well([sys.executable, "-m", "venv", "--without-pip", folder / "tools"], folder)
+    call_well([*pip_for(python), "install", "--quiet", "hatchling>=1.27"], folder)
     call_well([python, "-m", "hatchling", "build", "-t", "sdist", "-d", dist], ROOT)
     archive = dist / f"perfeds2-{version}.tar.gz"
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
     call_well([python, "-m", "hatchling", "build", "-t", "wheel", "-d", dist], folder / f"perfeds2-{version}")
     return archive, dist / f"perfeds2-{version}-py3-none-any.whl"
+
+
+def pip_for(python: Path) -> list[str | Path]:
+    """This environment's pip, at work in another: to give each its own takes seconds."""
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
 
 
 def build_of_what_images_copy(folder: Path) -> None:
@@ -101,15 +107,19 @@ def missing_files(archive: Path) -> list[str]:
     return sorted(set(listed.stdout.splitlines()) - held)
 
 
-def pythons() -> Iterator[tuple[str, str]]:
-    """Each version's interpreter that starts here; on the path, or among pyenv's."""
+def pythons() -> list[tuple[str, str]]:
+    """Each version's interpreter that starts here, and not this one's if there are others."""
+    found, ours = list(at_hand()), f"{sys.version_info.major}.{sys.version_info.minor}"
+    return [each for each in found if each[0] != ours] or found
+
+
+def at_hand() -> Iterator[tuple[str, str]]:
+    """On the path, or among pyenv's."""
     found = []
     for version in VERSIONS:
         pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
         candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}*/bin/python"))]
-        works = [
-            str(each) for each in candidates if each and call([each, "-c", "import ensurepip"], ROOT).returncode == 0
-        ]
+        works = [str(each) for each in candidates if each and call([each, "-c", "import venv"], ROOT).returncode == 0]
         if works:
             found.append(version)
             yield version, works[0]
@@ -121,9 +131,9 @@ def try_wheel(version: str, python: str, folder: Path, wheel: Path) -> str | Non
     """Install it where nothing else is, and train. What went wrong, if anything."""
     began, home, empty = time.monotonic(), folder / version, folder / f"empty-{version}"
     empty.mkdir()
-    pip = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+    pip = pip_for(home / "bin" / "python")
     steps: list[list[str | Path]] = [
-        [python, "-m", "venv", home],
+        [python, "-m", "venv", "--without-pip", home],
         [*pip, "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", wheel],
         [*pip, "check"],
         [home / "bin" / "perfeds2", "--version"],

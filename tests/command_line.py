@@ -58,3 +58,10 @@ def told(*arguments: object) -> tuple[int, str, str]:
         os.environ.clear()
         os.environ.update(environment)  # commands that train set flags of the compiler
     raise AssertionError("main() ends with an exit status")
+
+
+def optimised() -> dict[str, str]:
+    """The environment of a command that compiles as a user's does; that of the tests makes it compile sooner (``conftest.py``)."""
+    return {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
+    }

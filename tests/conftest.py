@@ -1,7 +1,8 @@
 """Every test run checks array shapes and types of the whole package (``typecheck.py``).
 
 What tests compile, Python's bytecode too, they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
-They compile with little optimisation, which is sooner done; the commands they start are users', and compile as theirs do.
+They compile with little optimisation and by the simpler of the compiler's two ways, which is sooner done, and so do the commands they
+start; but what is typed from docs/first-hour is compiled as a reader's is.
 """
 
 import os
@@ -15,9 +16,16 @@ import pytest
 import typecheck
 from jaxtyping import install_import_hook
 
+SOONER = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")  # half of compiling's time
 CACHE = Path(__file__).parents[1] / ".pytest_cache"
 COMPILED = CACHE / "compiled"
-os.environ["PERFEDS2_COMPILE_CACHE"] = str(COMPILED)  # of the commands that tests start
+os.environ["XLA_FLAGS"] = " ".join(
+    [*SOONER, os.environ.get("XLA_FLAGS", "")]
+)  # read when the first function is compiled
+os.environ |= {
+    "PERFEDS2_COMPILE_CACHE": str(COMPILED),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}  # of the commands that tests start
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(CACHE / "bytecode")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of them would compile all of the package anew
 sys.dont_write_bytecode = False
@@ -55,12 +63,17 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share something expensive go to one process; ``make test-quick`` leaves them out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is expensive is slow, too; ``make test-quick`` leaves it out.
+
+    With several processes (``--dist loadfile --no-loadscope-reorder``: one of them does a whole file, in our order) the files with
+    something slow in them come first, so that none of them does a long one in the end while the others have nothing left.
+    """
     for item in items:
         given = getattr(getattr(item, "callspec", None), "params", {})  # not fixtures, whatever their names
         wanted = set(getattr(item, "fixturenames", ())) - set(given)
-        if wanted & SHARED:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if wanted & (SHARED | {"commands"}):  # these start processes that compile
             item.add_marker(pytest.mark.slow)
+    if hasattr(config, "workerinput"):
+        long = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in long)

@@ -15,8 +15,7 @@ QUICK = ["--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--s
 
 def perfeds2(*arguments, cwd=None):
     command = [sys.executable, "-m", "perfeds2.cli", *map(str, arguments)]
-    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # sooner compiled
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.mark.slow

@@ -60,7 +60,6 @@ def extra(request):
 def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     """One after the other, in one namespace, as a reader would."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # of processes they start, sooner compiled
     write_files(path, tmp_path)
     namespace = {}
     for block in python_blocks(path):

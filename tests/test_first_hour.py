@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from command_line import optimised
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "first-hour").glob("[1-9]-*.md"))
@@ -46,7 +47,7 @@ class Hour:
 def type_pages(pages: list[Path], folder: Path) -> Hour:
     """Save and type everything, in order. Raises where a command fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    usual = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    usual = optimised() | {"PATH": path, "PYTHONPATH": str(ROOT)}
     quotes: list[Quote] = []
     printed: dict[str, str] = {}
     for page in pages:
@@ -161,13 +162,9 @@ def hour(tmp_path_factory: pytest.TempPathFactory) -> Hour:
     return type_pages(PAGES, tmp_path_factory.mktemp("hour") / ".")
 
 
-pages_typed = [pytest.mark.slow, pytest.mark.xdist_group("first_hour")]
-
-
+@pytest.mark.slow
 class TestTyped:
     """All of it typed, once."""
-
-    pytestmark = pages_typed
 
     def test_what_the_pages_show_is_what_came(self, hour: Hour):
         assert {quote.page for quote in hour.quotes} == {page.name for page in PAGES}

@@ -55,9 +55,8 @@ def test_a_notebook_is_kept_without_what_it_showed(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_it_says(path, tmp_path):
-    """Compiled as the tests are: sooner, and kept for the next time."""
+    """Compiled as the tests are: kept for the next time."""
     compiling = {
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": os.environ["PERFEDS2_COMPILE_CACHE"],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

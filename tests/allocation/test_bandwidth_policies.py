@@ -100,7 +100,6 @@ def test_two_equal_ues_with_equal_work_halve_the_band():
         np.testing.assert_allclose(policy(even), [5e5, 5e5], rtol=1e-12)
 
 
-@pytest.mark.xdist_group("solver")  # one process imports it
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_finish_is_as_fast_as_a_convex_solver_can_make_it(seed):
     uplink = uplink_of(seed, planned=seed % 2 == 0, computing=seed % 3 > 0)
@@ -285,7 +284,6 @@ def test_theta_outside_zero_to_one_is_an_error(theta):
         between(theta)
 
 
-@pytest.mark.xdist_group("solver")  # one process imports it
 @pytest.mark.parametrize("seed", range(6))
 def test_max_throughput_sends_as_many_bits_a_second_as_a_convex_solver_can(seed):
     import cvxpy as cp  # two seconds
@@ -301,7 +299,6 @@ def test_max_throughput_sends_as_many_bits_a_second_as_a_convex_solver_can(seed)
     assert np.ptp(snr) <= 1e-9 * snr.max()
 
 
-@pytest.mark.xdist_group("solver")  # one process imports it
 @pytest.mark.parametrize("seed", range(6))
 def test_proportional_fair_reaches_the_largest_sum_of_log_rates(seed):
     import cvxpy as cp  # two seconds

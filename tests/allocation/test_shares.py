@@ -79,7 +79,6 @@ def test_no_staleness_at_all_needs_everybody_in_every_round():
         check_shares(equal_shares(4), 3, 0)
 
 
-@pytest.mark.xdist_group("solver")  # one process imports it
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_nearest_feasible_is_the_projection_a_solver_finds(seed):

@@ -170,7 +170,6 @@ def test_start_up_loads_no_jax():
 
 
 def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # the processes compile sooner
     parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
     assert_measured(list(waiting_group(1, 0, silent, horizon_s=1.0)), parts)
     monkeypatch.setattr("perfeds2.bench.jobs.count_cores", lambda: 2)

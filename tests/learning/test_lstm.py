@@ -63,14 +63,14 @@ def test_it_agrees_with_a_step_by_step_loop(model):
 
 @one_and_two_layers
 def test_its_gradient_is_that_of_the_step_by_step_loop(layers):
-    model, x, y = LSTM(letters=6, embedding=2, hidden=3, layers=layers), letters(4, 7, of=6), jnp.array([0, 1, 2, 5])
+    model, x, y = LSTM(letters=6, embedding=2, hidden=3, layers=layers), letters(2, 5, of=6), jnp.array([0, 5])
     params = jax.jit(model.init)(jax.random.key(1))
 
     def slowly(w, x):
         return jnp.stack([step_by_step(w, text, jnp) for text in np.asarray(x)])
 
     ours, theirs = (
-        jax.grad(lambda w, f=f: -jax.nn.log_softmax(f(w, x))[jnp.arange(4), y].mean())(params) for f in (model, slowly)
+        jax.grad(lambda w, f=f: -jax.nn.log_softmax(f(w, x))[jnp.arange(2), y].mean())(params) for f in (model, slowly)
     )
     assert jnp.abs(ours["input.weight"]).max() > 1e-4
     for name in params:

@@ -46,7 +46,7 @@ np.savez(sys.argv[1], devices=shared, **{k: np.asarray(v) for k, v in arrays.ite
 def numbers_with(devices, path):
     import numpy as np
 
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    flags = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(path)], env=os.environ | flags, capture_output=True, text=True
     )

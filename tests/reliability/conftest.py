@@ -13,7 +13,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(
         tmp_path_factory.mktemp("said"),
         JAX_COMPILATION_CACHE_DIR=str(everybodys / "compiled"),
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # as in tests' own process
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
     )

@@ -29,10 +29,7 @@ from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Conditions, play, play_crowd, start_clock
 
 pytest.importorskip("numba", reason="without Numba the NumPy clock plays everything")
-pytestmark = [
-    pytest.mark.xdist_group("compiled_clock"),  # it is compiled once
-    pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning")
 POLICIES = [*compiled.POLICIES, bandwidth.between(0.3), bandwidth.between(1.0)]
 PROPERTY = settings(
     max_examples=25,
