@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK = "#1D2733"
+NUMBERS = {
+    "seconds": "Seconds until the target is kept, median over seeds",
+    "joules": "Joules of all UEs until the target is kept, median over seeds",
+}  # what a map may say of a choice
 MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "wavers": "^", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
 COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "wavers": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
 

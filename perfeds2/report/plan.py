@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory
-from perfeds2.planning.shown import draw_map, maps_of, ranked_candidates, short_s
+from perfeds2.planning.shown import NUMBERS, draw_map, maps_of, ranked_candidates, short_s
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
@@ -30,7 +30,7 @@ def write_plan(plan: Plan, folder: Path, axis: str = "seconds") -> list[Path]:
 
 def redraw(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """The figure and the page of a folder, from its plan.json; with ``paper``, figure and LaTeX table there as well."""
-    if axis not in ("seconds", "joules"):
+    if axis not in NUMBERS:
         raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
     plan = load_plan(folder)
     written = write_plan(plan, folder, axis)
@@ -172,5 +172,5 @@ def draw_maps(plan: Plan, axis: str = "seconds") -> Figure:
         name, group = groups[place]
         draw_map(axes, group, plan.best, axis=axis)
         drawing.name_panel(axes, name)
-    drawing.legend_above(figure, 6, drawing.labelled(list(panels.flat)))
+    drawing.legend_above(figure, 6, drawing.labelled(list(panels.flat)), title=NUMBERS[axis])
     return figure

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from perfeds2.planning.data import Candidate, Plan
-from perfeds2.planning.shown import COLOURS, axes_of, label_of, maps_of
+from perfeds2.planning.shown import COLOURS, NUMBERS, axes_of, label_of, maps_of
 from perfeds2.report.document import Part, document, note, scrolling, section, verbatim
 from perfeds2.report.plan import candidates_table, theory_lines
 from perfeds2.report.style import NEUTRAL
@@ -33,10 +33,9 @@ def _adopt(plan: Plan, spec: str | None) -> list[Part]:
 def _maps(plan: Plan, axis: str) -> list[Part]:
     groups = enumerate(maps_of(plan))
     charts = [_map_chart(plan, f"map-{number}", name, group, axis) for number, (name, group) in groups]
-    what = "Joules of all UEs" if axis == "joules" else "Seconds"
     short = "" if axis == "joules" else "; with ~ what one seed took in a short look"
     hint = (
-        f"{what} until the target is kept, median over seeds{short}. Green holds; red "
+        f"{NUMBERS[axis]}{short}. Green holds; red "
         "crosses lose the target clearly in a seed or more; an amber plus holds but a neighbour fails; an amber triangle is held in too few looks of a seed; purple breaks a limit; a dash "
         "cannot be done. Hollow: only looked at shortly. The large star is the choice."
     )

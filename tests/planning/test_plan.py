@@ -22,7 +22,7 @@ from perfeds2.planning.bounds import Scene, bound_facts, make_scene, promises
 from perfeds2.planning.choices import Space, make_space
 from perfeds2.planning.data import Plan
 from perfeds2.planning.trials import Played, Trials
-from perfeds2.report.plan import maps_of, print_plan, write_plan
+from perfeds2.report.plan import draw_maps, maps_of, print_plan, write_plan
 from perfeds2.runs.folder import alone
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
@@ -83,6 +83,12 @@ def test_a_plan_of_few_choices_without_a_recommendation_is_drawn(plan: Plan, tmp
     assert len(maps_of(few)) == 1
     write_plan(few, tmp_path)
     assert (tmp_path / "plan.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("axis", "numbers"), [("seconds", "Seconds until"), ("joules", "Joules of all UEs until")])
+def test_the_figure_says_what_its_numbers_are(plan: Plan, axis: str, numbers: str):
+    (legend,) = draw_maps(plan, axis).legends
+    assert legend.get_title().get_text().startswith(numbers)
 
 
 def test_the_choice_kept_the_target_in_every_seed_and_was_watched_longer(plan: Plan):
