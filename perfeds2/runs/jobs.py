@@ -64,7 +64,7 @@ def count_group_jobs(groups: Sequence[Sequence[Contender]], jobs: int | None) ->
     While one compiles the others train, and small models leave each other most of a GPU. Several GPUs share a group.
     """
     _check(jobs)
-    if jobs == 1 or len(groups) < 2 or any(one.spec.unwritten for group in groups for one in group):
+    if len(groups) < 2 or any(one.spec.unwritten for group in groups for one in group):
         return 1
     if jax.default_backend() not in ("cpu", "gpu") or jax.local_device_count() > 1:
         return 1
