@@ -29,6 +29,7 @@ EVIL = "<script>alert(1)</script>"
 def _closed():
     from matplotlib import pyplot
 
+    pyplot.close("all")
     yield
     pyplot.close("all")
 
