@@ -1,8 +1,8 @@
 """What does a UE compute where the network's first layer is dense, without writing that layer's gradients down?
 
-A dense layer's gradient is inputsᵀ·slopes: 40 rows of slopes say what a matrix with 784 would. Almost all of an
-MLP's time is reading and writing such matrices, so here the weights are read once (for the three batches together),
-the step w − α∇f is seen only by what it does to the next batch (inputs·inputsᵀ·slopes), and the upload alone is a matrix.
+A dense layer's gradient is inputsᵀ·slopes: 40 rows of slopes say what a matrix with 784 would. Much of an MLP's time
+is making, reading and writing such matrices, so here the weights are read once (for the three batches together), the
+step w − α∇f is seen only by what it does to the next batch (inputs·inputsᵀ·slopes), and the upload alone is a matrix.
 The numbers are those of ``objectives``, but for the order in which they are added up.
 """
 
@@ -23,14 +23,18 @@ WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
 def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Any) -> Params:
     """What ``objective`` gives at ``params``, by factors where they are known and pay, else as it says itself."""
-    if is_known(model, objective):
+    if pays(model, objective, batch=batches[1].shape[1]):
         return gradient(model, objective, params, batches)
     return objective(loss, params, params, batches)
 
 
-def is_known(model: Model, objective: Any) -> bool:
-    """Whether ``gradient`` computes what this objective does on this model, and a GPU is there to gain by it."""
-    if not on_gpu.is_there() or not isinstance(bare(model), MLP):
+def pays(model: Model, objective: Any, batch: int) -> bool:
+    """Whether ``gradient`` computes what this objective does on this model, with less work.
+
+    It is less where there are fewer samples in a batch than outputs of the first layer; a GPU always gains, by reading less.
+    """
+    network = bare(model)
+    if not isinstance(network, MLP) or not (on_gpu.is_there() or batch < network.sizes[1]):
         return False
     plain_step = type(objective) is PerFed and objective.inner_clip is None and objective.hessian in ("exact", "fo")
     return type(objective) is FedAvg or (plain_step and objective.anneal is None)

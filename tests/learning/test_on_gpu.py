@@ -59,7 +59,7 @@ def test_factors_give_the_objectives_gradient(objective, sizes):
         model, random = MLP(sizes, input_scale=255, activation=jnp.tanh), np.random.default_rng(0)
         x, y = random.integers(0, 255, (objective.batches, 6, 7)).astype(np.uint8), random.integers(0, 3, (3, 6))
         params, batches = in_float64(model.init(jax.random.key(0))), (jnp.asarray(x), jnp.asarray(y[: len(x)]))
-        assert factored.is_known(model, objective)
+        assert factored.pays(model, objective, 6)
         theirs = objective(lambda w, xy: mean_loss(model, w, *xy), params, params, batches)
         assert_close(factored.gradient(model, objective, params, batches), theirs)
 
@@ -78,12 +78,13 @@ def test_factors_know_a_model_with_a_loss_of_its_own():
 def test_factors_are_for_what_they_know():
     network = MLP((4, 5, 2))
     for objective in (FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9.0)):
-        assert not factored.is_known(network, objective)
-    assert not factored.is_known(LSTM(), FedAvg())
+        assert not factored.pays(network, objective, 4)
+    assert not factored.pays(LSTM(), FedAvg(), 4)
 
 
-def test_a_processor_computes_as_ever():
-    assert not factored.is_known(MLP((4, 5, 2)), FedAvg())
+@pytest.mark.parametrize(("samples", "pays"), [(4, True), (5, False)])
+def test_a_processor_takes_factors_where_they_are_less_work(samples, pays):
+    assert factored.pays(MLP((4, 5, 2)), PerFed(0.1), samples) == pays
 
 
 # ---- rounds in blocks

@@ -207,6 +207,7 @@ def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
         return mean_loss(*arguments)
 
     monkeypatch.setattr(module, "mean_loss", counted)
+    monkeypatch.setattr("perfeds2.learning.factored.mean_loss", counted)
     learner = Learner(PerFed(0.1), beta=0.1, batch=5)
     replay(TASK, timeline(Protocol(2, 2)), learner)
     traced = len(calls)

@@ -205,6 +205,7 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
         return mean_loss(*arguments)
 
     monkeypatch.setattr("perfeds2.learning.replay.mean_loss", counted)
+    monkeypatch.setattr("perfeds2.learning.factored.mean_loss", counted)
     trials = [trial(Protocol(2, 2), seed, Learner(FedAvg(), batch=7), rounds=20 + seed) for seed in range(3)]
     steps = train_together(trials)
     next(steps)
