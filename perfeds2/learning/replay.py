@@ -6,21 +6,22 @@ timeline tells beforehand which, so the shelf is as short as it can be.
 """
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning import factored, on_gpu
+from perfeds2.learning.devices import all_of, everywhere, on_one, over_devices, shared_by, sum_of
 from perfeds2.learning.keeping import Keeping, Withholding
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
-from perfeds2.learning.models.model import Model, Params, mean_loss
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import Model, Params, bare, mean_loss
 from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.structure import split
@@ -30,6 +31,7 @@ from perfeds2.timeline.timeline import Timeline
 
 ALPHA = 0.03  # Table I
 QUANTISING = 7  # the use of a job's key for its coins
+FEW, WIDE = 8, 2**16  # uploads and weights, up to and from which a round's plain gradients are written out
 SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are costs a GPU launches
 
 
@@ -120,6 +122,7 @@ class Program:
     bits: int | None = None  # of each number of an upload
     top_k: float | None = None  # the share of its numbers that is uploaded
     block: int = 1  # so many rounds between two looks at whether to go on
+    written_out: int | None = None  # so many uploads a round, one behind the other; None: in a loop, for any number
 
     @classmethod
     def of(
@@ -140,7 +143,19 @@ class Program:
         looks = keeps or not isinstance(learner.merge, OfMean)
         each, side_by_side = quorum if looks else None, None if one_by_one else quorum
         shorter = (learner.bits, learner.top_k)
-        return cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh, *shorter)
+        program = cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh, *shorter)
+        written_out = quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None
+        return replace(program, written_out=written_out)
+
+
+def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> bool:
+    """Whether a loop over a round's uploads would spend much of its time adding them up: few plain gradients of a wide network.
+
+    Written out they are added up and merged in one go, at the price of a program for each quorum.
+    """
+    network, plain = bare(model), learner.samples == learner.batch
+    wide = isinstance(network, MLP) and network.sizes[0] * network.sizes[1] >= WIDE
+    return quorum is not None and 1 < quorum <= FEW and plain and wide
 
 
 @partial(
@@ -271,22 +286,6 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
     prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
     return on_one(advance(prepared, state, 0, timeline.rounds).params)
-
-
-def shared_by(quorum: int) -> Mesh | None:
-    """The devices that share a round's participants; None where there is one, or one participant."""
-    devices = jax.local_devices()[:quorum]
-    return Mesh(np.array(devices), ("participants",)) if len(devices) > 1 else None
-
-
-def everywhere(tree: Any, mesh: Mesh | None) -> Any:
-    """The same arrays on every device; nothing is copied that is there already."""
-    return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
-
-
-def on_one(arrays: Any) -> Any:
-    """The first device's copy."""
-    return jax.tree.map(lambda w: w if len(w.devices()) == 1 else w.addressable_data(0), arrays)
 
 
 def as_int32(seed: int) -> np.int32:
@@ -421,12 +420,17 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
     if program.side_by_side is not None:
         jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, program.side_by_side) for column in columns]
         if program.mesh is not None:
-            return _over_devices(program.mesh, partial(_sum_of, upload), given, jobs)
+            return over_devices(program.mesh, partial(sum_of, upload), given, jobs)
         return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, given))(*jobs))
 
-    def add(merge: Array, total: Params) -> Params:
-        return jax.tree.map(jnp.add, total, upload(given, *(column[merge] for column in columns)))
+    def merged(number: Array) -> Params:
+        return upload(given, *(column[number] for column in columns))
 
+    def add(number: Array, total: Params) -> Params:
+        return jax.tree.map(jnp.add, total, merged(number))
+
+    if program.written_out is not None:
+        return reduce(partial(jax.tree.map, jnp.add), (merged(first_merge + i) for i in range(program.written_out)))
     nothing = jax.tree.map(jnp.zeros_like, state.params)
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
 
@@ -447,7 +451,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))
     jobs = [ues, versions, handed, kept]
     if program.mesh is not None:
-        uploads, kept = _over_devices(program.mesh, partial(_all_of, job, program.each), known, jobs)
+        uploads, kept = over_devices(program.mesh, partial(all_of, job, program.each), known, jobs)
     elif program.side_by_side is not None:
         uploads, kept = jax.vmap(partial(job, known))(*jobs)
     else:
@@ -459,37 +463,6 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
         uploads, kept = jax.lax.map(in_turn, (ues, versions, places, kept))
     models, told = handed
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
-
-
-def _over_devices(mesh: Mesh, together: Callable[..., Any], given: Any, jobs: list[Any]) -> Any:
-    """What ``together`` makes of all jobs, each device computing its share. Jobs that only fill up the shares count nothing."""
-    filling = -jobs[0].size % mesh.size
-    counts = jnp.arange(jobs[0].size + filling) < jobs[0].size
-    each, all_ = PartitionSpec(*mesh.axis_names), PartitionSpec()
-    shared = jax.shard_map(
-        partial(together, mesh.axis_names),
-        mesh=mesh,
-        in_specs=(all_, each, *(each for _ in jobs)),
-        out_specs=all_,
-        check_vma=False,
-    )  # unchecked: a model may start a scan from zeros, which are the same on all devices
-    fill = partial(jax.tree.map, lambda rows: jnp.pad(rows, ((0, filling), *((0, 0),) * (rows.ndim - 1))))
-    return shared(given, counts, *map(fill, jobs))
-
-
-def _sum_of(upload: Callable[..., Params], axes: Any, given: Any, counts: Array, *jobs: Array) -> Params:
-    """On one device: the sum over all devices."""
-
-    def sum_up(g: Array) -> Array:
-        return jnp.where(counts.reshape(-1, *(1,) * (g.ndim - 1)), g, 0.0).sum(axis=0)
-
-    return jax.lax.psum(jax.tree.map(sum_up, jax.vmap(partial(upload, given))(*jobs)), axes)
-
-
-def _all_of(job: Callable[..., Any], count: int, axes: Any, given: Any, _: Array, *jobs: Any) -> Any:
-    """On one device: the first so many rows of all devices'."""
-    own = jax.vmap(partial(job, given))(*jobs)
-    return jax.tree.map(lambda rows: jax.lax.all_gather(rows, axes, tiled=True)[:count], own)
 
 
 def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:

@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.learning import on_gpu
+from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, on_one, start
+from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, start
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
 

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import on_one
 from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, Training, Values, evaluation_points, train
 from perfeds2.learning.train_many import Trial, shape_of, train_together

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.merges import Optax
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
@@ -72,6 +73,29 @@ def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypa
     expected = replay(TASK, line, learner)
     monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     assert_close(replay(TASK, line, learner), expected, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quorum", [2, 5])
+def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop_bitwise(quorum, monkeypatch):
+    learner, line = Learner(FedAvg(), beta=0.1, batch=8), timeline(Protocol(quorum, 2))
+    in_a_loop = replay(TASK, line, learner)
+    monkeypatch.setattr(module, "WIDE", 1)
+    assert module.Program.of(TASK.model, learner, quorum).written_out == quorum
+    written_out = replay(TASK, line, learner)
+    for name, weights in in_a_loop.items():
+        assert np.array_equal(weights, written_out[name])
+    assert_close(written_out, replay_slowly(TASK, line, learner), 1e-5)
+
+
+def test_only_few_plain_gradients_are_written_out():
+    plain, wide = Learner(FedAvg()), MLP((784, 100, 10))
+    written_out = [module.Program.of(wide, plain, quorum).written_out for quorum in (None, 1, 2, 8, 9)]
+    assert written_out == [None, None, 2, 8, None]
+    assert module.Program.of(wide, plain, 5, one_by_one=False).written_out is None
+    assert module.Program.of(MLP((64, 32, 10)), plain, 5).written_out is None
+    for more in (Learner(PerFed()), Learner(FedAvg(), local_steps=2), Learner(FedAvg(), top_k=0.1)):
+        assert module.Program.of(wide, more, 5).written_out is None
 
 
 def test_chunked_equals_unchunked_bitwise():
