@@ -99,7 +99,7 @@ def test_rounds_are_measured_against_their_matrix_products():
 
 
 @pytest.mark.parametrize(("objective", "exact"), [(FedAvg(), False), (PerFed(0.03), True)])
-def test_the_products_alone_are_as_many_as_a_compiled_job_has(objective, exact, monkeypatch):
+def test_the_products_alone_are_as_many_as_the_objective_itself_has(objective, exact, monkeypatch):
     model, x, y = SMALL, jnp.ones((3, BATCH, SMALL.sizes[0])), jnp.zeros((3, BATCH), jnp.int32)
 
     def job(params, x, y):
