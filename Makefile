@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
+# What is imported is compiled then: to compile all that is installed takes half a minute.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -50,9 +52,10 @@ clean:
 
 $(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) -e .
 	touch $@
 
-$(DEV): $(CORE)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mqtt,flower,docs]'
-	touch $@
+$(DEV): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) -e '.[dev,mqtt,flower,docs]'
+	touch $(CORE) $@

@@ -2,12 +2,14 @@
 
 The source archive is built, the wheel out of the archive, and the wheel is put into an empty environment of every Python from
 3.11 on that is at hand: there a comparison is trained in an empty folder. This Python itself, with which all tests are run, is
-left out where there are others. The archive must hold every file of the repository, and the tests in it must run. What is not at
-hand is said and left out. `dist/` holds the two files afterwards.
+left out where there are others. Old ones get the oldest versions of what we depend on that we say will do. The archive must hold
+every file of the repository, and the tests in it must run. What is not at hand is said and left out. `dist/` holds the two files
+afterwards.
 """
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+AS_OLD = ("3.11", "3.12")  # as the oldest versions we allow of what we depend on, which they get
 COMPARE = ["compare", "--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--seeds", "1", "--jobs", "1"]
 COMPARE += ["--algorithms", "PerFedS2", "--out", "run"]
 WRITES = {"spec.toml", "metrics.csv", "summary.json", "report.html"}
@@ -58,7 +61,9 @@ def call(command: list[str | Path], folder: Path, **environment: str) -> subproc
     """Without what would lead back to this repository."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     words = list(map(str, command))
-    return subprocess.run(words, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False)  # noqa: S603
+    return subprocess.run(
+        words, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False, timeout=900
+    )  # noqa: S603
 
 
 def call_well(command: list[str | Path], folder: Path) -> str:
@@ -127,14 +132,24 @@ def at_hand() -> Iterator[tuple[str, str]]:
         say(f"no Python {', '.join(absent)} at hand: not tried.", 0)
 
 
+def oldest(folder: Path) -> Path:
+    """Constraints: of each package we depend on the first version that we say will do."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    bounds = [re.match(r"([\w-]+)>=([\d.]+)", each) for each in named]
+    (path := folder / "oldest.txt").write_text("".join(f"{each[1]}=={each[2]}\n" for each in bounds if each), "utf-8")
+    return path
+
+
 def try_wheel(version: str, python: str, folder: Path, wheel: Path) -> str | None:
     """Install it where nothing else is, and train. What went wrong, if anything."""
     began, home, empty = time.monotonic(), folder / version, folder / f"empty-{version}"
     empty.mkdir()
-    pip = pip_for(home / "bin" / "python")
+    pip, versions = pip_for(home / "bin" / "python"), ROOT / "constraints.txt"
+    if version in AS_OLD:
+        versions = oldest(empty)
     steps: list[list[str | Path]] = [
         [python, "-m", "venv", "--without-pip", home],
-        [*pip, "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", wheel],
+        [*pip, "install", "--quiet", "--no-compile", "-c", versions, wheel],
         [*pip, "check"],
         [home / "bin" / "perfeds2", "--version"],
         [home / "bin" / "perfeds2", *COMPARE],
@@ -149,7 +164,7 @@ def try_wheel(version: str, python: str, folder: Path, wheel: Path) -> str | Non
     written = {each.name for each in (empty / "run").iterdir()}
     if not written >= WRITES:
         return f"Python {version}: a comparison wrote {', '.join(sorted(written))} only."
-    say(f"Python {version}: installed, compared ({time.monotonic() - began:.0f} s).", 0)
+    say(f"Python {version}, {versions.stem}: installed, compared ({time.monotonic() - began:.0f} s).", 0)
     return None
 
 

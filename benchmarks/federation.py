@@ -69,7 +69,7 @@ def ready(number: int) -> dict[str, Any]:
     """From typing the command on; the first time with an empty compile cache."""
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as folder:
         path, cache = Path(folder) / "run", {} if number else {"PERFEDS2_COMPILE_CACHE": str(Path(folder) / "cache")}
-        command = [sys.executable, "-m", "perfeds2.cli", "federate", "local", "--devices", "6", "--quorum", "2"]
+        command = [sys.executable, "-m", "perfeds2", "federate", "local", "--devices", "6", "--quorum", "2"]
         started_s, ready_s = time.monotonic(), None
         process = subprocess.Popen([*command, "--quiet", "--out", str(path)], env=os.environ | cache)  # noqa: S603 (ours)
         while process.poll() is None:

@@ -81,7 +81,3 @@ def main() -> None:
         typer.echo(f"perfeds2: {told} ({see})", err=True)
         status = 2
     sys.exit(status if isinstance(status, int) else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ QUICK = ["--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--s
 
 
 def perfeds2(*arguments, cwd=None):
-    command = [sys.executable, "-m", "perfeds2.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "perfeds2", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
@@ -144,7 +144,7 @@ def test_a_corrupt_timeline_is_exit_2_and_one_sentence(tmp_path, monkeypatch):
 
 def long_run(folder):
     return [
-        *(sys.executable, "-m", "perfeds2.cli", "run", "--horizon-s", "3600", "--eval-every-s", "5", "--seed", "1"),
+        *(sys.executable, "-m", "perfeds2", "run", "--horizon-s", "3600", "--eval-every-s", "5", "--seed", "1"),
         *("--algorithms", "PerFedS2,FedAvg-ASY", "--quiet", "--out", str(folder)),
     ]
 

@@ -42,7 +42,7 @@ def test_a_ctrl_c_dropped_in_a_callback_comes_again_and_nothing_is_said_of_it():
 @pytest.mark.parametrize("presses", [1, 4])
 def test_ctrl_c_in_the_middle_of_a_plan_is_130_without_noise(tmp_path, presses):
     process = subprocess.Popen(
-        [sys.executable, "-m", "perfeds2.cli", "plan", "--ues", "6", "--quorum", "2", "--quiet", "--out", "planned"],
+        [sys.executable, "-m", "perfeds2", "plan", "--ues", "6", "--quorum", "2", "--quiet", "--out", "planned"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,

@@ -25,7 +25,7 @@ def test_the_study_runs_as_a_script_and_from_the_command_line_alone(tmp_path, mo
     assert Path("study/figures/test-accuracy-personal.pdf").stat().st_size > 5_000
     (commands,) = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
     compared, drawn = (shlex.split(command) for command in commands.strip().splitlines())
-    run("-m", "perfeds2.cli", *compared[1:])
+    run("-m", "perfeds2", *compared[1:])
     status, said = perfeds2(*drawn[1:])
     assert status == 0, said
     for name in ("metrics.csv", "spec.toml", "figures/table.tex"):

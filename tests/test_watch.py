@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_the_run_alone(tmp_path):
     live.begin("compare")
     before = (tmp_path / LIVE).read_bytes()
     watching = subprocess.Popen(
-        [sys.executable, "-m", "perfeds2.cli", "watch", tmp_path],
+        [sys.executable, "-m", "perfeds2", "watch", tmp_path],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,

@@ -65,7 +65,7 @@ def command_of(row: str, folder: Path, seeds: int, horizon_s: float) -> tuple[li
         out = folder / "figure"
         what = [
             "-m",
-            "perfeds2.cli",
+            "perfeds2",
             "reproduce",
             "exp_1",
             "--task",

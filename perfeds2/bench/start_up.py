@@ -17,7 +17,7 @@ def start_up_group(repeats: int, seed: int, tell: Hear) -> Iterator[Result]:  # 
         {
             "nothing": partial(_python, "-c", "pass"),
             "import": partial(_python, "-c", "import perfeds2"),
-            "help": partial(_python, "-m", "perfeds2.cli", "--help"),
+            "help": partial(_python, "-m", "perfeds2", "--help"),
         },
         repeats,
     )

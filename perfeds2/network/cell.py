@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Layout = Literal["disc", "uniform", "equal"]
+LOCKS = [Lock() for _ in range(64)]  # a block of UEs draws with one generator, one round after the other
 
 
 @dataclass(frozen=True)
@@ -321,7 +323,9 @@ class Cell:
 
     def _draw(self, uniform: Float[np.ndarray, " n"], round_: int, stream: int, at: slice) -> None:
         dice, start = self._dice[at.start // BLOCK]
-        with dice.bit_generator.lock:
+        with LOCKS[
+            at.start // BLOCK % len(LOCKS)
+        ]:  # not the generator's own: before NumPy 2.4 it would wait for itself
             start["state"]["key"][1] = round_
             start["state"]["counter"][1] = stream
             dice.bit_generator.state = start

@@ -26,7 +26,7 @@ from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.timeline.timeline import Timeline
 
-PERFEDS2 = [sys.executable, "-m", "perfeds2.cli", "federate"]
+PERFEDS2 = [sys.executable, "-m", "perfeds2", "federate"]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 pytestmark = [
     pytest.mark.slow,

@@ -20,7 +20,7 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def served() -> Iterator[str]:
     """The address that ``perfeds2 play`` prints; without the checks of shapes that slow the clock down in tests."""
-    command = [sys.executable, "-m", "perfeds2.cli", "play", "--no-open", "--quiet"]
+    command = [sys.executable, "-m", "perfeds2", "play", "--no-open", "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()

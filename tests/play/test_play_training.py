@@ -89,7 +89,7 @@ def test_the_button_the_command_and_the_python_give_the_same_numbers(ask, tmp_pa
     )
     assert len(page) == 3 * 61
     _, *words = shlex.split(again["trained_by"])
-    typed = [sys.executable, "-m", "perfeds2.cli", *words, "--out", "typed", "--quiet"]
+    typed = [sys.executable, "-m", "perfeds2", *words, "--out", "typed", "--quiet"]
     subprocess.run(typed, cwd=tmp_path, check=True, timeout=200)
     assert metrics(tmp_path / "typed" / "metrics.csv") == page
     script = again["python"] + "\ntrained.metrics.to_csv('python.csv', index=False)\n"
@@ -113,7 +113,7 @@ def metrics(path):
 
 @pytest.mark.slow
 def test_a_canned_page_is_one_small_file_with_its_training(tmp_path):
-    command = [sys.executable, "-m", "perfeds2.cli", "play", "--export", "talk.html", "--ues", "12", "--quorum", "4"]
+    command = [sys.executable, "-m", "perfeds2", "play", "--export", "talk.html", "--ues", "12", "--quorum", "4"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert ended.returncode == 0, ended.stderr
     assert "Page: talk.html" in ended.stdout

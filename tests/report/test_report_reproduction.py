@@ -417,7 +417,7 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
     folders = [shutil.copytree(reproduced, tmp_path / name) for name in ("out", "tuned")]
     open_set(folders[0], "paper", {})
     open_set(folders[1], "paper", {"learning": {"alpha": 0.005, "beta": 0.02, "hessian": "fo"}})
-    command = [sys.executable, "-m", "perfeds2.cli", "reproduce", "--out", folders[0], "--beside", folders[1]]
+    command = [sys.executable, "-m", "perfeds2", "reproduce", "--out", folders[0], "--beside", folders[1]]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "tuned: Of 44 claims" in shown
     assert "No verdicts differ." in shown
@@ -520,7 +520,7 @@ def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path
 def test_report_draws_a_set_again_and_says_which_command_made_it(reproduced: Path, tmp_path: Path):
     folder = shutil.copytree(reproduced, tmp_path / "copy")
     open_set(folder, "paper", {"learning": {"beta": 0.02, "hessian": "fo"}})
-    command = [sys.executable, "-m", "perfeds2.cli", "report", folder, "--paper", "--out", tmp_path / "figures"]
+    command = [sys.executable, "-m", "perfeds2", "report", folder, "--paper", "--out", tmp_path / "figures"]
     assert "Report:" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "claims.tex",

@@ -167,7 +167,7 @@ def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
     """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that nobody disturbed."""
     flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 20 --eval-every-s 0.5 --seeds 2 --quiet"
     start = [*flags.split(), "--algorithms", "FedAvgS2,FedAvg-ASY"]
-    perfeds2 = [sys.executable, "-m", "perfeds2.cli", "compare"]
+    perfeds2 = [sys.executable, "-m", "perfeds2", "compare"]
     subprocess.run([*perfeds2, *start, "--jobs", "1", "--out", tmp_path / "whole"], check=True)
     out, go_on = tmp_path / "out", ["--resume", tmp_path / "out", "--quiet"]
     for arguments, sent in (([*start, "--out", out], signal.SIGINT), (go_on, signal.SIGKILL)):

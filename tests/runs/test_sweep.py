@@ -526,7 +526,7 @@ def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compile
     path = tmp_path / "out"
 
     def start(*arguments):
-        command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments, "--workers", "1"]
+        command = [sys.executable, "-m", "perfeds2", "sweep", *arguments, "--workers", "1"]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=tmp_path, env=os.environ | compiled, text=True, stdout=pipe, stderr=pipe)
 
@@ -561,7 +561,7 @@ def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compile
 @pytest.mark.slow
 def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path):
     def refused(*arguments):
-        command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments]
+        command = [sys.executable, "-m", "perfeds2", "sweep", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
@@ -589,7 +589,7 @@ def test_ray_gives_the_same_bytes(real, compiled, tmp_path):
         "FedAvgS2",
     ]
     grid = ["--grid", "quorum=1,2", "--grid", "seed=0..1", "--on", "ray", "--workers", "2", "--out", "out"]
-    command = [sys.executable, "-m", "perfeds2.cli", "sweep", *arguments, *grid]
+    command = [sys.executable, "-m", "perfeds2", "sweep", *arguments, *grid]
     environment = os.environ | compiled | {"RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=400)
     assert done.returncode == 0, done.stderr
