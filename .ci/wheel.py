@@ -61,9 +61,9 @@ def call(command: list[str | Path], folder: Path, **environment: str) -> subproc
     """Without what would lead back to this repository."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     words = list(map(str, command))
-    return subprocess.run(
+    return subprocess.run(  # noqa: S603
         words, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False, timeout=900
-    )  # noqa: S603
+    )
 
 
 def call_well(command: list[str | Path], folder: Path) -> str:
