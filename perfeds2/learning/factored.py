@@ -23,7 +23,7 @@ WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
 def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Any) -> Params:
     """What ``objective`` gives at ``params``, by factors where they are known and pay, else as it says itself."""
-    if pays(model, objective, batch=batches[1].shape[1]):
+    if pays(model, objective, batch=jax.tree.leaves(batches)[0].shape[1]):
         return gradient(model, objective, params, batches)
     return objective(loss, params, params, batches)
 
