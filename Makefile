@@ -3,8 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
-# What is imported is compiled then: to compile all that is installed takes half a minute.
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 

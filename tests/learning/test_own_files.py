@@ -203,6 +203,8 @@ def test_another_file_of_the_same_name_has_another_digest(tmp_path):
         ("a,label\n1,0\n2,1,5\n", "line 3"),
         ("a,label\n1,0,9\n2,1,5\n", "a line has more than 2 values"),
         ("a,label\n1,x\n2,\n", "line 3: column label is empty"),
+        ("a,label\n,1\n,2\n", "line 2: column a is empty"),
+        ("a,label\n1,\n2,\n", "line 2: column label is empty"),
         ("a,label\n1,0\n2,0\n", "column label holds 1 different labels; expected from 2"),
         ("a,b\n1,0\n", "has no column called label or target or y; say by --target which of a, b"),
         ("a,label,y\n1,0,0\n", "has columns label and y; say by --target"),

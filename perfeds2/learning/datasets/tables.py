@@ -179,7 +179,7 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " N"] | None:
 
     parsed: Any = pd.to_numeric(column, errors="coerce")
     values: np.ndarray = parsed.to_numpy(float)
-    if not pd.api.types.is_numeric_dtype(column) and np.isnan(values).all():
+    if np.isnan(values).all():
         return None
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
