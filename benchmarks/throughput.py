@@ -25,7 +25,7 @@ from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint
-from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -104,7 +104,7 @@ def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[list[fl
     cell = Cell.draw(ues, 0, layout="equal")
     timeline = simulate(cell, Protocol(quorum), payload_bits=1e5, samples=120, rounds=rounds * (TURNS + 1))
     learner = Learner(PerFed(0.001), 1e-4, alpha=0.01)
-    trials = [Trial(made_up(name, ues, seed), timeline, learner, points, seed) for seed in range(seeds)]
+    trials = [Lane(made_up(name, ues, seed), timeline, learner, points, seed) for seed in range(seeds)]
     marks = []
     for stand in train_together(trials):
         jax.block_until_ready(stand.state.params)

@@ -18,10 +18,10 @@ from perfeds2.learning.data import Batch, Data, Joinable, Part
 @partial(jax.tree_util.register_dataclass, data_fields=["everybody", "first"], meta_fields=["ues"])
 @dataclass(frozen=True)
 class SomeOfPool:
-    """The data of one trial's UEs, which stand in a row among those of all trials."""
+    """The data of one lane's UEs, which stand in a row among those of all lanes."""
 
     everybody: Data
-    first: Int[Array, ""]  # where the trial's UE 0 stands
+    first: Int[Array, ""]  # where the lane's UE 0 stands
     ues: int
 
     @property
@@ -43,21 +43,21 @@ class SomeOfPool:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one trial's data are put together again: all of a pool that is no array."""
+    """How one lane's data are put together again: all of a pool that is no array."""
 
-    own: Any  # the structure of what a trial has of its own
-    ues: int  # of one trial
+    own: Any  # the structure of what a lane has of its own
+    ues: int  # of one lane
     lengths: tuple[int, int]  # of the parts an evaluation looks at
 
     def data_of(self, shared: Data | None, own: list[Array]) -> Data:
-        """One trial's data, in a compiled loop."""
+        """One lane's data, in a compiled loop."""
         mine = jax.tree.unflatten(self.own, own)
         return mine if shared is None else SomeOfPool(shared, mine, self.ues)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The data of several trials: what they share, and what each has of its own, stacked."""
+    """The data of several lanes: what they share, and what each has of its own, stacked."""
 
     shared: Data | None
     own: list[Array]
@@ -65,7 +65,7 @@ class Pool:
 
     @classmethod
     def of(cls, data: Sequence[Data]) -> "Pool":
-        """Where the data allow it, one copy for all trials that have them; else each its own."""
+        """Where the data allow it, one copy for all lanes that have them; else each its own."""
         each = list({id(one): one for one in data}.values())
         place = {id(one): number for number, one in enumerate(each)}
         first, ues = each[0], each[0].ues
@@ -78,5 +78,5 @@ class Pool:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Several trials' arrays as one, with an axis of trials in front."""
+    """Several lanes' arrays as one, with an axis of lanes in front."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -86,11 +86,11 @@ class Script:
     the semi-synchronous and the asynchronous timelines of a comparison.
     """
 
-    quorum: Int[Array, "*trials"]  # several trainings' scripts can be stacked
-    ues: Int[Array, "*trials m"]
-    versions: Int[Array, "*trials m"]
-    read: Int[Array, "*trials m"]  # where on the shelf the version stands
-    write: Int[Array, "*trials k"]  # where a round's new model goes
+    quorum: Int[Array, "*lanes"]  # several trainings' scripts can be stacked
+    ues: Int[Array, "*lanes m"]
+    versions: Int[Array, "*lanes m"]
+    read: Int[Array, "*lanes m"]  # where on the shelf the version stands
+    write: Int[Array, "*lanes k"]  # where a round's new model goes
     slots: int
 
     @classmethod
@@ -170,10 +170,10 @@ class Known:
     data: Any  # the task's ``Data``; of stacked trainings, what each has of its own
     numbers: list[Any]  # the objective's
     merging: list[Any]  # the merge's
-    beta: Float[Array, "*trials"]
-    alpha: Float[Array, "*trials"]
-    key: Key[Array, "*trials"]  # where the data noise of all its jobs comes from
-    clip: Float[Array, "*trials"] | None = None  # None: nothing of it is compiled
+    beta: Float[Array, "*lanes"]
+    alpha: Float[Array, "*lanes"]
+    key: Key[Array, "*lanes"]  # where the data noise of all its jobs comes from
+    clip: Float[Array, "*lanes"] | None = None  # None: nothing of it is compiled
 
     @classmethod
     def of(cls, task: Task, learner: Learner, seed: int) -> "Known":

@@ -30,7 +30,7 @@ class EvaluationPoint:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainState:
     """Where a training stands. Its state is used up when the training goes on: save it before."""
 
     values: list[Values]  # for each point so far
@@ -56,16 +56,16 @@ def train(
     points: Sequence[EvaluationPoint],
     *,
     seed: int = 0,
-    resume: Training | None = None,
+    resume: TrainState | None = None,
     stop_when_diverged: bool = False,
-) -> Iterator[Training]:
-    """Train along a timeline and evaluate at the given points, one ``Training`` after each. Goes on where ``resume`` stands.
+) -> Iterator[TrainState]:
+    """Train along a timeline and evaluate at the given points, one ``TrainState`` after each. Goes on where ``resume`` stands.
 
     With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
     """
     script = Script.of(timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([[point.round for point in points]]))
-    training = Training([], start(task, script, learner, seed)) if resume is None else resume
+    training = TrainState([], start(task, script, learner, seed)) if resume is None else resume
     values, state = list(training.values), training.state
     for number in range(len(values), len(points)):
         before = points[number - 1].round if number else 0
@@ -80,9 +80,9 @@ def train(
             values.append(values[-1])  # no round closed meanwhile: the same model
         if stop_when_diverged and diverged(values[-1]):
             values += [no_values()] * (len(points) - len(values))
-            yield Training(list(values), state)
+            yield TrainState(list(values), state)
             return
-        yield Training(list(values), state)
+        yield TrainState(list(values), state)
 
 
 def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> Values:

@@ -34,14 +34,14 @@ from perfeds2.learning.replay import (
 )
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import EvaluationPoint, Training, Values, diverged, mean_values, no_values
+from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
 from perfeds2.timeline.timeline import Timeline
 
 MOST_BYTES = 32 << 30  # for the weights and data of trainings that are done together, each counted in full
 
 
 @dataclass(frozen=True)
-class Trial:
+class Lane:
     """One training that is to be done."""
 
     task: Task
@@ -56,37 +56,37 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Trainings:
+class LaneStates:
     """Where several trainings stand. Their state is used up when they go on: save it before."""
 
-    values: list[list[Values]]  # of each trial, for each of its points so far
-    moved: list[int]  # the trials that have come to a point just now
+    values: list[list[Values]]  # of each lane, for each of its points so far
+    moved: list[int]  # the lanes that have come to a point just now
     state: State  # of all, stacked
     slots: list[int]  # how long each one's own shelf is
 
-    def __getitem__(self, number: int) -> Training:
+    def __getitem__(self, number: int) -> TrainState:
         """One of them, as if it were trained alone."""
         own = jax.tree.map(lambda w: w[number], self.state)
         shelf = jax.tree.map(lambda w: w[: self.slots[number]], own.shelf)
-        return Training(list(self.values[number]), replace(own, shelf=shelf))
+        return TrainState(list(self.values[number]), replace(own, shelf=shelf))
 
 
-def group_trials(trials: Sequence[Trial], most_bytes: int | None = None) -> list[list[int]]:
-    """Which trials, by number, go together: those of equal shape, as many as there is memory for."""
+def group_lanes(lanes: Sequence[Lane], most_bytes: int | None = None) -> list[list[int]]:
+    """Which lanes, by number, go together: those of equal shape, as many as there is memory for."""
     most_bytes = most_bytes or min(MOST_BYTES, device_bytes() // 2)
     alike: dict[Hashable, list[int]] = defaultdict(list)
-    for number, trial in enumerate(trials):
-        alike[trial.shape].append(number)
+    for number, lane in enumerate(lanes):
+        alike[lane.shape].append(number)
     found = []
     for numbers in alike.values():
-        most = max(1, most_bytes // max(bytes_of(trials[number]) for number in numbers))
+        most = max(1, most_bytes // max(bytes_of(lanes[number]) for number in numbers))
         count = -(-len(numbers) // most)
         found += [part.tolist() for part in np.array_split(numbers, count)]  # of nearly the same size
     return found
 
 
 def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
-    """What must be equal in trials that go together."""
+    """What must be equal in lanes that go together."""
     data = task.data
     (numbers, structure), (merging, merge) = split(learner.objective), split(learner.merge)
     leaves, tree = jax.tree.flatten(data)
@@ -100,10 +100,10 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     )
 
 
-def bytes_of(trial: Trial) -> int:
-    """About what a trial takes on the device: shelf, merge and memory, its participants' weights and gradients, its data."""
-    task, learner = trial.task, trial.learner
-    script = Script.of(trial.timeline, learner.merge)
+def bytes_of(lane: Lane) -> int:
+    """About what a lane takes on the device: shelf, merge and memory, its participants' weights and gradients, its data."""
+    task, learner = lane.task, lane.learner
+    script = Script.of(lane.timeline, learner.merge)
     models = script.slots + 4 * int(script.quorum)
     more = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept_at_first(task, learner)))
     data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
@@ -111,33 +111,33 @@ def bytes_of(trial: Trial) -> int:
 
 
 def train_together(
-    trials: Sequence[Trial],
+    lanes: Sequence[Lane],
     *,
-    resume: Sequence[Training | None] | None = None,
+    resume: Sequence[TrainState | None] | None = None,
     stop_when_diverged: bool = False,
-) -> Iterator[Trainings]:
-    """Train trials of equal shape side by side, as ``train`` does each of them. Yields where they stand at every point.
+) -> Iterator[LaneStates]:
+    """Train lanes of equal shape side by side, as ``train`` does each of them. Yields where they stand at every point.
 
     Who has fewer rounds to its next point, or has gone further already, waits there for the others. Where there are
-    several devices, each takes its share of the trials.
+    several devices, each takes its share of the lanes.
     """
-    if len({trial.shape for trial in trials}) != 1:
+    if len({lane.shape for lane in lanes}) != 1:
         raise ValueError(
-            "the trials differ in shape, so they cannot be trained together; sort them with group_trials() first."
+            "the lanes differ in shape, so they cannot be trained together; sort them with group_lanes() first."
         )
-    first, points = trials[0], [trial.points for trial in trials]
-    resume = [None] * len(trials) if resume is None else resume
-    scripts = [Script.of(trial.timeline, trial.learner.merge) for trial in trials]
+    first, points = lanes[0], [lane.points for lane in lanes]
+    resume = [None] * len(lanes) if resume is None else resume
+    scripts = [Script.of(lane.timeline, lane.learner.merge) for lane in lanes]
     slots = max(script.slots for script in scripts)
-    pool = Pool.of([trial.task.data for trial in trials])
+    pool = Pool.of([lane.task.data for lane in lanes])
     common = _Common(
         Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         pool.layout,
-        _mesh(len(trials)),
+        _mesh(len(lanes)),
         on_gpu.block_of([point.round for point in own] for own in points),
-        on_gpu.compiler_options(first.task.model, len(trials) * int(scripts[0].quorum)),
+        on_gpu.compiler_options(first.task.model, len(lanes) * int(scripts[0].quorum)),
     )
-    knowns = [Known.of(trial.task, trial.learner, trial.seed) for trial in trials]
+    knowns = [Known.of(lane.task, lane.learner, lane.seed) for lane in lanes]
     each = common.place(
         (
             stack([_as_long_as(script, scripts, slots) for script in scripts]),
@@ -145,15 +145,15 @@ def train_together(
         )
     )
     everybody = common.place(pool.shared, split=False)
-    state = common.place(stack([_begin(*one, slots) for one in zip(trials, scripts, resume, strict=True)]))
+    state = common.place(stack([_begin(*one, slots) for one in zip(lanes, scripts, resume, strict=True)]))
     values = [[] if one is None else list(one.values) for one in resume]
     own_slots = [script.slots for script in scripts]
     if all(len(own) == len(times) for own, times in zip(values, points, strict=True)):
-        yield Trainings(values, [], state, own_slots)
-    while unfinished := [number for number in range(len(trials)) if len(values[number]) < len(points[number])]:
+        yield LaneStates(values, [], state, own_slots)
+    while unfinished := [number for number in range(len(lanes)) if len(values[number]) < len(points[number])]:
         point = min(len(values[number]) for number in unfinished)
         moving = [number for number in unfinished if len(values[number]) == point]
-        begin, end = np.zeros((2, len(trials)), np.int32)
+        begin, end = np.zeros((2, len(lanes)), np.int32)
         for number in moving:
             begin[number] = points[number][point - 1].round if point else 0
             end[number] = points[number][point].round
@@ -168,7 +168,7 @@ def train_together(
                 everybody,
                 state.memory,
                 own=own_model(first.learner.objective),
-                at_once=ues_at_once(len(trials)),
+                at_once=ues_at_once(len(lanes)),
                 steps=first.learner.personal_steps,
                 common=common,
             )
@@ -178,42 +178,42 @@ def train_together(
             own.append(mean_values(looked[number]) if point == 0 or end[number] > begin[number] else own[-1])
             if stop_when_diverged and diverged(own[-1]):
                 own += [no_values()] * (len(points[number]) - len(own))
-        yield Trainings([list(own) for own in values], moving, state, own_slots)
+        yield LaneStates([list(own) for own in values], moving, state, own_slots)
 
 
 @dataclass(frozen=True)
 class _Common:
-    """What is the same for all trials that are trained together, and no array."""
+    """What is the same for all lanes that are trained together, and no array."""
 
     program: Program
     layout: Layout  # of their data
-    mesh: Mesh | None  # the devices that share the trials
+    mesh: Mesh | None  # the devices that share the lanes
     block: int = 1  # so many rounds between two looks at whether to go on
     options: on_gpu.Options = ()  # of the compiler
 
     def place(self, tree: Any, *, split: bool = True) -> Any:
-        """Arrays where they are needed: with one axis of trials every device gets its own, else all get all."""
-        where = PartitionSpec("trials") if split else PartitionSpec()
+        """Arrays where they are needed: with one axis of lanes every device gets its own, else all get all."""
+        where = PartitionSpec("lanes") if split else PartitionSpec()
         return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, where))
 
     def shared(self, function: Callable[..., Any], *axes: bool) -> Callable[..., Any]:
-        """The function, every device doing its own trials. ``axes`` says which arguments have one axis of trials."""
+        """The function, every device doing its own lanes. ``axes`` says which arguments have one axis of lanes."""
         if self.mesh is None:
             return function
-        each, all_ = PartitionSpec("trials"), PartitionSpec()
+        each, all_ = PartitionSpec("lanes"), PartitionSpec()
         specs = tuple(each if axis else all_ for axis in axes)
         return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=each, check_vma=False)
 
     def known(self, own: Known, everybody: Any) -> Known:
-        """What one trial knows, with its data."""
+        """What one lane knows, with its data."""
         return replace(own, data=self.layout.data_of(everybody, own.data))
 
 
-def _mesh(trials: int) -> Mesh | None:
-    """As many devices as can have the same number of trials."""
+def _mesh(lanes: int) -> Mesh | None:
+    """As many devices as can have the same number of lanes."""
     devices = jax.local_devices()
-    count = max(number for number in range(1, len(devices) + 1) if trials % number == 0)
-    return Mesh(np.array(devices[:count]), ("trials",)) if count > 1 else None
+    count = max(number for number in range(1, len(devices) + 1) if lanes % number == 0)
+    return Mesh(np.array(devices[:count]), ("lanes",)) if count > 1 else None
 
 
 @cache
@@ -233,7 +233,7 @@ def _rounds_together(
     *,
     common: _Common,
 ) -> State:
-    """Every trial plays its rounds ``begin`` to ``end`` − 1; ``most`` is how many the longest has."""
+    """Every lane plays its rounds ``begin`` to ``end`` − 1; ``most`` is how many the longest has."""
 
     def play(state: State, each: Any, everybody: Any, begin: Array, end: Array, most: Array) -> State:
         def one(step: Array, state: State, each: tuple[Script, Known], begin: Array, end: Array) -> State:
@@ -273,7 +273,7 @@ def _evaluate_together(
     return common.shared(look, True, True, False, True)(params, known, everybody, memory)
 
 
-# ---- trials of different length as arrays of one length
+# ---- lanes of different length as arrays of one length
 
 
 def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script:
@@ -287,10 +287,10 @@ def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script
     return Script(script.quorum, ues, versions, read, fill(script.write, rounds), slots)
 
 
-def _begin(trial: Trial, script: Script, resume: Training | None, slots: int) -> State:
-    """Where a trial starts or goes on, on a shelf of the common length."""
+def _begin(lane: Lane, script: Script, resume: TrainState | None, slots: int) -> State:
+    """Where a lane starts or goes on, on a shelf of the common length."""
     if resume is None:
-        return start(trial.task, replace(script, slots=slots), trial.learner, trial.seed)
+        return start(lane.task, replace(script, slots=slots), lane.learner, lane.seed)
     more = slots - script.slots
     shelf = jax.tree.map(lambda w: jnp.pad(w, ((0, more), *((0, 0),) * (w.ndim - 1))), resume.state.shelf)
     return replace(resume.state, shelf=shelf)

@@ -7,8 +7,8 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Script, start
-from perfeds2.learning.train import Training
-from perfeds2.learning.train_many import Trial
+from perfeds2.learning.train import TrainState
+from perfeds2.learning.train_many import Lane
 from perfeds2.runs.folder import Folder
 
 CHECKPOINT_EVERY_S = 2.0
@@ -29,13 +29,13 @@ class Pace:
         self._wait_s = max(CHECKPOINT_EVERY_S, 20 * (self._since - self._began) if CHECKPOINT_EVERY_S else 0.0)
 
 
-def save_checkpoint(folder: Folder, name: str, training: Training) -> None:
+def save_checkpoint(folder: Folder, name: str, training: TrainState) -> None:
     leaves = jax.tree.leaves(training.state)
     arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
     folder.save_part(f"{name}.checkpoint", arrays, {"values": training.values})
 
 
-def load_checkpoint(folder: Folder, name: str, trial: Trial) -> Training | None:
+def load_checkpoint(folder: Folder, name: str, trial: Lane) -> TrainState | None:
     part = folder.load_part(f"{name}.checkpoint")
     if part is None:
         return None
@@ -45,4 +45,4 @@ def load_checkpoint(folder: Folder, name: str, trial: Trial) -> Training | None:
     saved = [arrays[key] for key in sorted(arrays)]
     if [(a.shape, a.dtype) for a in saved] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
         raise InputError(f"checkpoint {folder.parts / name}.checkpoint.safetensors does not fit this run; delete it.")
-    return Training(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in saved]))
+    return TrainState(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in saved]))

@@ -15,8 +15,8 @@ from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import EvaluationPoint, Training, Values, evaluation_points, train
-from perfeds2.learning.train_many import Trial, shape_of, train_together
+from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train
+from perfeds2.learning.train_many import Lane, shape_of, train_together
 from perfeds2.runs.checkpoint import Pace, load_checkpoint, save_checkpoint
 from perfeds2.runs.comparison import Which
 from perfeds2.runs.folder import Arrays, Folder
@@ -79,9 +79,9 @@ class Entrant:
         return [{"round": point.round, "time_s": point.time_s, **each, **cost} for point, each, cost in every]
 
     @property
-    def trial(self) -> Trial:
+    def trial(self) -> Lane:
         assert self.task is not None
-        return Trial(self.task, self.timeline, self.algorithm.learner, self.points, self.seed)
+        return Lane(self.task, self.timeline, self.algorithm.learner, self.points, self.seed)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _train(
     return _train(entrants[:half], folders, teller, halves) + _train(entrants[half:], folders, teller, halves)
 
 
-def _train_one(entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller") -> Sequence[Training]:
+def _train_one(entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller") -> Sequence[TrainState]:
     (entrant,) = entrants
     trial, pace, folder = entrant.trial, Pace(), None if folders is None else folders[entrant.number]
     training = resume = None if folder is None else load_checkpoint(folder, entrant.name, trial)
@@ -231,7 +231,7 @@ def _train_one(entrants: Sequence[Entrant], folders: Sequence[Folder] | None, te
 
 def _train_together(
     entrants: Sequence[Entrant], folders: Sequence[Folder] | None, teller: "Teller"
-) -> Sequence[Training]:
+) -> Sequence[TrainState]:
     pace, stand = Pace(), None
     for stand in train_together(
         [entrant.trial for entrant in entrants],
@@ -250,7 +250,7 @@ def _train_together(
     return [stand[number] for number in range(len(entrants))]
 
 
-def _trained(entrant: Entrant, training: Training, folders: Sequence[Folder] | None) -> Trained:
+def _trained(entrant: Entrant, training: TrainState, folders: Sequence[Folder] | None) -> Trained:
     """What an entrant leaves when it has been trained to its end."""
     (name, seed), timeline = entrant.which, entrant.timeline
     rows = [{"algorithm": name, "seed": seed, **row} for row in entrant.rows(training.values)]

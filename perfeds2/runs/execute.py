@@ -17,7 +17,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning import on_gpu
 from perfeds2.learning.task import parameters
-from perfeds2.learning.train_many import group_trials
+from perfeds2.learning.train_many import group_lanes
 from perfeds2.runs.comparison import Comparison, Which, csv_text, load_comparison, write_results
 from perfeds2.runs.crew import Assignment, Moved
 from perfeds2.runs.entrants import Contender, Entrant, Progress, ProgressWatch, Props, Teller, Trained, finish
@@ -246,7 +246,7 @@ def _companies(
     """Who is trained together next, as their timelines are simulated: of a group as many as there is memory for."""
     for group in groups:
         entrants = [one.enter(teller, None if folders is None else folders[one.number]) for one in group]
-        for numbers in group_trials([entrant.trial for entrant in entrants]) if len(entrants) > 1 else [[0]]:
+        for numbers in group_lanes([entrant.trial for entrant in entrants]) if len(entrants) > 1 else [[0]]:
             yield [entrants[number] for number in numbers]
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from replay_twin import replay_slowly
 from test_replay import TASK, assert_close, timeline
 
 from perfeds2.learning import replay as module
@@ -13,8 +14,7 @@ from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, Moreau, PerFed, clip
 from perfeds2.learning.replay import Known, Learner, Program, local_update, replay
 from perfeds2.learning.train import EvaluationPoint
-from perfeds2.learning.train_many import Trial, group_trials, train_together
-from perfeds2.learning.twin import replay_slowly
+from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.timeline.rounds import Protocol
 
 MODEL = MLP((3, 4, 3))
@@ -253,10 +253,10 @@ def test_trainings_with_other_numbers_go_together_and_get_their_own():
 
     def trial(scale, clip):
         learner = Learner(PerFed(0.1, inner_clip=scale, anneal=10 * scale), batch=8, clip=clip)
-        return Trial(TASK, LINE, learner, points)
+        return Lane(TASK, LINE, learner, points)
 
     trials = [trial(0.5, 0.3), trial(2.0, 0.6), trial(0.5, None)]
-    assert group_trials(trials) == [[0, 1], [2]]
+    assert group_lanes(trials) == [[0, 1], [2]]
     (end,) = train_together(trials[:2])
     for number, one in enumerate(trials[:2]):
         assert_close(end[number].state.params, replay(TASK, LINE, one.learner), 1e-5)

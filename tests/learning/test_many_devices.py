@@ -16,7 +16,7 @@ from perfeds2.learning.merges import CA2FL
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
@@ -28,7 +28,7 @@ points = evaluation_points(line, about=2)
 arrays = {f"replay {k}": w for k, w in replay(task, line, learner).items()}
 end = list(train(task, line, learner, points))[-1]
 arrays |= {f"train {k}": v for k, v in end.values[-1].items()}
-trials = [Trial(task, line, replace(learner, beta=0.1 * (n + 1)), points, 3) for n in range(4)]
+trials = [Lane(task, line, replace(learner, beta=0.1 * (n + 1)), points, 3) for n in range(4)]
 stand = list(train_together(trials))[-1]
 arrays |= {f"together {n} {k}": w for n in range(4) for k, w in stand[n].state.params.items()}
 arrays |= {f"values {n} {k}": v for n in range(4) for k, v in stand.values[n][-1].items()}

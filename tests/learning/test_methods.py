@@ -28,7 +28,7 @@ from perfeds2.learning.merges import (
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import open_folder
@@ -281,7 +281,7 @@ def test_side_by_side_is_the_same_as_one_after_the_other(name, monkeypatch):
 def test_together_is_the_same_as_alone_also_where_one_waits_for_another(name):
     learner = learner_of(name)
     points = [[EvaluationPoint(k, float(k)) for k in rounds] for rounds in ((0, 5, ROUNDS), (0, 9, 10))]
-    trials = [Trial(TASK, LINE, learner, own, seed) for seed, own in enumerate(points)]
+    trials = [Lane(TASK, LINE, learner, own, seed) for seed, own in enumerate(points)]
     *_, stand = train_together(trials)
     for number, trial in enumerate(trials):
         *_, alone = train(TASK, LINE, learner, trial.points, seed=trial.seed)
@@ -295,7 +295,7 @@ def test_together_is_the_same_as_alone_also_where_one_waits_for_another(name):
 @pytest.mark.parametrize("name", WITH_A_MEMORY)
 def test_a_checkpoint_carries_all_a_method_keeps(name, tmp_path):
     learner, points = learner_of(name), [EvaluationPoint(k, float(k)) for k in (0, 7, ROUNDS)]
-    trial, folder = Trial(TASK, LINE, learner, points), open_folder(tmp_path / "run", spec_from(rounds=ROUNDS))
+    trial, folder = Lane(TASK, LINE, learner, points), open_folder(tmp_path / "run", spec_from(rounds=ROUNDS))
     *_, whole = train(TASK, LINE, learner, points)
     for training in train(TASK, LINE, learner, points):
         if len(training.values) == 2:
@@ -327,7 +327,7 @@ def test_fine_tuning_is_for_all_whose_ues_keep_no_model():
     tuned = replace(learner_of("FedBuff"), personal_steps=5)
     *_, once = train(TASK, LINE, learner_of("FedBuff"), points)
     *_, often = train(TASK, LINE, tuned, points)
-    *_, stand = train_together([Trial(TASK, LINE, tuned, points, seed) for seed in (0, 1)])
+    *_, stand = train_together([Lane(TASK, LINE, tuned, points, seed) for seed in (0, 1)])
     assert often.values[1]["train_loss_personal"] < once.values[1]["train_loss_personal"]
     assert often.values[1]["train_loss"] == once.values[1]["train_loss"]
     assert stand[0].values[1] == pytest.approx(often.values[1], abs=1e-4)
@@ -337,5 +337,5 @@ def test_fine_tuning_is_for_all_whose_ues_keep_no_model():
 
 
 def test_trainings_with_another_number_of_personal_steps_do_not_go_together():
-    trials = [Trial(TASK, LINE, replace(learner_of("FedBuff"), personal_steps=k), []) for k in (1, 2)]
+    trials = [Lane(TASK, LINE, replace(learner_of("FedBuff"), personal_steps=k), []) for k in (1, 2)]
     assert trials[0].shape != trials[1].shape

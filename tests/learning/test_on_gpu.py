@@ -18,7 +18,7 @@ from perfeds2.learning.models.model import Judged, mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -124,7 +124,7 @@ def test_a_training_in_blocks_and_factors_is_the_same_training(monkeypatch, toge
         monkeypatch.setattr(on_gpu, "is_there", lambda there=there: there)
         monkeypatch.setattr(on_gpu, "block_of", lambda _, there=there: 4 if there else 1)
         if together:
-            stand = list(train_together([Trial(task, line, learner, points, seed) for seed in (0, 1)]))[-1][1]
+            stand = list(train_together([Lane(task, line, learner, points, seed) for seed in (0, 1)]))[-1][1]
         else:
             stand = list(train(task, line, learner, points, seed=0))[-1]
         found.append(stand)

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replay_twin import replay_slowly, sent_in_few_bits
 
 from perfeds2.errors import InputError
 from perfeds2.learning.keeping import FedPer
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import quantised
 from perfeds2.learning.replay import Learner, replay
-from perfeds2.learning.twin import replay_slowly, sent_in_few_bits
 from perfeds2.network.cell import Cell
 from perfeds2.runs.execute import compare
 from perfeds2.spec.build import check, make_task, model_bits, upload_bits

@@ -9,6 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_twin import replay_slowly
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
@@ -18,7 +19,6 @@ from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
 from perfeds2.learning.train import evaluation_points, train
-from perfeds2.learning.twin import replay_slowly
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate

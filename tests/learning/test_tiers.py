@@ -19,7 +19,7 @@ from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import parameters
 from perfeds2.learning.tier_merges import ByTier, Cached
 from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import open_folder
@@ -184,7 +184,7 @@ def test_a_federation_does_not_follow_rounds_of_ones_own(name):
 def test_a_checkpoint_carries_what_the_server_keeps(name, tmp_path):
     algorithm, line = made(name, quorum=2, tiers=3, max_staleness=1)
     points = [EvaluationPoint(k, float(k)) for k in (0, 7, line.rounds)]
-    trial, folder = Trial(TASK, line, algorithm.learner, points), open_folder(tmp_path / "run", spec_from(rounds=14))
+    trial, folder = Lane(TASK, line, algorithm.learner, points), open_folder(tmp_path / "run", spec_from(rounds=14))
     *_, whole = train(TASK, line, algorithm.learner, points)
     for training in train(TASK, line, algorithm.learner, points):
         if len(training.values) == 2:
@@ -203,7 +203,7 @@ def test_a_checkpoint_carries_what_the_server_keeps(name, tmp_path):
 def test_together_is_the_same_as_alone(name):
     algorithm, line = made(name, quorum=2, tiers=3, max_staleness=1)
     points = [[EvaluationPoint(k, float(k)) for k in rounds] for rounds in ((0, 5, line.rounds), (0, 9, 10))]
-    trials = [Trial(TASK, line, algorithm.learner, own, seed) for seed, own in enumerate(points)]
+    trials = [Lane(TASK, line, algorithm.learner, own, seed) for seed, own in enumerate(points)]
     *_, stand = train_together(trials)
     for number, trial in enumerate(trials):
         *_, alone = train(TASK, line, algorithm.learner, trial.points, seed=trial.seed)

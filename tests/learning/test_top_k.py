@@ -20,7 +20,7 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import largest, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, start
 from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Trial, train_together
+from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.runs.execute import compare
@@ -137,7 +137,7 @@ def test_beside_a_model_of_ones_own():
 @pytest.mark.slow
 def test_side_by_side_and_together_is_the_same_as_alone(monkeypatch, tmp_path):
     points = [[EvaluationPoint(k, float(k)) for k in rounds] for rounds in ((0, 5, 12), (0, 9, 10))]
-    trials = [Trial(TASK, LINE, TENTH, own, seed) for seed, own in enumerate(points)]
+    trials = [Lane(TASK, LINE, TENTH, own, seed) for seed, own in enumerate(points)]
     *_, stand = train_together(trials)
     for number, trial in enumerate(trials):
         *_, alone = train(TASK, LINE, TENTH, trial.points, seed=trial.seed)

@@ -22,7 +22,7 @@ from perfeds2.learning.pool import Pool, SomeOfPool
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.learning.train import evaluation_points, train
-from perfeds2.learning.train_many import Trial, bytes_of, group_trials, train_together
+from perfeds2.learning.train_many import Lane, bytes_of, group_lanes, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -35,7 +35,7 @@ TASKS = [digits(6, 3, seed) for seed in range(3)]
 def trial(protocol, seed=0, learner=None, *, task=None, rounds=25, every_s=None, about=4):
     line = simulate(Cell.draw(6, seed), protocol, payload_bits=1e5, samples=24, rounds=rounds)
     points = evaluation_points(line, every_s=every_s, about=about)
-    return Trial(task or TASKS[seed], line, learner or Learner(FedAvg(), batch=8), points, seed)
+    return Lane(task or TASKS[seed], line, learner or Learner(FedAvg(), batch=8), points, seed)
 
 
 def alone(one, **options):
@@ -75,7 +75,7 @@ def test_trials_may_differ_in_rounds_points_step_sizes_and_data():
 def test_each_is_evaluated_with_its_own_alpha():
     learners = [Learner(FedAvg(), batch=8, alpha=alpha) for alpha in (0.0, 0.5, None)]
     trials = [trial(Protocol(2, 2), 0, learner, rounds=6) for learner in learners]
-    assert group_trials(trials) == [[0, 1, 2]]
+    assert group_lanes(trials) == [[0, 1, 2]]
     end = list(train_together(trials))[-1]
     for number, one in enumerate(trials):
         assert_same(end[number], alone(one))
@@ -144,10 +144,10 @@ def test_groups_hold_equal_shapes_and_no_more_than_memory_allows():
         trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=8), task=wide),
         trial(Protocol(2, 2), 0, Learner(PerFed(0.1), batch=9)),
     ]
-    assert group_trials(trials) == [[0, 1, 3], [2], [4], [5], [6]]
+    assert group_lanes(trials) == [[0, 1, 3], [2], [4], [5], [6]]
     two = 2 * max(bytes_of(trials[number]) for number in (0, 1, 3))
-    assert group_trials(trials, two) == [[0, 1], [3], [2], [4], [5], [6]]
-    assert group_trials(trials, 1)[:3] == [[0], [1], [3]]
+    assert group_lanes(trials, two) == [[0, 1], [3], [2], [4], [5], [6]]
+    assert group_lanes(trials, 1)[:3] == [[0], [1], [3]]
     with pytest.raises(ValueError, match="differ in shape"):
         next(train_together(trials))
 
@@ -218,4 +218,4 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
 def test_memory_known_of_a_device_limits_the_groups(monkeypatch):
     trials = [trial(Protocol(2, 2), seed, rounds=3) for seed in range(3)]
     monkeypatch.setattr(module, "device_bytes", lambda: 4 * bytes_of(trials[0]) + 8)
-    assert group_trials(trials) == [[0, 1], [2]]
+    assert group_lanes(trials) == [[0, 1], [2]]
