@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.files import write_text
-from perfeds2.planning.choices import Space, fits, make_space
-from perfeds2.planning.data import Choice, Plan, median_s
-from perfeds2.planning.kept import judge
-from perfeds2.planning.race import Race, Request
-from perfeds2.planning.trials import LOOKS, Played, Trials, Want
 from perfeds2.runs.grid import parse_grid
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.plan_data import Choice, Plan, median_s
+from perfeds2.studies.plan_score import judge
+from perfeds2.studies.plan_search import Race, Request
+from perfeds2.studies.plan_space import Space, fits, make_space
+from perfeds2.studies.plan_trials import LOOKS, Played, Trials, Want
 
 WITHIN = 1.15  # of the best: what is asked of a plan
 FRESH = 1000  # the first of the seeds nobody has seen
@@ -101,8 +101,8 @@ def do(piece: Piece, arguments: argparse.Namespace) -> Row:
 
 
 def chosen_by_plan(space: Space, search: Row, out: Path) -> Row:
-    from perfeds2.planning.plan import plan
     from perfeds2.report.plan import write_plan
+    from perfeds2.studies.plan import plan
 
     began, core = time.monotonic(), time.process_time()
     made = plan(space.spec, out=out, search=search, write=write_plan)

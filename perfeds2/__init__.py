@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from perfeds2.learning.replay import replay as replay
     from perfeds2.learning.task import Task as Task
     from perfeds2.network.cell import Cell as Cell
-    from perfeds2.planning.plan import plan as plan
     from perfeds2.runs.comparison import Comparison as Comparison
     from perfeds2.runs.execute import compare as compare
     from perfeds2.runs.sweep import sweep as sweep
-    from perfeds2.runs.tune import tune as tune
     from perfeds2.spec.build import Algorithm as Algorithm
+    from perfeds2.studies.plan import plan as plan
+    from perfeds2.studies.tune import tune as tune
     from perfeds2.timeline.rounds import Protocol as Protocol
     from perfeds2.timeline.simulate import simulate as simulate
     from perfeds2.timeline.timeline import Timeline as Timeline
@@ -39,11 +39,11 @@ _NAMES = {  # by the module they are in
     "learning.replay": ("Learner", "replay"),
     "learning.task": ("Task",),
     "network.cell": ("Cell",),
-    "planning.plan": ("plan",),
+    "studies.plan": ("plan",),
     "runs.comparison": ("Comparison",),
     "runs.execute": ("compare",),
     "runs.sweep": ("sweep",),
-    "runs.tune": ("tune",),
+    "studies.tune": ("tune",),
     "spec.build": ("Algorithm",),
     "timeline.rounds": ("Protocol",),
     "timeline.simulate": ("simulate",),

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from perfeds2.runs.arena import Arena, run_arena
-from perfeds2.runs.arena_plan import Plan, make_plan
 from perfeds2.runs.crew import Crew, Done, Failed, Started
 from perfeds2.spec.resolve import nested
+from perfeds2.studies.arena import Arena, run_arena
+from perfeds2.studies.arena_plan import Plan, make_plan
 
 THREE = ["PerFedS2", "FedBuff", "Ditto"]
 

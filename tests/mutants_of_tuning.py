@@ -2,8 +2,8 @@
 
 TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, its tests, and mutants: (old, new, test)
     (
-        "runs/tune.py",
-        "runs/test_tune.py",
+        "studies/tune.py",
+        "studies/test_tune.py",
         (
             "key=lambda each: -(scores[each[0]] or 0.0)",
             "key=lambda each: (scores[each[0]] or 0.0)",
@@ -24,8 +24,8 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         ),
     ),
     (
-        "runs/search.py",
-        "runs/test_tune.py",
+        "studies/tune_space.py",
+        "studies/test_tune.py",
         (
             "horizon_s / KEPT**more for more in reversed(range(self.rungs))",
             "horizon_s / KEPT**more for more in range(self.rungs)",
@@ -110,8 +110,8 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         ),
     ),
     (
-        "paper/reproduce.py",
-        "paper/test_reproduce.py",
+        "studies/reproduce.py",
+        "studies/test_reproduce.py",
         (
             'common | spec.values().get("each", {}).get(name, {})',
             'spec.values().get("each", {}).get(name, {}) | common',

@@ -49,8 +49,8 @@ def of(file: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutation]:
 
 MUTATIONS = [
     *of(
-        "planning/kept.py",
-        "planning/test_kept.py",
+        "studies/plan_score.py",
+        "studies/test_plan_score.py",
         (
             "elif at is not None and time_s[at] <= half_s:",
             "elif at is not None:",
@@ -63,8 +63,8 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "planning/shown.py",
-        "planning/test_plan_shown.py",
+        "studies/plan_shown.py",
+        "studies/test_plan_shown.py",
         (
             "if each.choice.with_(quorum=0, max_staleness=0) == of]",
             "]",
@@ -77,8 +77,8 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "planning/race.py",
-        "planning/test_race.py",
+        "studies/plan_search.py",
+        "studies/test_plan_search.py",
         (
             "            if self.has_margin(choice):",
             "            if True:",
@@ -370,8 +370,8 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "runs/arena_tables.py",
-        "runs/test_arena.py",
+        "studies/arena_tables.py",
+        "studies/test_arena.py",
         ('first["round"] * result["quorum"] *', 'first["round"] *', "test_a_runs_scores_by_hand"),
         (
             "horizon_s if row[measure] is None else",
@@ -380,8 +380,8 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "runs/arena.py",
-        "runs/test_arena.py",
+        "studies/arena.py",
+        "studies/test_arena.py",
         (
             'result["spec"] == _digest(spec)',
             'bool(result["spec"])',

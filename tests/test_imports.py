@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
     ["errors", "files", "console", "shown"],
-    *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["planning"]],
+    *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["studies"]],
     *[["paper"], ["bench"], ["report"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -17,12 +17,11 @@ def main() -> None:
 
 
 def spec(seeds: tuple[int, ...], horizon_s: float) -> Any:
-    from perfeds2.paper.figures.figure import spec_of
-    from perfeds2.paper.figures.section_6 import exp_1
+    from perfeds2.paper.figures import FIGURES
 
-    panel = exp_1.panels[0]
+    panel = FIGURES["exp_1"].panels[0]
     line = next(line for line in panel.lines if line.algorithm == "FedAvg-SYN")
-    return spec_of(panel, line, seeds, "paper", {"run": {"horizon_s": horizon_s}})
+    return panel.spec_of(line, seeds, "paper", {"run": {"horizon_s": horizon_s}}, {})
 
 
 def draw(curves: Sequence[Any], picture: str) -> None:

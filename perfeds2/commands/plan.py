@@ -67,9 +67,9 @@ def plan(
         }
         axes |= {} if quorums is None else {"quorum": _whole_numbers("--quorums", quorums)}
         axes |= {} if stalenesses is None else {"max_staleness": _whole_numbers("--stalenesses", stalenesses)}
-        from perfeds2.planning.plan import plan as make_plan
-        from perfeds2.planning.plan import read_asked
         from perfeds2.report.plan import print_plan, write_plan
+        from perfeds2.studies.plan import plan as make_plan
+        from perfeds2.studies.plan import read_asked
 
         if resume is not None:
             if any((spec_file, assignments, flags, axes, out)):

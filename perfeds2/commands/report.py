@@ -112,7 +112,7 @@ def _draw_run(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
 
 
 def _draw_set(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.paper.reproduce import command_of, load_figures
+    from perfeds2.paper.figures import command_of, load_figures
     from perfeds2.report.reproduction import write_claims_latex, write_figure, write_page
 
     figures = load_figures(["all"])
@@ -142,7 +142,7 @@ def _draw_sweep(folder: Path, paper: bool, out: Path | None, axis: str) -> list[
 def _draw_tuning(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
     from perfeds2.report.tuning import write_landscape
     from perfeds2.report.tuning_page import write_tuning_latex, write_tuning_page
-    from perfeds2.runs.tune import load_tuning
+    from perfeds2.studies.tune import load_tuning
 
     if axis != "seconds":
         raise InputError(
@@ -181,7 +181,7 @@ BEGUN = {  # what is begun, by what its folder has from the beginning
 
 def _tunings(folders: Sequence[Path], out: Path, axis: str, paper: bool) -> list[Path]:
     from perfeds2.report.together_plans import write_tunings
-    from perfeds2.runs.tune import load_tuning
+    from perfeds2.studies.tune import load_tuning
 
     if axis != "seconds":
         raise InputError(

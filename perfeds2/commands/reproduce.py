@@ -70,11 +70,12 @@ def reproduce(
     """
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:
-        from perfeds2.paper.reproduce import command_of, load_figures, open_set, plan_runs, read_tuned
-        from perfeds2.paper.reproduce import reproduce as run_figures
+        from perfeds2.paper.figures import TASK, command_of, load_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger
         from perfeds2.report.ledger_files import write_ledger
         from perfeds2.spec.resolve import put_text, resolve
+        from perfeds2.studies.reproduce import open_set, plan_runs, read_tuned
+        from perfeds2.studies.reproduce import reproduce as run_figures
 
         if not names and not (claims or markdown or beside):
             raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
@@ -89,7 +90,7 @@ def reproduce(
             changed: dict[str, Any] = {}
             for assignment in changes or ():
                 put_text(changed, assignment)
-            tuned = read_tuned(specs or [])
+            tuned = read_tuned(specs or [], TASK)
             runs = plan_runs(figures, all_seeds, scale, task, changed, tuned)
             check_beside(beside, scale)
             followers = stack.enter_context(followed(path, track, "reproduction.html"))

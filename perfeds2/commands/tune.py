@@ -44,8 +44,8 @@ def tune(
         from perfeds2.report.tuning import print_tuning, write_landscape
         from perfeds2.report.tuning_page import write_tuning_page
         from perfeds2.runs.grid import parse_grid
-        from perfeds2.runs.search import make_search, read_search
-        from perfeds2.runs.tune import run_search
+        from perfeds2.studies.tune import run_search
+        from perfeds2.studies.tune_space import make_search, read_search
 
         spec_file, assignments, flags = take_settings(given)
         if resume is not None:
@@ -73,8 +73,8 @@ def tune(
 
 def _of_figure(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """A figure's settings, with what was given over them."""
-    from perfeds2.paper.figures.figure import base_of, merged
-    from perfeds2.paper.reproduce import load_figures
+    from perfeds2.paper.figures import load_figures
+    from perfeds2.studies.reproduce import merged
 
     (figure,) = load_figures([name])
     for section, inner in values.items():
@@ -86,4 +86,4 @@ def _of_figure(name: str, values: dict[str, Any]) -> dict[str, Any]:
         tasks = dict.fromkeys(panel.task for panel in figure.panels)
         raise InputError(f"--figure {name} has no panel on {task}; expected --task {' or '.join(tasks)}.")
     lines = {"run": {"algorithms": list(dict.fromkeys(line.algorithm for line in panel.lines))}}
-    return merged(base_of(panel, "paper"), lines, values)
+    return merged(panel.settings["paper"], lines, values)

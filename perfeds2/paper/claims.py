@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from perfeds2.paper.figures.figure import TARGET
-from perfeds2.paper.reproduce import load_curves
+from perfeds2.paper.figures import TARGET, load_curves
 from perfeds2.runs.statistics import censored_median, holm, over_time, paired_p, statistic, time_to_target
 
 if TYPE_CHECKING:

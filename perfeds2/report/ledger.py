@@ -25,8 +25,7 @@ from perfeds2.paper.claims import (
     decide,
     ledger,
 )
-from perfeds2.paper.figures.figure import TARGET
-from perfeds2.paper.reproduce import load_curves
+from perfeds2.paper.figures import TARGET, load_curves
 from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed
 from perfeds2.report.terminal import console as open_console
 from perfeds2.spec.resolve import read_toml

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.planning.data import BoundRounds, Candidate, Choice, Plan, Theory
-from perfeds2.planning.shown import NUMBERS, draw_map, maps_of, ranked_candidates, short_s
 from perfeds2.report import drawing
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, as_latex, for_terminal, in_latex
 from perfeds2.report.terminal import console as open_console
+from perfeds2.studies.plan_data import BoundRounds, Candidate, Choice, Plan, Theory
+from perfeds2.studies.plan_shown import NUMBERS, draw_map, maps_of, ranked_candidates, short_s
 
 SHOWN = 14  # rows in the terminal
 ACROSS = 2  # maps beside each other

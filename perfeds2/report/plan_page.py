@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from html import escape
 
-from perfeds2.planning.data import Candidate, Plan
-from perfeds2.planning.shown import COLOURS, NUMBERS, axes_of, label_of, maps_of
 from perfeds2.report.document import Part, document, note, scrolling, section, verbatim
 from perfeds2.report.plan import candidates_table, theory_lines
 from perfeds2.report.style import NEUTRAL
 from perfeds2.report.tables import Column, Table, as_html
 from perfeds2.report.traces import Chart, Plot, level, make_layout, rounded
+from perfeds2.studies.plan_data import Candidate, Plan
+from perfeds2.studies.plan_shown import COLOURS, NUMBERS, axes_of, label_of, maps_of
 
 SYMBOLS: dict[str, str] = {"holds": "circle", "slower": "circle", "fails": "x", "on an edge": "cross", "wavers": "triangle-up", "breaks a limit": "hexagram", "not possible": "line-ew-open"}  # fmt: skip
 

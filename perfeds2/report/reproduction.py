@@ -16,8 +16,7 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.paper.figures import FIGURES
-from perfeds2.paper.figures.figure import TARGET, Figure, Panel
+from perfeds2.paper.figures import FIGURES, TARGET
 from perfeds2.report.document import Part, document, legend, note, scrolling, section, verbatim
 from perfeds2.report.drawing import PAGE_IN, draw_curves, labelled, legend_above, name_panel, new_figure, write_figures
 from perfeds2.report.ledger import (
@@ -42,6 +41,7 @@ from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styl
 from perfeds2.report.tables import as_html, as_latex, in_latex, listed
 from perfeds2.report.traces import curve_chart
 from perfeds2.runs.statistics import INTERVAL_SEEDS
+from perfeds2.studies.reproduce import Figure, Panel
 
 HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row

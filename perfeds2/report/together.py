@@ -106,7 +106,7 @@ def _run(folder: Path) -> list[Member]:
 
 
 def _arena(folder: Path) -> list[Member]:
-    from perfeds2.runs.arena_plan import read_plan
+    from perfeds2.studies.arena_plan import read_plan
 
     arena, specs = load_arena(folder), _specs(lambda: [bout.spec for bout in read_plan(folder).bouts])
     members = []

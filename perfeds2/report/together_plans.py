@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfeds2.files import write_text
-from perfeds2.planning.data import Plan
 from perfeds2.report.document import Part, document, scrolling, section, verbatim
 from perfeds2.report.plan import load_plan
 from perfeds2.report.tables import Cell, Column, Table, as_html, as_latex, in_latex, listed
 from perfeds2.report.together import flat, labels_of
 from perfeds2.report.tuning import best_table, facts
+from perfeds2.studies.plan_data import Plan
 
 if TYPE_CHECKING:  # it trains, so it needs JAX
-    from perfeds2.runs.tune import Tuning
+    from perfeds2.studies.tune import Tuning
 
 
 def write_plans(folders: Sequence[Path], out: Path, *, paper: bool = False) -> list[Path]:

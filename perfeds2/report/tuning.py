@@ -16,7 +16,7 @@ from perfeds2.report.terminal import console as open_console
 from perfeds2.report.terminal import print_prose
 
 if TYPE_CHECKING:  # it trains, so it needs JAX
-    from perfeds2.runs.tune import Best, Tuning
+    from perfeds2.studies.tune import Best, Tuning
 
 ACROSS = 3  # landscapes beside each other
 OUTLINE = [withStroke(linewidth=1.2, foreground=drawing.INK)]  # so that numbers are read on light and dark

@@ -17,7 +17,7 @@ from perfeds2.report.traces import Chart, Plot, line_look, make_layout, rounded
 from perfeds2.report.tuning import best_table, edge_notes, facts, headline, meaning, numeric, shown
 
 if TYPE_CHECKING:  # it trains, so it needs JAX
-    from perfeds2.runs.tune import Best, Tuning
+    from perfeds2.studies.tune import Best, Tuning
 
 LINE = LineStyle(COLOURS["PerFed"], (), "o")
 

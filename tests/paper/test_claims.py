@@ -29,7 +29,7 @@ from perfeds2.paper.claims import (
     median_time,
 )
 from perfeds2.paper.claims import _measure as measure
-from perfeds2.paper.reproduce import load_figures
+from perfeds2.paper.figures import load_figures
 from perfeds2.runs.statistics import statistic
 
 HIGH, LOW, GONE = (CurveName("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "nobody"))

@@ -166,19 +166,27 @@ def be_the_command(request: dict[str, Any], done: mmap.mmap) -> None:
         os._exit(status)
 
 
+def shorter(panel: Any, horizon_s: dict[str, float]) -> dict[str, Any]:
+    """A panel's quick settings, until a task's second."""
+    quick = panel.settings["quick"]
+    run = quick["run"] | {"horizon_s": horizon_s.get(panel.task, quick["run"]["horizon_s"])}
+    return {"quick": {**quick, "run": run}}
+
+
 def apply(setting: dict[str, Any]) -> None:
     """What a test wants smaller, fewer or sooner than a user gets it."""
     import resource
 
-    from perfeds2.paper.figures import FIGURES, figure
+    from perfeds2.paper.figures import FIGURES
     from perfeds2.runs import checkpoint, crew
 
     if "checkpoint_every_s" in setting:
         checkpoint.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
     if "horizon_s" in setting:
-        figure.HORIZON_S["quick"].update(setting["horizon_s"])
-    if "most_lines" in setting:
-        panels = (replace(panel, lines=panel.lines[: setting["most_lines"]]) for panel in FIGURES["exp_4"].panels)
+        panels = [
+            replace(panel, lines=panel.lines[: setting["most_lines"]], settings=shorter(panel, setting["horizon_s"]))
+            for panel in FIGURES["exp_4"].panels
+        ]
         FIGURES["exp_4"] = replace(FIGURES["exp_4"], panels=tuple(panels))
     if "in_process" in setting:
         crew.open_crew = one_worker

@@ -12,7 +12,7 @@ from perfeds2.report.arena import MATRICES, _panel, matrix, overview, print_aren
 from perfeds2.report.arena_read import BoutFound, headline, load_arena, words
 from perfeds2.report.run import AXES
 from perfeds2.report.tables import Cell, Span
-from perfeds2.runs.arena_tables import BETTER
+from perfeds2.studies.arena_tables import BETTER
 
 
 @pytest.fixture

@@ -33,8 +33,7 @@ from perfeds2.paper.claims import (
     Verdict,
     ledger,
 )
-from perfeds2.paper.figures.figure import Figure, Panel, PanelLine
-from perfeds2.paper.reproduce import command_of, load_figures, open_set
+from perfeds2.paper.figures import command_of, load_figures
 from perfeds2.report.ledger import (
     Ledger,
     counts,
@@ -51,6 +50,7 @@ from perfeds2.report.reproduction import line_styles, load_panels, write_figure,
 from perfeds2.report.run import AXES
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
+from perfeds2.studies.reproduce import Figure, Panel, PanelLine, open_set
 
 browser = in_browser.browser
 EVIL = in_browser.EVIL

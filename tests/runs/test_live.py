@@ -20,10 +20,10 @@ from perfeds2.runs.execute import execute
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.grid import make_grid
 from perfeds2.runs.live import DONE, INTERRUPTED, LIVE, Board, Live, Tail, born, open_live
-from perfeds2.runs.search import make_search
 from perfeds2.runs.sweep import run_sweep
-from perfeds2.runs.tune import run_search
 from perfeds2.spec.resolve import nested, spec_from
+from perfeds2.studies.tune import run_search
+from perfeds2.studies.tune_space import make_search
 
 TINY: dict[str, Any] = {
     "task": "synthetic",

@@ -16,12 +16,13 @@ from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.task import parameters
-from perfeds2.paper.reproduce import load_figures, plan_runs, reproduce
+from perfeds2.paper.figures import load_figures
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.grid import make_grid
 from perfeds2.runs.sweep import open_sweep, read_sweep
 from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve, spec_from
+from perfeds2.studies.reproduce import plan_runs
 
 SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
 MINE = """
@@ -272,21 +273,13 @@ def test_resuming_a_run_from_before_goes_on_with_its_network(tmp_path, monkeypat
     assert model_of(common.read_spec({}, {}, tmp_path)) == LENET_RELU
 
 
-def test_a_reproduction_does_not_take_runs_of_the_other_network_for_its_own(tmp_path):
+def test_a_reproduction_is_learned_with_the_published_network_unless_told():
     ours, theirs = (
         plan_runs(load_figures(["exp_1"]), (0,), "quick", ["cifar100"], changes)
         for changes in ({}, {"task": {"model": "lenet5-relu"}})
     )
     assert {model_of(run.spec) for run in ours} == {LENET}
-    for run in theirs:
-        home = tmp_path / "runs" / run.name
-        home.mkdir(parents=True)
-        (home / "spec.toml").write_text(run.spec.to_toml().replace('model = "lenet5-relu"\n', ""))
-        (home / "summary.json").touch()
-        (home / "metrics.csv").write_text("algorithm,seed\nPerFedS2,0\n")
-    assert len(list(reproduce(load_figures(["exp_1"]), theirs, tmp_path))) == 1  # all of it is there
-    with pytest.raises(InputError, match="none is not a folder"):  # these would have to be run
-        list(reproduce(load_figures(["exp_1"]), ours, tmp_path, data_dir=tmp_path / "none"))
+    assert not {run.name for run in ours} & {run.name for run in theirs}
 
 
 def test_a_sweep_on_cifar100_says_its_model_and_one_that_does_not_had_relu(tmp_path):

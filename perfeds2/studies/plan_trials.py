@@ -16,15 +16,15 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.planning.choices import Space
-from perfeds2.planning.data import Choice, ClockFacts
-from perfeds2.planning.kept import Curve
 from perfeds2.runs.comparison import Comparison, load_comparison
 from perfeds2.runs.execute import Progress, execute_all
 from perfeds2.runs.folder import Folder, open_folder
 from perfeds2.runs.live import Live
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
+from perfeds2.studies.plan_data import Choice, ClockFacts
+from perfeds2.studies.plan_score import Curve
+from perfeds2.studies.plan_space import Space
 from perfeds2.timeline.timeline import Timeline
 
 LOOKS = 60  # in a horizon

@@ -27,13 +27,13 @@ from perfeds2.runs.crew import Assignment, Crew, StandingWatch, check_crew, crew
 from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.live import Follower, Live, open_live
-from perfeds2.runs.search import KEPT, Search, Settings, as_read, copied, make_search, read_search
 from perfeds2.runs.statistics import mean_over_time, statistic
 from perfeds2.runs.tracking import trackers
 from perfeds2.runs.worker import Result
 from perfeds2.spec.build import check_model, recipe_of
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import EACH, nested, put, read_toml, resolve
+from perfeds2.studies.tune_space import KEPT, Search, Settings, as_read, copied, make_search, read_search
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.planning.data import Trial, too_many_fail
-from perfeds2.planning.kept import Curve, judge
+from perfeds2.studies.plan_data import Trial, too_many_fail
+from perfeds2.studies.plan_score import Curve, judge
 
 TARGET = 0.9
 

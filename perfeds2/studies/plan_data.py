@@ -263,13 +263,13 @@ class Plan:
 
     def frame(self) -> "pd.DataFrame":
         """One row per choice: the one recommended, what was asked, then those that were watched, soonest first."""
-        from perfeds2.planning.shown import frame_of
+        from perfeds2.studies.plan_shown import frame_of
 
         return frame_of(self)
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
         """A × S around the choice: seconds until the target is kept, and whether it is."""
-        from perfeds2.planning.shown import draw_plan
+        from perfeds2.studies.plan_shown import draw_plan
 
         return draw_plan(axes_for(axes, MAP_IN), self)
 

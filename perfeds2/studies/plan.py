@@ -15,12 +15,6 @@ import tomli_w
 from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.planning.choices import Space, algorithm_of, make_space
-from perfeds2.planning.data import Candidate, Choice, Limits, Plan, Theory
-from perfeds2.planning.race import Announce, Request
-from perfeds2.planning.race import search as search_through
-from perfeds2.planning.trials import LOOKS, Trials
-from perfeds2.planning.words import answer, check_answer, notes_of
 from perfeds2.runs.execute import Progress, ProgressWatch
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.live import Follower, open_live
@@ -31,6 +25,12 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.line import command_line
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, read_toml, resolve
+from perfeds2.studies.plan_data import Candidate, Choice, Limits, Plan, Theory
+from perfeds2.studies.plan_search import Announce, Request
+from perfeds2.studies.plan_search import search as search_through
+from perfeds2.studies.plan_space import Space, algorithm_of, make_space
+from perfeds2.studies.plan_trials import LOOKS, Trials
+from perfeds2.studies.plan_words import answer, check_answer, notes_of
 
 SEEDS = (0, 1, 2, 3, 4)
 RUN = {"algorithms": ["PerFedS2"], "seeds": list(SEEDS)}  # what a plan is for, unless told otherwise
@@ -150,7 +150,7 @@ def make_plan(
     chosen, asked = None if best is None else candidates[places[best]], candidates[places[space.asked]]
     known: Theory | None = None
     if theory and chosen is not None:
-        from perfeds2.planning.bounds import theory_of
+        from perfeds2.studies.plan_theory import theory_of
 
         announce(0.97, "constants", None)
         known = theory_of(space.spec_of(chosen.choice, spec.run.seeds, target.horizon_s, LOOKS), chosen)

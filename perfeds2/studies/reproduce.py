@@ -1,34 +1,84 @@
-"""What do the paper's figures look like when they are run again, with seeds?
+"""Reproduce figures: train every curve with several seeds and write one tidy table per figure.
 
-A figure is a few runs, one for each curve. Curves that two figures share are run once: a run's folder is named after
-its spec. Where the data lie is not part of it.
+A figure is a few runs, one for each curve. Curves that two figures share are trained once.
 """
 
 import hashlib
-import json
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.paper.figures import FIGURES
-from perfeds2.paper.figures.figure import TASK, Figure, Panel, PanelLine, Scale, Tuned, Values, spec_of
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.resolve import as_it_was, read_toml, resolve
+from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from perfeds2.runs.execute import Progress, ProgressWatch
     from perfeds2.runs.live import Follower
+
+Scale = Literal["quick", "paper"]
+Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec
+Tuned = Mapping[str, Mapping[str, Any]]  # learning settings by algorithm
+SETTINGS_FILE = "reproduce.toml"
+
+
+@dataclass(frozen=True)
+class PanelLine:
+    """One curve of a panel: an algorithm in a setting."""
+
+    label: str
+    algorithm: str
+    settings: Values
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One data set in one setting: drawn as training loss and test accuracy over simulated time."""
+
+    title: str
+    task: str
+    lines: tuple[PanelLine, ...]
+    settings: Mapping[Scale, Values]  # what its curves have in common
+
+    def spec_of(
+        self, line: PanelLine, seeds: tuple[int, ...], scale: Scale, changes: Values, tuned: Mapping[str, Tuned]
+    ) -> Spec:
+        """Return the spec of one curve. Tuned settings override the panel's, ``changes`` override both."""
+        own: Values = {
+            "run": {"algorithms": (line.algorithm,), "seeds": seeds},
+            "learning": tuned.get(self.task, {}).get(line.algorithm, {}),
+        }
+        return resolve(merged(self.settings[scale], line.settings, own, changes))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that belong together."""
+
+    name: str
+    caption: str
+    panels: tuple[Panel, ...]
+
+    @property
+    def lines(self) -> Iterator[tuple[Panel, PanelLine]]:
+        """Every line with its panel, in order."""
+        return ((panel, line) for panel in self.panels for line in panel.lines)
+
+
+def merged(*parts: Values) -> dict[str, dict[str, Any]]:
+    """Merge nested settings; later ones override earlier ones."""
+    result: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for section, values in part.items():
+            result.setdefault(section, {}).update(values)
+    return result
 
 
 @dataclass(frozen=True)
@@ -50,15 +100,6 @@ class FigureRun:
         return f"{figure} {panel.title}" + ("" if line.label == line.algorithm else f": {line.label}")
 
 
-def load_figures(names: Sequence[str]) -> list[Figure]:
-    """The figures by name; all of them for ``all``."""
-    chosen = tuple(FIGURES) if "all" in names else tuple(dict.fromkeys(names))
-    for name in chosen:
-        if name not in FIGURES:
-            raise InputError(f"{name!r} is not a figure; expected {', '.join(FIGURES)} or all.")
-    return [FIGURES[name] for name in chosen]
-
-
 def plan_runs(
     figures: Sequence[Figure],
     seeds: tuple[int, ...],
@@ -67,30 +108,30 @@ def plan_runs(
     changes: Values | None = None,
     tuned: Mapping[str, Tuned] | None = None,
 ) -> list[FigureRun]:
-    """The runs behind figures, each once. ``tuned``, by task, and ``changes`` are settings instead of the paper's."""
-    unknown = [task for task in tasks or () if task not in TASK]
-    if unknown:
-        raise InputError(f"--task {unknown[0]} is in no figure; expected one of {', '.join(TASK)}.")
+    """Return the runs behind figures, each once. ``tuned``, by task, and ``changes`` replace the figures' settings."""
+    known = {panel.task for figure in figures for panel in figure.panels}
+    for task in tasks or ():
+        if task not in known:
+            names = ", ".join(figure.name for figure in figures)
+            raise InputError(f"--task {task}: no panel of {names} is on it; expected {' or '.join(sorted(known))}.")
     shared: dict[str, tuple[Spec, list[tuple[str, Panel, PanelLine]]]] = {}
     for figure in figures:
         for panel, line in figure.lines:
             if tasks is None or panel.task in tasks:
-                spec = spec_of(panel, line, seeds, scale, changes, tuned)
+                spec = panel.spec_of(line, seeds, scale, changes or {}, tuned or {})
                 shared.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
-    if not shared and tasks is not None:
-        raise InputError(f"no panel of {', '.join(figure.name for figure in figures)} is on {', '.join(tasks)}.")
     return [FigureRun(spec, tuple(curves)) for spec, curves in shared.values()]
 
 
-def read_tuned(files: Sequence[Path]) -> dict[str, Tuned]:
-    """How each algorithm learns, by task, as spec files say it (``perfeds2 tune`` writes such)."""
+def read_tuned(files: Sequence[Path], tasks: Collection[str]) -> dict[str, Tuned]:
+    """Read how each algorithm learns, by task, from spec files that ``perfeds2 tune`` writes."""
     found: dict[str, Tuned] = {}
     for file in files:
         values = read_toml(file)
         spec = resolve(values)
         task = spec.task.name.text
-        if task not in TASK:
-            raise InputError(f"--spec {file} is for {task}, which is in no figure; expected one of {', '.join(TASK)}.")
+        if task not in tasks:
+            raise InputError(f"--spec {file} is for {task}, which is in no figure; expected one of {', '.join(tasks)}.")
         if task in found:
             raise InputError(f"--spec {file} is for {task}, and so is another one; give one for each task.")
         common = {key: spec.values()["learning"][key] for key in values.get("learning", {})}
@@ -103,7 +144,7 @@ def open_set(out: Path, scale: Scale, changes: Values, tuned: Mapping[str, Tuned
 
     What was tuned may come task by task.
     """
-    path, known = out / "reproduce.toml", {"scale": scale, "changes": changes}
+    path, known = out / SETTINGS_FILE, {"scale": scale, "changes": changes}
     own = {
         task: {name: settings for name, settings in each.items() if settings} for task, each in (tuned or {}).items()
     }
@@ -116,10 +157,10 @@ def open_set(out: Path, scale: Scale, changes: Values, tuned: Mapping[str, Tuned
     more = {"tuned": before | own} if own else {}
     write_text(path, tomli_w.dumps(known | more))
     for task, each in own.items():
-        write_text(out / _tuned_file(task), tomli_w.dumps({"task": {"name": task}, "each": each}))
+        write_text(out / tuned_file(task), tomli_w.dumps({"task": {"name": task}, "each": each}))
 
 
-def _tuned_file(task: str) -> str:
+def tuned_file(task: str) -> str:
     return f"tuned-{task}.toml"
 
 
@@ -138,13 +179,12 @@ def reproduce(
     from perfeds2.runs.jobs import count_jobs
     from perfeds2.runs.live import open_live
 
-    done = _finished_runs(out)
-    _check([run for run in runs if run.spec.to_toml() not in done], data_dir)
+    missing = [run for run in runs if not Folder(out / "runs" / run.name).finished]
+    _check(missing, data_dir)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out), open_live(out, "reproduce", followers) as live:
         clear_unfinished(out)
         watch = live.progress(watch)
-        missing = [run for run in runs if run.spec.to_toml() not in done]
         processes = jobs if on_gpu.is_there() else count_jobs([_with_data(run.spec, data_dir) for run in missing], jobs)
         if on_gpu.is_there() or processes != 1:  # what is trained at once may be for several figures
             opened = [(run, open_folder(out / "runs" / run.name, run.spec)) for run in missing]
@@ -155,30 +195,15 @@ def reproduce(
         rows: dict[str, list[dict[str, object]]] = {figure.name: [] for figure in figures}
         last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
         for number, run in enumerate(runs):
-            home = done.get(run.spec.to_toml())
-            if home is None:
-                folder = open_folder(out / "runs" / run.name, run.spec)
-                if not folder.finished:
-                    watch_it, spec = _part_of(watch, number, len(runs)), _with_data(run.spec, data_dir)
-                    execute(spec, "reproduce", folder, watch=watch_it, live=live, label=run.label)
-                home = folder.path
-            for row in _curve_rows(run, home):
+            folder = open_folder(out / "runs" / run.name, run.spec)
+            if not folder.finished:
+                watch_it, spec = _part_of(watch, number, len(runs)), _with_data(run.spec, data_dir)
+                execute(spec, "reproduce", folder, watch=watch_it, live=live, label=run.label)
+            for row in _curve_rows(run, folder.path):
                 rows[str(row["figure"])].append(row)
             for figure in figures:
                 if last.get(figure.name) == number:
                     yield figure, _write_curves(figure, rows[figure.name], out)
-
-
-def _finished_runs(out: Path) -> dict[str, Path]:
-    """By spec, as it is written today: an older version may have written, and so named, the same settings otherwise."""
-    done: dict[str, Path] = {}
-    for path in sorted(out.glob("runs/*/spec.toml")):
-        if Folder(path.parent).finished:
-            try:
-                done[resolve(as_it_was(read_toml(path))).to_toml()] = path.parent
-            except InputError:  # no settings of ours: whatever it is, it is none of these runs
-                continue
-    return done
 
 
 def _check(runs: Sequence[FigureRun], data_dir: Path | str | None) -> None:
@@ -230,40 +255,3 @@ def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) 
     table = table.iloc[np.argsort(places, kind="stable")]
     write_text(path, table.to_csv(index=False, lineterminator="\n"))
     return path
-
-
-def load_curves(folder: Path | str) -> "pd.DataFrame":
-    """Every curve that was reproduced into a folder, tidy: figure, panel, line, algorithm, seed, round, time_s, metrics."""
-    import pandas as pd
-
-    paths = [path for name in FIGURES if (path := Path(folder) / f"{name}.csv").exists()]
-    if not paths:
-        raise InputError(f"{folder} holds no reproduced figures; run perfeds2 reproduce all --out {folder} first.")
-    return pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
-
-
-def command_of(folder: Path) -> str:
-    """The command that makes the figures of a folder."""
-    made, curves = read_toml(folder / "reproduce.toml"), load_curves(folder)
-    names = [name for name in FIGURES if name in set(curves["figure"])]
-    tasks = [task for task in TASK if task in set(curves["task"])]
-    some = {panel.task for name in names for panel in FIGURES[name].panels} != set(tasks)
-    seeds = sorted(set(curves["seed"].tolist()))
-    words = ["perfeds2", "reproduce", *(["all"] if len(names) == len(FIGURES) else names), "--scale", made["scale"]]
-    words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
-    for task in tasks if some else ():
-        words += ["--task", task]
-    for task in made.get("tuned", ()):
-        words += ["--spec", str(folder / _tuned_file(task))]
-    for name, value in _leaves(made["changes"]):
-        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return shlex.join([*words, "--out", str(folder)])
-
-
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values as section.key, and each.PerFed-ASY.beta."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from perfeds2.planning.data import Candidate, Choice, Plan
+from perfeds2.studies.plan_data import Candidate, Choice, Plan
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from perfeds2.planning.choices import Space, algorithm_of, value_of
-from perfeds2.planning.data import Candidate, Target
 from perfeds2.spec.build import alpha_of
+from perfeds2.studies.plan_data import Candidate, Target
+from perfeds2.studies.plan_space import Space, algorithm_of, value_of
 
 NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
 

@@ -22,14 +22,13 @@ from perfeds2.learning.datasets import digits
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
-from perfeds2.paper.figures.figure import spec_of
 from perfeds2.report.tuning import edge_notes, numeric, print_tuning, write_landscape
 from perfeds2.report.tuning_page import write_tuning_latex, write_tuning_page
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Started, crew_here
-from perfeds2.runs.search import FIRST_SEED, Search, make_search, read_search
-from perfeds2.runs.tune import load_tuning, run_search, tune
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_task
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
+from perfeds2.studies.tune import load_tuning, run_search, tune
+from perfeds2.studies.tune_space import FIRST_SEED, Search, make_search, read_search
 
 WRITTEN = ("tune.csv", "tuned.toml")
 ONE = {"algorithms": ["PerFedS2"], "horizon_s": 9.0}
@@ -685,7 +684,7 @@ def test_a_figures_settings_are_those_of_its_curves(figure, task):
     spec = resolve(_of_figure(figure, {"task": {"name": task}}))
     panel = next(panel for panel in FIGURES[figure].panels if panel.task == task)
     assert [named.text for named in spec.algorithms] == list(dict.fromkeys(line.algorithm for line in panel.lines))
-    curve = spec_of(panel, replace(panel.lines[0], settings={}), (0,), "paper")
+    curve = panel.spec_of(replace(panel.lines[0], settings={}), (0,), "paper", {}, {})
     for section in ("task", "cell", "protocol", "learning"):
         assert getattr(spec, section) == getattr(curve, section)
     assert (spec.run.horizon_s, spec.run.target_accuracy) == (curve.run.horizon_s, curve.run.target_accuracy)

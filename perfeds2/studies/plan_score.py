@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.planning.data import Trial
+from perfeds2.studies.plan_data import Trial
 
 
 @dataclass(frozen=True)

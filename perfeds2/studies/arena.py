@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.runs.arena_plan import Bout, Plan, make_plan, read_plan
-from perfeds2.runs.arena_tables import Outcome, write_tables
 from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, crew_for, do_all
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.live import Follower, Live, open_live
-from perfeds2.runs.search import KEPT, Search, Settings
 from perfeds2.runs.sweep import check_work, with_seeds
 from perfeds2.runs.tracking import trackers
-from perfeds2.runs.tune import run_search
 from perfeds2.runs.worker import Result
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, read_toml
+from perfeds2.studies.arena_plan import Bout, Plan, make_plan, read_plan
+from perfeds2.studies.arena_tables import Outcome, write_tables
+from perfeds2.studies.tune import run_search
+from perfeds2.studies.tune_space import KEPT, Search, Settings
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from perfeds2.errors import InputError
-from perfeds2.planning.choices import Space, make_space, map_of, neighbours, value_of
-from perfeds2.planning.data import Choice, ClockFacts, Limits
-from perfeds2.planning.kept import Curve
-from perfeds2.planning.plan import make_plan
-from perfeds2.planning.race import Request
-from perfeds2.planning.trials import LOOKS, Played, Trials, Want
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.plan import make_plan
+from perfeds2.studies.plan_data import Choice, ClockFacts, Limits
+from perfeds2.studies.plan_score import Curve
+from perfeds2.studies.plan_search import Request
+from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, value_of
+from perfeds2.studies.plan_trials import LOOKS, Played, Trials, Want
 
 FACTS = ClockFacts(0.1, 10.0, 1.0, 2, 0.0, 0.01)
 Law = Callable[[Choice, int], tuple[float, float]]  # when the target is reached, and the share of looks that hold it

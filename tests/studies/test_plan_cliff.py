@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfeds2.planning.choices import make_space
-from perfeds2.planning.data import Choice, Target
-from perfeds2.planning.race import Race, Request
-from perfeds2.planning.trials import Trials
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.plan_data import Choice, Target
+from perfeds2.studies.plan_search import Race, Request
+from perfeds2.studies.plan_space import make_space
+from perfeds2.studies.plan_trials import Trials
 
 CELL_16 = {
     "ues": 30,

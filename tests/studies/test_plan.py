@@ -16,16 +16,16 @@ from perfeds2 import plan as plan_from_python
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.network.cell import Cell
-from perfeds2.planning import plan as module
-from perfeds2.planning import trials as trials_module
-from perfeds2.planning.bounds import Scene, bound_facts, make_scene, promises
-from perfeds2.planning.choices import Space, make_space
-from perfeds2.planning.data import Plan
-from perfeds2.planning.trials import Played, Trials
 from perfeds2.report.plan import draw_maps, maps_of, print_plan, write_plan
 from perfeds2.runs.folder import alone
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
+from perfeds2.studies import plan as module
+from perfeds2.studies import plan_trials as trials_module
+from perfeds2.studies.plan_data import Plan
+from perfeds2.studies.plan_space import Space, make_space
+from perfeds2.studies.plan_theory import Scene, bound_facts, make_scene, promises
+from perfeds2.studies.plan_trials import Played, Trials
 from perfeds2.theory.constants import Constants
 
 SMALL: dict[str, Any] = {"ues": 6, "quorum": 3, "batch": 10, "target_accuracy": 0.5, "seeds": [0, 1]}

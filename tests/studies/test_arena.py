@@ -22,14 +22,14 @@ from perfeds2.learning.merges import CA2FL, Mean
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import parameters
 from perfeds2.report.arena import write_arena
-from perfeds2.runs.arena import runs_of_search
-from perfeds2.runs.arena_plan import MOST_TRIES, USUAL, make_plan, parse_cells, read_plan, tried_values
-from perfeds2.runs.arena_tables import BETTER, score
-from perfeds2.runs.search import FIRST_SEED
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.spec.values import ALGORITHM
+from perfeds2.studies.arena import runs_of_search
+from perfeds2.studies.arena_plan import MOST_TRIES, USUAL, make_plan, parse_cells, read_plan, tried_values
+from perfeds2.studies.arena_tables import BETTER, score
+from perfeds2.studies.tune_space import FIRST_SEED
 
 WRITTEN = ("arena.csv", "arena_metrics.csv", "arena.json")
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfeds2.errors import InputError
-from perfeds2.planning.choices import Space, around, map_of, neighbours, value_of, variants
-from perfeds2.planning.data import (
+from perfeds2.runs.execute import Progress
+from perfeds2.runs.statistics import censored_median
+from perfeds2.spec.build import metric_of
+from perfeds2.studies.plan_data import (
     Candidate,
     Choice,
     Limits,
@@ -25,11 +27,9 @@ from perfeds2.planning.data import (
     median_s,
     too_many_fail,
 )
-from perfeds2.planning.kept import judge
-from perfeds2.planning.trials import Played, Trials, Want
-from perfeds2.runs.execute import Progress
-from perfeds2.runs.statistics import censored_median
-from perfeds2.spec.build import metric_of
+from perfeds2.studies.plan_score import judge
+from perfeds2.studies.plan_space import Space, around, map_of, neighbours, value_of, variants
+from perfeds2.studies.plan_trials import Played, Trials, Want
 
 FIRST_SEEDS = 3  # a choice is watched on so many before all
 SCOUTED = 1.5  # a scout looks so many times as long as the soonest took at first

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from perfeds2.planning.data import Candidate, Choice, Limits, Plan, Target, Trial
-from perfeds2.planning.shown import COLOURS, MARKERS
+from perfeds2.studies.plan_data import Candidate, Choice, Limits, Plan, Target, Trial
+from perfeds2.studies.plan_shown import COLOURS, MARKERS
 
 mpl.use("agg")
 EVIL = "<script>alert(1)</script>"

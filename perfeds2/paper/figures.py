@@ -1,0 +1,184 @@
+"""The figures of the paper's Section VI as data. A new figure is its definition here and its place in ``FIGURES``.
+
+The paper gives neither the labels a UE has in most figures nor S: ours are in the middle of the range it varies them over. All UEs have
+the same processor, as it says; the cost of computing is ours (docs/design.md).
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfeds2.errors import InputError
+from perfeds2.spec.resolve import read_toml
+from perfeds2.studies.reproduce import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Values, merged, tuned_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAPER: Values = {
+    "cell": {"cpu_hz": (6.3e8, 6.3e8)},
+    "protocol": {"quorum": 5, "max_staleness": 5, "schedule": "deficit", "bandwidth": "equal_finish"},
+    "learning": {"batch": 40},
+}
+EQUAL: Values = {"cell": {"layout": "equal"}, "protocol": {"shares": "equal"}}
+DISTANCE: Values = {"cell": {"layout": "uniform"}, "protocol": {"shares": "distance"}}
+TASK: dict[str, Values] = {  # with the task's own defaults: Table I's step sizes, 188 speaking roles
+    "mnist": {"task": {"name": "mnist", "labels_per_ue": 4}},
+    "cifar100": {"task": {"name": "cifar100", "labels_per_ue": 5}},
+    "shakespeare": {"task": {"name": "shakespeare"}, "protocol": {"quorum": 50}},
+}
+TARGET = {"mnist": 0.9, "cifar100": 0.5, "shakespeare": 0.3}  # the accuracy whose time is shown
+HORIZON_S: dict[Scale, dict[str, float]] = {
+    "quick": {"mnist": 150.0, "cifar100": 20.0, "shakespeare": 10.0},
+    "paper": {"mnist": 600.0, "cifar100": 2000.0, "shakespeare": 2000.0},
+}
+# What two processor cores finish in minutes: everything runs and MNIST learns; the other two learn little.
+QUICK: dict[str, Values] = {
+    "mnist": {"run": {"eval_every_s": 10.0}},
+    "cifar100": {"learning": {"batch": 10}, "run": {"eval_every_s": 10.0}},
+    "shakespeare": {
+        "cell": {"ues": 10},
+        "protocol": {"quorum": 3},
+        "learning": {"batch": 10},
+        "run": {"eval_every_s": 5.0},
+    },
+}
+SIX = ("PerFedS2", "FedAvgS2", "FedAvg-SYN", "PerFed-SYN", "FedAvg-ASY", "PerFed-ASY")
+S2 = ("PerFedS2", "FedAvgS2", "FedProxS2")
+# Section VI's own explanation is that a round waits for whoever would become too stale: rounds close on first arrivals.
+WAITING = merged(EQUAL, {"protocol": {"stale": "wait", "schedule": "first", "bandwidth": "equal_share"}})
+
+
+def panel_of(title: str, task: str, lines: tuple[PanelLine, ...], settings: Values) -> Panel:
+    """Return a panel with the paper's settings on both scales."""
+    common: dict[Scale, dict[str, Any]] = {}
+    for scale, horizon_s in HORIZON_S.items():
+        run = {"horizon_s": horizon_s[task], "target_accuracy": TARGET[task]}
+        quick = QUICK[task] if scale == "quick" else {}
+        common[scale] = merged(PAPER, TASK[task], settings, {"run": run}, quick)
+    return Panel(title, task, lines, common)
+
+
+def algorithms(names: Iterable[str]) -> tuple[PanelLine, ...]:
+    """Return a line for each algorithm."""
+    return tuple(PanelLine(name, name, {}) for name in names)
+
+
+def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[PanelLine, ...]:
+    """Return PerFedS2's lines with one setting varied."""
+    return tuple(PanelLine(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
+
+
+def mnist_and_cifar(
+    mnist: tuple[PanelLine, ...], settings: Values, cifar: tuple[PanelLine, ...] | None = None
+) -> tuple[Panel, ...]:
+    return panel_of("MNIST", "mnist", mnist, settings), panel_of("CIFAR-100", "cifar100", cifar or mnist, settings)
+
+
+def equal_and_distance(name: str, lines: tuple[PanelLine, ...]) -> tuple[Panel, ...]:
+    return (
+        panel_of(f"{name}, equal shares", name.lower(), lines, EQUAL),
+        panel_of(f"{name}, random distances", name.lower(), lines, DISTANCE),
+    )
+
+
+QUORUMS = varied("A", "protocol", "quorum", (5, 10, 15))
+FIGURES = {
+    figure.name: figure  # as the paper's LaTeX labels
+    for figure in (
+        Figure(
+            "exp_1",
+            "Six algorithms on MNIST and CIFAR-100. Every UE has the same distance and the same share; A = 5 for the S2 algorithms.",
+            mnist_and_cifar(algorithms(SIX), EQUAL),
+        ),
+        Figure(
+            "exp_2",
+            "Six algorithms on MNIST and CIFAR-100. Distances are uniform from 0 to 200 m and decide the shares; A = 5 for the S2 algorithms.",
+            mnist_and_cifar(algorithms(SIX), DISTANCE),
+        ),
+        Figure(
+            "exp_3",
+            "PerFedS2 with different numbers of labels per UE. More labels make UEs more alike, and each UE's own task harder (erratum 13).",
+            mnist_and_cifar(
+                varied("l", "task", "labels_per_ue", (2, 4, 6, 8)),
+                EQUAL,
+                varied("l", "task", "labels_per_ue", (3, 5, 7, 9)),
+            ),
+        ),
+        Figure(
+            "exp_4",
+            "PerFedS2 with A = 5, 10, 15 updates a round. Every UE has the same distance and the same share.",
+            mnist_and_cifar(QUORUMS, EQUAL),
+        ),
+        Figure(
+            "exp_5",
+            "PerFedS2 with A = 5, 10, 15 updates a round. Distances are uniform from 0 to 200 m and decide the shares.",
+            mnist_and_cifar(QUORUMS, DISTANCE),
+        ),
+        Figure(
+            "exp_6",
+            "PerFedS2 with staleness bounds S = 1 to 5; a round waits for whoever would exceed them. Equal shares, A = 5.",
+            mnist_and_cifar(varied("S", "protocol", "max_staleness", (1, 2, 3, 4, 5)), WAITING),
+        ),
+        Figure(
+            "exp_7",
+            "Six algorithms on LEAF's Shakespeare, 188 speaking roles as UEs, A = 50 for the S2 algorithms.",
+            equal_and_distance("Shakespeare", algorithms(SIX)),
+        ),
+        Figure(
+            "exp_8",
+            "PerFedS2, FedAvgS2 and FedProxS2 on MNIST (A = 5) and Shakespeare (A = 50), with equal shares and random distances. "
+            "With one local step FedProx's proximal term is zero: its line lies on FedAvg's.",
+            equal_and_distance("MNIST", algorithms(S2)) + equal_and_distance("Shakespeare", algorithms(S2)),
+        ),
+    )
+}
+
+
+def load_figures(names: Sequence[str]) -> list[Figure]:
+    """Return figures by name, each once; all of them for ``all``."""
+    chosen = tuple(FIGURES) if "all" in names else tuple(dict.fromkeys(names))
+    for name in chosen:
+        if name not in FIGURES:
+            raise InputError(f"{name!r} is not a figure; expected {', '.join(FIGURES)} or all.")
+    return [FIGURES[name] for name in chosen]
+
+
+def load_curves(folder: Path | str) -> "pd.DataFrame":
+    """Read every reproduced curve of a folder, tidy: figure, panel, line, algorithm, seed, round, time_s, metrics."""
+    import pandas as pd
+
+    paths = [path for name in FIGURES if (path := Path(folder) / f"{name}.csv").exists()]
+    if not paths:
+        raise InputError(f"{folder} holds no reproduced figures; run perfeds2 reproduce all --out {folder} first.")
+    return pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+
+
+def command_of(folder: Path) -> str:
+    """Return the command that makes the figures of a folder."""
+    made, curves = read_toml(folder / SETTINGS_FILE), load_curves(folder)
+    names = [name for name in FIGURES if name in set(curves["figure"])]
+    of_figures = list(dict.fromkeys(panel.task for name in FIGURES for panel in FIGURES[name].panels))
+    tasks = [task for task in of_figures if task in set(curves["task"])]
+    some = {panel.task for name in names for panel in FIGURES[name].panels} != set(tasks)
+    seeds = sorted(set(curves["seed"].tolist()))
+    words = ["perfeds2", "reproduce", *(["all"] if len(names) == len(FIGURES) else names), "--scale", made["scale"]]
+    words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
+    for task in tasks if some else ():
+        words += ["--task", task]
+    for task in made.get("tuned", ()):
+        words += ["--spec", str(folder / tuned_file(task))]
+    for name, value in _leaves(made["changes"]):
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join([*words, "--out", str(folder)])
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested values as section.key, and each.PerFed-ASY.beta."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

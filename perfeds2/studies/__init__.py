@@ -1,0 +1,1 @@
+"""Studies: which trainings to run, and which table to make of them."""
