@@ -37,7 +37,7 @@ lint: $(DEV)  ## formatting, lint rules, types
 	$(BIN)/pyright
 
 bench: $(DEV)  ## speed against bare loops, oracles and targets
-	$(BIN)/perfeds2 bench
+	$(BIN)/python -m benchmarks
 
 site: $(DEV)  ## the documents as a site, strictly: open build/site/index.html, offline
 	$(BIN)/python docs/site/make.py build

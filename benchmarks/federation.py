@@ -1,4 +1,6 @@
-"""How long does a round of a real federation take? ``python benchmarks/federation.py [--engines mqtt,flower] [--cases digits-6-6]``
+"""Measure how long a round of a real federation takes.
+
+    python benchmarks/federation.py [--engines mqtt,flower] [--cases digits-6-6]
 
 Each case is a task, how many devices there are, and how many of them a round waits for. It runs as ``perfeds2 federate local``
 does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.

@@ -1,4 +1,6 @@
-"""What does a federation of hundreds of devices cost its server and its broker? python benchmarks/federation_load.py [--idle 1000]
+"""Measure what hundreds of devices cost the server and the broker of a federation.
+
+    python benchmarks/federation_load.py [--idle 1000]
 
 All over TLS, each device with its own certificate and connection. Those that work share processes
 (``python -m perfeds2.deployment.mqtt.many … --together``) and compute in turn, so a round is as long as the computing of

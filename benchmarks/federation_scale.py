@@ -1,4 +1,4 @@
-"""What does a round cost the server of a federation, when there are few devices and when there are many?
+"""Measure what a round costs the server of a federation, for few and for many devices.
 
     python benchmarks/federation_scale.py
 

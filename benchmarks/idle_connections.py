@@ -1,4 +1,6 @@
-"""What do devices cost a broker that are connected and say nothing? python benchmarks/idle_connections.py 300 1000
+"""Measure what idle devices cost a broker.
+
+    python benchmarks/idle_connections.py 300 1000
 
 Each connects over TLS with its own certificate, subscribes as a device does, and pings as MQTT asks (every 20 s). The broker is
 a process of its own, so its CPU seconds and its memory are what is reported; all clients are one thread here.

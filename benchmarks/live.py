@@ -1,4 +1,4 @@
-"""What does it cost to be watched? Processor seconds for saying how far it is and for the page, among all of the same run.
+"""Measure what progress lines and the live page cost a run, in processor seconds.
 
 Counted where they are spent, in one run: two runs one after the other differ by more than that on a busy machine.
 

@@ -1,4 +1,4 @@
-"""Can one bet on a plan? Its choice against the best of all, on fresh cells; and does the choice hold with fresh seeds?
+"""Compare the choice of `plan` with the best of all choices, on fresh cells and with fresh seeds.
 
     python benchmarks/plan_bet.py --cells 10 --jobs 16 --out bets
     python benchmarks/plan_bet.py --cells 2 --ues 8 --seeds 3 --search bits=32 --search local-steps=1 --out bets

@@ -1,4 +1,4 @@
-"""What do a million UEs cost: seconds a round of the clock, seconds a merge of training, memory?
+"""Measure what a million UEs cost: seconds per round of the clock and per merge, and memory.
 
 Every point is measured in a fresh process: its peak memory is its own. Seconds are processor seconds, the best of a few
 turns, because a busy machine changes them least; wall-clock seconds stand beside them in the CSV.

@@ -1,4 +1,6 @@
-"""Does the simulator, calibrated from a federation's first rounds, know how long the next ones take? ``python benchmarks/sim_to_real.py``
+"""Compare the simulator, calibrated from a federation's first rounds, with the rounds that follow.
+
+    python benchmarks/sim_to_real.py
 
 Runs ``perfeds2 federate local`` with 20 devices, each a process behind TLS, whose computing times (``--slow``) and uplink rates
 (``--uplink-bps``) are imposed, drawn log-uniformly over a factor of six. Then ``perfeds2 calibrate --rounds 50`` fits the devices from the first 50

@@ -1,4 +1,4 @@
-"""How many client gradients a second, with the exact Hessian, and what bounds them?
+"""Count client gradients per second with the exact Hessian, and show what bounds them.
 
     python benchmarks/throughput.py                # on whatever device JAX finds
     python benchmarks/throughput.py --most-seeds 1 # one training at a time

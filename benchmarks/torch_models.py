@@ -1,4 +1,4 @@
-"""What does a network cost that is written in PyTorch, against the same one written in JAX?
+"""Compare the cost of a network written in PyTorch with the same one written in JAX.
 
     python benchmarks/torch_models.py                 # all networks
     python benchmarks/torch_models.py --only lenet5   # one of them

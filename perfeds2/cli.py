@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from perfeds2.commands import arena, plan, play, run, simulate, sweep, tune
-from perfeds2.commands.bench import bench
 from perfeds2.commands.calibrate import calibrate
 from perfeds2.commands.common import SettingsCommand, with_settings
 from perfeds2.commands.compare import compare
@@ -42,7 +41,6 @@ app.command()(reproduce)
 app.command()(report)
 app.command()(watch)
 app.command()(errata)
-app.command()(bench)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 app.command()(replay)

@@ -8,7 +8,6 @@ import pytest
 from click.shell_completion import ShellComplete
 from command_line import commands, unchecked
 
-from perfeds2.bench.bench import GROUPS
 from perfeds2.commands.completion import TABLES, names
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.paper.figures import FIGURES
@@ -32,7 +31,7 @@ def test_names_read_from_the_source_are_those_of_the_table(kind):
 
 
 def test_every_table_that_is_read_is_one():
-    others = {"objective": OBJECTIVES, "method": METHODS, "benchmark": GROUPS}
+    others = {"objective": OBJECTIVES, "method": METHODS}
     assert TABLES.keys() == KINDS.keys() - {"algorithm"} | others.keys()
     for kind, table in others.items():
         assert names(kind) == list(table)
@@ -57,7 +56,6 @@ def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch, tmp_path):
         (["compare", "--set", "protocol.q"], ["protocol.quorum="]),
         (["data", "fetch", "mnist", "c"], ["cifar100"]),
         (["reproduce", "exp"], list(FIGURES)),
-        (["bench", "--only", "st"], ["start-up"]),
         (["compare", "--spec", "py"], []),  # files are the shell's
         (["compare", "--beta", ""], []),  # a number
         (["compare", "--nonsense", ""], []),

@@ -1,4 +1,4 @@
-"""How fast is perfeds2 beside its peers, on the same work?
+"""Compare the speed of perfeds2 with its peers on the same work.
 
     python benchmarks/peers/run.py                            (makes the environments first, some minutes)
     python benchmarks/peers/run.py --only perfeds2,torch --repeats 3

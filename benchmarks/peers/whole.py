@@ -1,4 +1,4 @@
-"""How long is it from the command to the figure: the paper's exp_1 on MNIST?
+"""Measure the time from the command to the figure: the paper's exp_1 on MNIST.
 
     python benchmarks/peers/whole.py                     (five seeds; FedJAX trains one of them, it takes minutes)
     python benchmarks/peers/whole.py --only curve,fedjax --horizon-s 60

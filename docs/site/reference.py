@@ -21,7 +21,7 @@ import click
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "perfeds2"
-FOLDERS = ("network", "allocation", "theory", "timeline", "learning", "spec", "runs", "planning", "paper", "bench", "report", "play", "deployment")  # fmt: skip  # in the order things happen
+FOLDERS = ("network", "allocation", "theory", "timeline", "learning", "spec", "runs", "planning", "paper", "report", "play", "deployment")  # fmt: skip  # in the order things happen
 NOT_SHOWN = {"commands", "cli"}  # they are the pages of the commands
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 WIDTH = 100  # of a signature, before it is broken

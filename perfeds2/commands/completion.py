@@ -26,7 +26,6 @@ TABLES = {  # of each kind of name: the file it stands in, and what it is called
     "merge": ("learning/merges.py", "MERGES"),
     "objective": ("learning/objectives.py", "OBJECTIVES"),
     "method": ("spec/methods.py", "METHODS"),
-    "benchmark": ("bench/bench.py", "GROUPS"),
 }
 Completer = Callable[[str], list[str]]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from benchmarks.speed.timing import BATCH, BETA, QUORUM, STALENESS, Announce, Measurement
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
-from perfeds2.bench.timing import BATCH, BETA, QUORUM, STALENESS, Hear, Result
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Learner
@@ -43,19 +43,19 @@ WAYS = (
 def joint_group(
     repeats: int,
     seed: int,
-    tell: Hear,
+    announce: Announce,
     *,
     ues: int = 20,
     horizon_s: float = 15.0,
     every_s: float = 0.1,
     target: float = 0.9,
-) -> Iterator[Result]:
+) -> Iterator[Measurement]:
     """Seconds a round and seconds to an accuracy, over as many seeds as there are repeats; differences are paired.
 
     The paper's cell with distances uniform in [0, 200 m], A = 5, S = 5, restart; the digits; PerFed with exact Hessian.
     """
     seeds = range(seed, seed + repeats)
-    tell(f"joint: {len(WAYS)} ways to run the rounds, {repeats} seeds …")
+    announce(f"joint: {len(WAYS)} ways to run the rounds, {repeats} seeds …")
     pace: dict[str, list[float]] = {way.name: [] for way in WAYS}
     reach: dict[str, list[float | None]] = {way.name: [] for way in WAYS}
     for each in seeds:
@@ -105,9 +105,9 @@ def run_rounds(
     return line.end_s / max(line.rounds, 1), reached_s
 
 
-def _over_seeds(name: str, what: str, values: Sequence[float | None], unit: str) -> Result:
+def _over_seeds(name: str, what: str, values: Sequence[float | None], unit: str) -> Measurement:
     """Mean and 95 % Student-t interval over seeds; none where a seed has no value."""
     known = statistic(values)
     missing = sum(value is None for value in values)
     some = f" ({len(values) - missing} of {len(values)} seeds got there)" if missing else ""
-    return Result(name, what + some, known["mean"], unit, low=known["low"], high=known["high"])
+    return Measurement(name, what + some, known["mean"], unit, low=known["low"], high=known["high"])

@@ -9,12 +9,12 @@ from jaxtyping import Float
 
 BETA, BATCH, QUORUM, STALENESS = 0.07, 40, 5, 5  # what is trained and merged, wherever something is
 Seconds = Float[np.ndarray, " turns"]
-Hear = Callable[[str], None]  # hears what takes a while, before it begins
-Group = Callable[[int, int, Hear], Iterator["Result"]]  # (repeats, seed, tell)
+Announce = Callable[[str], None]  # hears what takes a while, before it begins
+Group = Callable[[int, int, Announce], Iterator["Measurement"]]  # (repeats, seed, announce)
 
 
 @dataclass(frozen=True)
-class Result:
+class Measurement:
     """One line of the benchmark."""
 
     name: str  # group/what
@@ -43,7 +43,7 @@ def take_turns(
 
 def measured(
     name: str, what: str, values: Seconds, unit: str, *, at_most: float | None = None, at_least: float | None = None
-) -> Result:
+) -> Measurement:
     """The median of the turns, their range, and whether it meets its target."""
     value = float(np.median(values))
     target, ok = None, None
@@ -51,8 +51,8 @@ def measured(
         target, ok = f"≤ {at_most:g}", value <= at_most
     if at_least is not None:
         target, ok = f"≥ {at_least:,g}", value >= at_least
-    return Result(name, what, value, unit, target, ok, float(values.min()), float(values.max()))
+    return Measurement(name, what, value, unit, target, ok, float(values.min()), float(values.max()))
 
 
-def left_out(name: str, what: str, package: str) -> Result:
-    return Result(name, f"{what}: left out, {package} is not installed", None, "")
+def not_installed(name: str, what: str, package: str) -> Measurement:
+    return Measurement(name, f"{what}: left out, {package} is not installed", None, "")

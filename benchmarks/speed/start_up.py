@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from perfeds2.bench.timing import Hear, Result, measured, take_turns
+from benchmarks.speed.timing import Announce, Measurement, measured, take_turns
 
 
-def start_up_group(repeats: int, seed: int, tell: Hear) -> Iterator[Result]:  # noqa: ARG001 (nothing is random here)
+def start_up_group(repeats: int, seed: int, announce: Announce) -> Iterator[Measurement]:  # noqa: ARG001 (nothing is random here)
     """Whole processes, the interpreter's own start included."""
-    tell(f"start-up: three fresh processes, {repeats} turns …")
+    announce(f"start-up: three fresh processes, {repeats} turns …")
     seconds = take_turns(
         {
             "nothing": partial(_python, "-c", "pass"),

@@ -9,20 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.bench import bench as module
-from perfeds2.bench import clock, products
-from perfeds2.bench.allocation import allocation_group, opening, solver_finish_s
-from perfeds2.bench.bench import bench, print_results, to_json
-from perfeds2.bench.clock import clock_group
-from perfeds2.bench.jobs import jobs_group
-from perfeds2.bench.joint import WAYS, joint_group
-from perfeds2.bench.methods import LEARNERS, methods_group
-from perfeds2.bench.products import THREADS, WORDS, products_group
-from perfeds2.bench.replay import bench_timeline, initial_weights, jax_replay, numpy_replay, random_tasks, replay_group
-from perfeds2.bench.start_up import start_up_group
-from perfeds2.bench.timing import BATCH, BETA, Result, measured, take_turns
-from perfeds2.bench.waiting import PARTS, waiting_group
-from perfeds2.errors import InputError
+from benchmarks import __main__ as module
+from benchmarks.__main__ import main, measure, print_results, scripts, to_json
+from benchmarks.speed import clock, products
+from benchmarks.speed.allocation import allocation_group, opening, solver_finish_s
+from benchmarks.speed.clock import clock_group
+from benchmarks.speed.jobs import jobs_group
+from benchmarks.speed.joint import WAYS, joint_group
+from benchmarks.speed.methods import LEARNERS, methods_group
+from benchmarks.speed.products import THREADS, WORDS, products_group
+from benchmarks.speed.replay import (
+    bench_timeline,
+    initial_weights,
+    jax_replay,
+    numpy_replay,
+    random_tasks,
+    replay_group,
+)
+from benchmarks.speed.start_up import start_up_group
+from benchmarks.speed.timing import BATCH, BETA, Measurement, measured, take_turns
+from benchmarks.speed.waiting import PARTS, waiting_group
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
@@ -38,7 +44,7 @@ def silent(_: str) -> None:
     pass
 
 
-def assert_measured(results: list[Result], names: set[str]) -> None:
+def assert_measured(results: list[Measurement], names: set[str]) -> None:
     assert {result.name for result in results} == names
     for result in results:
         assert result.value is not None, result
@@ -172,7 +178,7 @@ def test_start_up_loads_no_jax():
 def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
     parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
     assert_measured(list(waiting_group(1, 0, silent, horizon_s=1.0)), parts)
-    monkeypatch.setattr("perfeds2.bench.jobs.count_cores", lambda: 2)
+    monkeypatch.setattr("benchmarks.speed.jobs.count_cores", lambda: 2)
     results = {result.name: result for result in jobs_group(1, 0, silent, each=1, horizon_s=1.0)}
     assert_measured(list(results.values()), {"jobs/one", "jobs/2", "jobs/bytes"})
     assert results["jobs/bytes"].value == 0
@@ -239,18 +245,39 @@ def test_rivals_take_turns_and_warm_up_once():
     assert all(values.size == 2 and (values >= 0).all() for values in seconds.values())
 
 
-def test_an_unknown_group_is_refused_with_the_known_ones():
-    with pytest.raises(
-        InputError,
-        match=r"--only speed .* replay, products, methods, clock, start-up, waiting, jobs, allocation, joint",
-    ):
-        bench(["clock", "speed"])
+def test_an_unknown_group_is_refused_with_the_known_ones(capsys):
+    with pytest.raises(SystemExit) as refused:
+        main(["--only", "clock", "--only", "speed"])
+    assert refused.value.code == 2
+    told = capsys.readouterr().err
+    assert "'speed'" in told
+    assert all(name in told for name in module.GROUPS)
+
+
+def test_help_lists_the_other_benchmarks(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    for path, question in scripts():
+        assert "__main__" in path.read_text("utf-8")
+        assert question
+        assert f"python benchmarks/{path.relative_to(module.FOLDER)}" in told
+
+
+def test_results_go_to_a_file_and_to_the_terminal(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(module, "GROUPS", {"one": lambda *_: [Measurement("one/x", "seconds", 1.5, "s")]})
+    assert main(["--out", str(tmp_path), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    kept = (tmp_path / "bench.json").read_text("utf-8")
+    assert main(["--out", str(tmp_path), "--json"]) == 0
+    assert capsys.readouterr().out == kept
+    assert json.loads(kept)["results"][0]["value"] == 1.5
 
 
 def test_only_the_groups_asked_for_are_run(monkeypatch):
     told: list[str] = []
-    result = Result("x/y", "", 1.0, "s")
+    result = Measurement("x/y", "", 1.0, "s")
     groups = {name: (lambda *given, name=name: (given[-1](name), [result])[1]) for name in ("one", "two")}
     monkeypatch.setattr(module, "GROUPS", groups)
-    assert bench(["two"], tell=told.append) == [result]
+    assert measure(["two"], announce=told.append) == [result]
     assert told == ["two"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.speed.timing import Announce, Measurement, measured, not_installed, take_turns
 from perfeds2.allocation.bandwidth import Uplink, equal_finish
 from perfeds2.allocation.schedule import deficit
 from perfeds2.allocation.shares import equal_shares, nearest_feasible
-from perfeds2.bench.timing import Hear, Result, left_out, measured, take_turns
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 
@@ -17,16 +17,16 @@ from perfeds2.network.link import rate_bps
 def allocation_group(
     repeats: int,
     seed: int,
-    tell: Hear,
+    announce: Announce,
     *,
     many: int = 1_000_000,
     few: int = 200,
     scheduled: int = 100_000,
     rounds: int = 1_000,
     quorum: int = 1_000,
-) -> Iterator[Result]:
+) -> Iterator[Measurement]:
     """Theorem 2's bandwidths and the schedule, for as many UEs as anybody has."""
-    tell(f"allocation: {many:,} UEs, then a solver for {few}, {repeats} turns …")
+    announce(f"allocation: {many:,} UEs, then a solver for {few}, {repeats} turns …")
     million, couple, calls = opening(many, seed), opening(few, seed), 20
     rivals: dict[str, Callable[[], object]] = {
         "many": lambda: equal_finish(million),
@@ -43,12 +43,12 @@ def allocation_group(
         if with_solver:
             yield measured(row, what, seconds[name] / (seconds["few"] / calls), "×", at_least=1_000)
         else:
-            yield left_out(row, what, "cvxpy")
+            yield not_installed(row, what, "cvxpy")
     if with_solver:
         ours_s = (couple.compute_s + couple.bits / rate_bps(equal_finish(couple), couple.signal_hz)).max()
         apart = abs(solver_finish_s(couple) / ours_s - 1)
         yield measured("allocation/same", "how far the solver's T is from ours", np.array([apart]), "", at_most=1e-6)
-    tell(f"allocation: a schedule for {scheduled:,} UEs × {rounds:,} rounds, {repeats} turns …")
+    announce(f"allocation: a schedule for {scheduled:,} UEs × {rounds:,} rounds, {repeats} turns …")
     wish = np.random.default_rng(seed).dirichlet(np.full(scheduled, 3.0))
     shares = nearest_feasible(wish, quorum, None)
     seconds = take_turns({"deficit": lambda: deficit(shares, quorum, rounds)}, repeats)

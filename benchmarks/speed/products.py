@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from perfeds2.bench.timing import BATCH, BETA, QUORUM, Hear, Result, measured
+from benchmarks.speed.timing import BATCH, BETA, QUORUM, Announce, Measurement, measured
 
 THREADS = {1: "of one core", 2: "on two threads"}
 VARIABLES = ("NPROC", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -23,14 +23,14 @@ Work = Callable[[], object]
 
 
 def products_group(
-    repeats: int, seed: int, tell: Hear, *, rounds: int = 100, sizes: str = "784-100-10"
-) -> Iterator[Result]:
+    repeats: int, seed: int, announce: Announce, *, rounds: int = 100, sizes: str = "784-100-10"
+) -> Iterator[Measurement]:
     """The speed of our rounds over that of their matrix products, in a fresh process for each number of threads."""
     for threads, words in THREADS.items():
         if threads > (os.cpu_count() or 1):
             continue
-        tell(f"products: {rounds} rounds and their matrix products, {words}, {repeats} turns …")
-        code = f"from perfeds2.bench.products import main; main({rounds}, {repeats}, {seed}, {sizes!r})"
+        announce(f"products: {rounds} rounds and their matrix products, {words}, {repeats} turns …")
+        code = f"from benchmarks.speed.products import main; main({rounds}, {repeats}, {seed}, {sizes!r})"
         environment = os.environ | dict.fromkeys(VARIABLES, str(threads))
         done = subprocess.run(  # noqa: S603
             [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
@@ -58,7 +58,7 @@ def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
     """In the fresh process: every rival's seconds in every turn, by the wall and by the processor, as JSON."""
     import jax
 
-    from perfeds2.bench.replay import bench_timeline, random_tasks
+    from benchmarks.speed.replay import bench_timeline, random_tasks
     from perfeds2.learning.models.mlp import MLP
     from perfeds2.learning.objectives import FedAvg, PerFed
     from perfeds2.learning.replay import Learner, replay

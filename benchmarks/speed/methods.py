@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from perfeds2.bench.replay import NETWORK, bench_timeline, random_tasks
-from perfeds2.bench.timing import BATCH, BETA, Hear, Result, measured, take_turns
+from benchmarks.speed.replay import NETWORK, bench_timeline, random_tasks
+from benchmarks.speed.timing import BATCH, BETA, Announce, Measurement, measured, take_turns
 from perfeds2.learning.keeping import Ditto, Scaffold
 from perfeds2.learning.merges import CA2FL, Stale, WithControl
 from perfeds2.learning.models.mlp import MLP
@@ -46,14 +46,14 @@ IDLE = {"merge": "a merge that sees every upload and takes their mean", "memory"
 def methods_group(
     repeats: int,
     seed: int,
-    tell: Hear,
+    announce: Announce,
     *,
     rounds: int = 200,
     samples: int = 6_000,
     models: Sequence[MLP] = (DIGITS, NETWORK),
-) -> Iterator[Result]:
+) -> Iterator[Measurement]:
     """Rounds among 20 UEs at A = 5 and batch 40, without evaluations: times the seconds of FedAvg's."""
-    tell(f"methods: {rounds} rounds for each of {len(models) * len(LEARNERS)} loops, {repeats} turns …")
+    announce(f"methods: {rounds} rounds for each of {len(models) * len(LEARNERS)} loops, {repeats} turns …")
     for model in models:
         (task,), line = random_tasks(model, samples, (20,), seed), bench_timeline(model, 20, rounds, seed)
         script = Script.of(line)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from perfeds2.bench.timing import BATCH, BETA, QUORUM, STALENESS, Hear, Result, measured, take_turns
+from benchmarks.speed.timing import BATCH, BETA, QUORUM, STALENESS, Announce, Measurement, measured, take_turns
 from perfeds2.learning.data import Shards
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, Objective, PerFed
@@ -30,15 +30,15 @@ Weights = tuple[Any, ...]  # arrays of two layers: weight, bias, weight, bias
 def replay_group(
     repeats: int,
     seed: int,
-    tell: Hear,
+    announce: Announce,
     *,
     rounds: int = 200,
     samples: int = 60_000,
     populations: Sequence[int] = (20, 200, 2_000),
     model: MLP = NETWORK,
-) -> Iterator[Result]:
+) -> Iterator[Measurement]:
     """Rounds a second at A = 5 and batch 40, without evaluations, on data with MNIST's shape."""
-    tell(f"replay: {rounds} rounds for each of {6 + len(populations) - 1} loops, {repeats} turns …")
+    announce(f"replay: {rounds} rounds for each of {6 + len(populations) - 1} loops, {repeats} turns …")
     tasks = random_tasks(model, samples, populations, seed)
     lines = [bench_timeline(model, ues, rounds, seed) for ues in populations]
     task, line = tasks[0], lines[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.bench.timing import Hear, Result, measured
+from benchmarks.speed.timing import Announce, Measurement, measured
 
 PARTS = {
     "import": "importing Python packages",
@@ -29,12 +29,12 @@ PARTS = {
 TURNS = 3
 
 
-def waiting_group(repeats: int, seed: int, tell: Hear, horizon_s: float = 30.0) -> Iterator[Result]:
+def waiting_group(repeats: int, seed: int, announce: Announce, horizon_s: float = 30.0) -> Iterator[Measurement]:
     """compare --seeds 1, in parts."""
     turns = min(repeats, TURNS)
-    tell(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
+    announce(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
     first = "from perfeds2.learning.compiled import collect_rarely; collect_rarely()"  # as commands do
-    imports = "from perfeds2.bench.waiting import main; from perfeds2.report.page import write_report"
+    imports = "from benchmarks.speed.waiting import main; from perfeds2.report.page import write_report"
     code = f"{first}; {imports}; main({seed}, {horizon_s}, write_report)"
     spent: list[dict[str, float]] = []
     for _ in range(-1, turns):  # the first fills the cache

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.bench.timing import Hear, Result, measured
-from perfeds2.errors import InputError
+from benchmarks.speed.timing import Announce, Measurement, measured
 from perfeds2.runs.crew import Assignment, count_cores
 from perfeds2.runs.folder import Folder, open_folder
 from perfeds2.runs.jobs import do_jobs
@@ -25,12 +24,14 @@ HORIZON_S = 60.0  # simulated: a second or two of one core
 TURNS = 2
 
 
-def jobs_group(repeats: int, seed: int, tell: Hear, each: int = EACH, horizon_s: float = HORIZON_S) -> Iterator[Result]:
+def jobs_group(
+    repeats: int, seed: int, announce: Announce, each: int = EACH, horizon_s: float = HORIZON_S
+) -> Iterator[Measurement]:
     """One process, two, four, … up to one a core."""
     cores = count_cores()
     counts = sorted({1, *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores), cores})
     turns = min(repeats, TURNS)
-    tell(f"jobs: {each} trainings for each of {', '.join(map(str, counts))} processes, {turns} turns …")
+    announce(f"jobs: {each} trainings for each of {', '.join(map(str, counts))} processes, {turns} turns …")
     seconds, kept = {count: np.empty(turns) for count in counts}, dict[str, set[bytes]]()
     before = os.environ.get("NPROC")
     os.environ["NPROC"] = "1"  # as commands that have several trainings
@@ -73,7 +74,7 @@ def _train(processes: int, seeds: Sequence[int], horizon_s: float) -> tuple[floa
         )
         took_s = time.perf_counter() - began
         if failed:
-            raise InputError(f"a process of the benchmark died: {failed[0]}")
+            raise RuntimeError(f"a process of the benchmark died: {failed[0]}")
         return took_s, {path.name: path.read_bytes() for path in folder.parts.glob("*.safetensors")}
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.speed.timing import QUORUM, STALENESS, Announce, Measurement, measured, not_installed, take_turns
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
-from perfeds2.bench.timing import QUORUM, STALENESS, Hear, Result, left_out, measured, take_turns
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.compiled import only
 from perfeds2.timeline.rounds import Protocol
@@ -20,10 +20,10 @@ PAYLOAD, SAMPLES, FEW_UES = 1e6, 120.0, 20
 
 
 def clock_group(
-    repeats: int, seed: int, tell: Hear, *, ues: int = 188, rounds: int = 10_000, crowd: int = 1_000_000
-) -> Iterator[Result]:
+    repeats: int, seed: int, announce: Announce, *, ues: int = 188, rounds: int = 10_000, crowd: int = 1_000_000
+) -> Iterator[Measurement]:
     """Rounds a processor second, one core. The slow rivals play fewer rounds: NumPy's twin a tenth, processes a 250th."""
-    tell(f"clock: {rounds:,} rounds of {FEW_UES} and of {ues} UEs, {repeats} turns …")
+    announce(f"clock: {rounds:,} rounds of {FEW_UES} and of {ues} UEs, {repeats} turns …")
     few, many = Cell.draw(FEW_UES, seed), Cell.draw(ues, seed)
     five, quarter, everybody = Protocol(QUORUM, STALENESS), Protocol(max(ues // 4, 1), STALENESS), Protocol(ues)
     with_numba, with_simpy = find_spec("numba") is not None, find_spec("simpy") is not None
@@ -52,21 +52,25 @@ def clock_group(
     }
     for name, least in (("five", 200_000), ("quarter", 40_000)):
         yield measured(f"clock/{name}", f"rounds, {what[name]}", rounds / seconds[name], "/s", at_least=least)
-    yield measured("clock/finish", f"the same with equal_finish, {what['five']}", rounds / seconds["finish"], "/s", at_least=20_000)  # fmt: skip
+    yield measured(
+        "clock/finish", f"the same with equal_finish, {what['five']}", rounds / seconds["finish"], "/s", at_least=20_000
+    )
     share = 100 * seconds["logarithms"] / seconds["quarter"]
-    yield measured("clock/bound", f"of that is the fading's and the rates' arithmetic alone, by NumPy, {ues} UEs", share, "%")  # fmt: skip
+    yield measured(
+        "clock/bound", f"of that is the fading's and the rates' arithmetic alone, by NumPy, {ues} UEs", share, "%"
+    )
     for name in ("five", "quarter"):
         row, words = f"clock/numpy-{name}", f"times as fast as the NumPy clock, {what[name]}"
         ratio = seconds[f"numpy {name}"] / by_numpy / (seconds[name] / rounds)
-        yield measured(row, words, ratio, "×") if with_numba else left_out(row, words, "numba")
+        yield measured(row, words, ratio, "×") if with_numba else not_installed(row, words, "numba")
     for name, least in (("five", 1_000), ("quarter", 50), ("everybody", 50)):
         row, words = f"clock/simpy-{name}", f"times as fast as SimPy, a process per UE, {what[name]}"
         if with_simpy:
             ratio = seconds[f"simpy {name}"] / by_simpy / (seconds[name] / rounds)
             yield measured(row, words, ratio, "×", at_least=least)
         else:
-            yield left_out(row, words, "simpy")
-    tell(f"clock: {crowd:,} UEs × 1,000 rounds, once …")
+            yield not_installed(row, words, "simpy")
+    announce(f"clock: {crowd:,} UEs × 1,000 rounds, once …")
     place, protocol, begun = Cell.draw(crowd, seed), Protocol(min(1_000, crowd), STALENESS), time.process_time()
     _play(ours, place, protocol, 1_000)
     spent = np.array([time.process_time() - begun])

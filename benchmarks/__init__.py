@@ -1,0 +1,1 @@
+"""Measurements of perfeds2. `python -m benchmarks --help` lists them."""

@@ -1,1 +1,0 @@
-"""How fast is it, against what?"""
