@@ -23,11 +23,15 @@ class Fleet:
     traces: Traces | None = None  # … or its rate changes
     presence: Presence | None = None  # None: everybody is always there
     spread: Spread | None = None  # None: jobs of a UE take alike
+    energy_budget_j: PerUe | None = None  # what each UE may spend in a run
 
     def __post_init__(self) -> None:
         for name, values in (("gain_db", self.gain_db), ("rate_bps", self.rate_bps)):
             if np.isinf(values).any() or (name == "rate_bps" and (values <= 0).any()):
                 raise ValueError(f"{name} must be finite{' and above 0' if name == 'rate_bps' else ''}, or no number.")
+        budget_j = self.energy_budget_j
+        if budget_j is not None and (budget_j.shape != self.gain_db.shape or (budget_j <= 0).any()):
+            raise ValueError("energy_budget_j must be above 0 or NaN, one number per UE.")
         if self.gain_db.shape != self.rate_bps.shape:
             raise ValueError(f"a fleet needs as many gains as rates, got {self.gain_db.size} and {self.rate_bps.size}.")
         if self.presence is not None and self.presence.ues != self.ues:

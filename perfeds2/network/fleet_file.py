@@ -25,9 +25,9 @@ from perfeds2.network.traces import Trace, TraceEnd, Traces
 
 LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # one of them a row
 PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # one of them a row
-NUMBERS = (*LINK[:3], *PROCESSOR, "power_w")
+NUMBERS = (*LINK[:3], *PROCESSOR, "power_w", "energy_budget_j")
 SPREADS = ("rate_spread", "compute_spread")  # how much jobs differ
-COLUMNS = ("name", *LINK, *PROCESSOR, "power_w", "available", *SPREADS)
+COLUMNS = ("name", *LINK, *PROCESSOR, "power_w", "available", *SPREADS, "energy_budget_j")
 TRACE_COLUMNS = ("time_s", "bps")
 RANGES = {"distance_m": (0.0, 1e9), "gain_db": (-300.0, 100.0)}  # else from 1e-9 to 1e18
 ITSELF = ""
@@ -96,6 +96,10 @@ class FleetFile:
     def has_hours(self) -> bool:
         return not all(row.hours.always for row in self.rows)
 
+    @property
+    def has_energy_budgets(self) -> bool:
+        return any("energy_budget_j" in row.numbers for row in self.rows)
+
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
         """A drawn cell with what the file says over it. ``compute_s`` is one gradient step on a batch of so many samples."""
         columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in NUMBERS}
@@ -116,6 +120,7 @@ class FleetFile:
             Traces(traced, traces, trace_end) if traced else None,
             Presence([row.hours for row in self.rows], keeps) if self.has_hours else None,
             Spread(compute_spread, rate_spread) if rate_spread.any() or compute_spread.any() else None,
+            columns["energy_budget_j"] if self.has_energy_budgets else None,
         )
         power_w = np.where(np.isnan(columns["power_w"]), drawn.power_w, columns["power_w"])
         return replace(

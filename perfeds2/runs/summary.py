@@ -117,16 +117,18 @@ def _energy_part(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, 
 
 def _ended_by_budget(spec: Spec, algorithm: "Algorithm", timelines: dict[tuple[str, int], Timeline]) -> str | None:
     """Where a run ended because too few UEs had energy left: a sentence."""
+    from perfeds2.spec.fleets import limits_energy
+
     ends = [timelines[algorithm.name, seed] for seed in spec.run.seeds]
     ends = [each for each in ends if each.log is None]  # else who has no job may only be away
     ends = [each for each in ends if too_few(each.open_version, each.rounds, algorithm.protocol)]
-    if spec.energy.budget is None or not ends:
+    if not limits_energy(spec) or not ends:
         return None
     first, quorum = min(ends, key=lambda each: each.end_s), algorithm.protocol.quorum
     left = "no UE was" if quorum == 1 else f"fewer than {quorum} UEs were"
     return (
         f"{algorithm.name}: after {first.end_s:.3g} s and {first.rounds:,} rounds {left} left to close "
-        f"one, the others having spent --energy-budget {spec.energy.budget:g}, so it ended there"
+        f"one, the others having spent their energy budget, so it ended there"
         f"{'.' if len(spec.run.seeds) == 1 else f' (in {len(ends)} of {len(spec.run.seeds)} seeds, the first of them).'}"
     )
 

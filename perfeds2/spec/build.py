@@ -46,7 +46,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
-from perfeds2.spec.fleets import cell_of_fleet, refuse_without_a_fleet, seconds_a_step
+from perfeds2.spec.fleets import cell_of_fleet, limits_energy, refuse_without_a_fleet, seconds_a_step
 from perfeds2.spec.methods import ALGORITHMS, Combination
 from perfeds2.spec.modes import algorithm_name
 from perfeds2.spec.names import Named, blaming, call, expect
@@ -226,7 +226,7 @@ class Stage:
 def what_the_clock_sees(spec: Spec) -> Hashable:
     """Equal in specs whose cells, schedules and timelines are the same."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
-    energy = None if spec.energy.budget is None else spec.energy
+    energy = spec.energy if limits_energy(spec) else None
     return spec.cell, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
@@ -245,10 +245,10 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     if twice is not None:
         raise InputError(f"--algorithms has {twice} twice; give each its own name.")
     planned = next((each.name for each in algorithms if each.schedule is not None), None)
-    if planned is not None and spec.energy.budget is not None:
+    if planned is not None and limits_energy(spec):
         raise InputError(
-            f"--energy-budget does not go with the schedule of {planned}, which would wait for UEs that have left; use --schedule "
-            f"first, or --algorithms without it."
+            f"an energy budget does not go with the schedule of {planned}, which would wait for UEs that have left. "
+            f"Use --schedule first, or --algorithms without it."
         )
     return algorithms
 

@@ -46,6 +46,12 @@ def seconds_a_step(spec: Spec) -> int | None:
     return spec.learning.batch if tells else None
 
 
+def limits_energy(spec: Spec) -> bool:
+    """Return whether any UE has an energy budget, from the spec or from its fleet file."""
+    kind = None if spec.cell.kind is None else spec.cell.kind.value
+    return spec.energy.budget is not None or (isinstance(kind, FleetFile) and kind.has_energy_budgets)
+
+
 def refuse_without_a_fleet(spec: Spec) -> None:
     """Settings of fleets that would change nothing."""
     kind = None if spec.cell.kind is None else spec.cell.kind.value

@@ -27,8 +27,11 @@ def make_energy(spec: Spec) -> EnergyModel:
 
 
 def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
-    """What each UE may spend, if that is limited."""
+    """Return what each UE may spend: its fleet's budget, else the spec's. None where no UE has one."""
+    own_j = None if cell.fleet is None else cell.fleet.energy_budget_j
     joules = spec.energy.budget
+    if own_j is not None:
+        joules = np.where(np.isnan(own_j), np.inf if joules is None else joules, own_j)
     return None if joules is None else Budget.of(joules, make_energy(spec), cell, samples)
 
 

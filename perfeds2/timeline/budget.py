@@ -30,14 +30,14 @@ class Work:
 class Budget:
     """What each UE may spend, and what its work takes."""
 
-    joules: float
+    joules: PerUe | float  # infinite for a UE without a budget
     computing_w: PerUe
     sending_w: PerUe
     joules_per_bit: float
     computing_s: PerUe  # of one job, with its model there
 
     @classmethod
-    def of(cls, joules: float, model: EnergyModel, cell: Cell, samples: float) -> "Budget":
+    def of(cls, joules: PerUe | float, model: EnergyModel, cell: Cell, samples: float) -> "Budget":
         computing_s = cell.compute_s(samples) - cell.downlink_s
         return cls(joules, model.computing_w(cell), model.radio_w(cell), model.joules_per_bit, computing_s)
 

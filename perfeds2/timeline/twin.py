@@ -125,7 +125,7 @@ class Phone:
 
     @property
     def is_empty(self) -> bool:
-        return self.battery is not None and self.spent_j >= self.battery.joules * (1 - 1e-9)
+        return self.battery is not None and self.spent_j >= self.battery.joules_of(self.number) * (1 - 1e-9)
 
     def job_joules(self) -> float:
         """What its job has taken since it began, or went on."""

@@ -38,11 +38,14 @@ class Radio:
 class Battery:
     """What every phone begins with, and what it takes of it."""
 
-    joules: float
+    joules: np.ndarray | float  # of each, or of all
     computing_w: np.ndarray  # of each
     sending_w: np.ndarray
     joules_per_bit: float = 0.0
     model_s: float = 0.0  # of what is said to be computing, a phone waits so long for the model
+
+    def joules_of(self, phone: int) -> float:
+        return float(self.joules[phone]) if isinstance(self.joules, np.ndarray) else self.joules
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from perfeds2.network.traces import Trace, Traces
 from perfeds2.spec.build import make_cell, what_the_clock_sees
 from perfeds2.spec.resolve import spec_from
 
-FLEET = """name,distance_m,gain_db,rate_bps,cpu_hz,compute_s,samples_per_s,power_w,uplink_trace,available
-near,50,,,1e9,,,,,
+FLEET = """name,distance_m,gain_db,rate_bps,cpu_hz,compute_s,samples_per_s,power_w,uplink_trace,available,energy_budget_j
+near,50,,,1e9,,,,,,2.5
 # for people
-measured,,-90,,,0.5,,0.2,,
-wired,,,1e6,,,200,,,0-600;1200-1800/3600
+measured,,-90,,,0.5,,0.2,,,
+wired,,,1e6,,,200,,,0-600;1200-1800/3600,
 
-roaming,,,,,,,,up.csv,30-
+roaming,,,,,,,,up.csv,30-,10
 """
 TRACE = "time_s,bps\n0,1e5\n10,0\n20,2e5\n"
 
@@ -53,6 +53,7 @@ def test_every_column_means_what_it_says(fleet):
     assert cell.here(700.0).tolist() == [True, True, False, True]
     assert cell.here(3600.0 + 700.0).tolist() == [True, True, False, True]
     assert cell.fleet.presence.keeps
+    np.testing.assert_array_equal(cell.fleet.energy_budget_j, [2.5, np.nan, np.nan, 10])
 
 
 def test_a_gain_is_the_links_mean_gain_whatever_the_radio(fleet):

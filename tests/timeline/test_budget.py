@@ -18,7 +18,8 @@ from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.radios import RADIOS
 from perfeds2.runs.execute import compare
-from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
+from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines, what_the_clock_sees
+from perfeds2.spec.radio import make_budget
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.budget import Budget, too_few
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
@@ -30,10 +31,10 @@ from perfeds2.timeline.twin import Battery, Radio, RoundRules, play_with_process
 
 @dataclass(frozen=True)
 class Limited:
-    """A run whose UEs have so many joules each."""
+    """A run whose UEs have so many joules each, or one number for all."""
 
     run: Run
-    joules: float
+    joules: np.ndarray | float
     model: EnergyModel
 
     def simulate(self, rounds: int, **more) -> Timeline:
@@ -93,6 +94,29 @@ def test_three_jobs_by_hand():
     # Both are needed: with UE 1 gone at 8, its round is the last.
     line = simulate(cell, Protocol(2), payload_bits=8, samples=1, rounds=99, bandwidth=one_hz_each, budget=budget)
     np.testing.assert_allclose(line.time_s, [4, 8])
+
+
+def test_each_ue_has_its_own_budget_by_hand():
+    """Jobs of 3 and 4 J as above. UE 0 may spend 7 J and leaves after its third job; UE 1 has no budget and goes on alone."""
+    cell = hand_made_cell([1.0, 2.0])
+    budget = Budget(np.array([7.0, np.inf]), np.ones(2), np.ones(2), 0.0, cell.compute_s(1))
+    line = simulate(cell, Protocol(1), payload_bits=8, samples=1, rounds=8, bandwidth=one_hz_each, budget=budget)
+    np.testing.assert_allclose(line.time_s, [3, 4, 6, 8, 9, 12, 16, 20])
+    assert line.ues.ravel().tolist() == [0, 1, 0, 1, 0, 1, 1, 1]
+    assert line.open_version.tolist() == [IDLE, 8]
+
+
+@pytest.mark.parametrize("model", ["yang", "lte"])
+@pytest.mark.parametrize("stale", STALE)
+def test_simulate_agrees_with_processes_whose_batteries_differ(model, stale):
+    cell = Cell.draw(16, seed=3, cpu_hz=(2e7, 2e9), downlink_s=0.01)
+    run = Run(cell, Protocol(3, 2, stale), 1e5, 100.0, equal_share, None)
+    free = energy_of(run.simulate(60), cell, ENERGY[model], 1e5, np.zeros(0)).ue_j
+    joules = np.where(np.arange(16) % 4 == 0, np.inf, np.linspace(0.2, 0.8, 16) * float(np.median(free)))
+    line = assert_agrees(Limited(run, joules, ENERGY[model]), 60)
+    left = line.open_version == IDLE if stale != "wait" else np.zeros(16, bool)
+    assert not left[::4].any()  # who has no budget stays
+    assert stale == "wait" or left.any()
 
 
 @pytest.mark.parametrize("model", ["yang", "lte"])
@@ -172,7 +196,7 @@ def test_a_spec_with_a_budget():
     (line,) = make_timelines(spec, stage, make_algorithms(spec, stage))
     assert 0 < line.rounds < 5000
     for bad in ({"schedule": "deficit"}, {"algorithms": ["TiFL"]}):
-        with pytest.raises(InputError, match=r"--energy-budget does not go with the schedule of"):
+        with pytest.raises(InputError, match=r"an energy budget does not go with the schedule of"):
             check(spec_from(energy_budget=1, **bad), trains=False)
     with pytest.raises(InputError, match="--energy-budget must be"):
         spec_from(energy_budget=0)
@@ -181,6 +205,33 @@ def test_a_spec_with_a_budget():
     run = Limited(Run(Cell.draw(4, 0), Protocol(2), 1e5, 10.0, equal_share, None), 1.0, ENERGY["yang"])
     with pytest.raises(ValueError, match="a schedule would wait"):
         run.simulate(3, schedule=lambda _: np.array([0, 1]))
+
+
+def test_a_column_of_the_fleet_file_is_each_ues_own_budget(tmp_path):
+    """Devices with equal jobs: 0 has 3 J of its own, 1 has the default, 2 and 3 have far more."""
+    file = tmp_path / "fleet.csv"
+    file.write_text("rate_bps,samples_per_s,energy_budget_j\n1e6,100,3\n1e6,100,\n1e6,100,1e9\n1e6,100,1e9\n")
+    given = {"cell": str(file), "energy": "lte", "algorithms": ["FedAvg-ASY"], "rounds": 400, "seeds": 1}
+
+    def joules(**more):
+        spec = spec_from(**given, **more)
+        stage = Stage.of(spec, 0)
+        (algorithm,) = algorithms = make_algorithms(spec, stage)
+        budget = make_budget(spec, stage.cell, algorithm.learner.samples)
+        assert budget is not None
+        (line,) = make_timelines(spec, stage, algorithms)
+        return np.broadcast_to(budget.joules, 4).tolist(), line.merges.tolist()
+
+    limits, merges = joules()
+    assert limits == [3, np.inf, 1e9, 1e9]
+    assert merges[0] < merges[1]
+    assert merges[1] == pytest.approx(merges[2], abs=1)
+    limits, same = joules(energy_budget=3)  # the default of those without one
+    assert limits == [3, 3, 1e9, 1e9]
+    assert same[0] == merges[0] == same[1]
+    assert what_the_clock_sees(spec_from(**given)) != what_the_clock_sees(spec_from(**given | {"energy": "chen"}))
+    with pytest.raises(InputError, match="an energy budget does not go with the schedule of"):
+        check(spec_from(**given | {"algorithms": ["TiFL"]}), trains=False)
 
 
 @pytest.mark.slow
