@@ -173,8 +173,9 @@ def draw(found: dict[Case, Cost], path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from perfeds2.report.drawing import STYLE
-    from perfeds2.report.style import COLOURS, NEUTRAL
+    from perfeds2.chart import NEUTRAL
+    from perfeds2.report.on_paper import STYLE
+    from perfeds2.report.style import COLOURS
 
     with mpl.rc_context():
         mpl.rcdefaults()

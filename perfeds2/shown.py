@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from perfeds2.chart import Bars, Chart, ChartAxis, LineStyle, Series, draw
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -65,21 +69,45 @@ def draw_places(axes: "Axes", x_m: Any, y_m: Any, cpu_hz: Any) -> "Axes":
     return axes
 
 
+def activity_chart(
+    rows: Sequence[Sequence[Interval]],
+    merged: tuple[Any, Any],
+    lost: tuple[Any, Any],
+    window_s: float,
+    title: str = "",
+    time_label: str = "",
+) -> Chart:
+    """Describe what UEs do over time, a row each; a diamond is a merge, a cross a job thrown away (UE, second)."""
+    items: list[Bars | Series] = []
+    for state, colour in STATE_COLOURS.items():
+        found = [
+            (ue, start, min(end, window_s))
+            for ue, row in enumerate(rows)
+            for what, start, end in row
+            if what == state and start < window_s
+        ]
+        if found:
+            ues, starts, ends = (np.array(column) for column in zip(*found, strict=True))
+            hover = f"UE %{{y}} {state}<br>%{{base:,.2f}} s to %{{x:,.2f}} s<extra></extra>"
+            items.append(Bars(state, ues, ends - starts, colour, starts, lying=True, width=0.7, hover=hover))
+    for (ues, times), name, look in (
+        (merged, "merged", LineStyle("", (), "D")),
+        (lost, "thrown away", LineStyle(LOST_COLOUR, (), "x")),
+    ):
+        if len(ues):
+            hover = [f"UE {ue}: {name}, {time:,.2f} s" for ue, time in zip(ues, times, strict=True)]
+            items.append(Series(name, times, ues, look, "marks", hover=hover, size_px=6))
+    y = ChartAxis("UE", limits=(len(rows) - 0.5, -0.5))
+    x = ChartAxis(time_label, limits=(0.0, 1.01 * window_s))
+    return Chart("activity", title, items, x, y, height_px=110 + 20 * len(rows), legend=True)
+
+
 def draw_activity(
     axes: "Axes", rows: Sequence[Sequence[Interval]], merged: tuple[Any, Any], lost: tuple[Any, Any], window_s: float
 ) -> "Axes":
-    """What UEs do over time, a row each; a diamond is a merge, a cross a job thrown away (UE, second)."""
-    for state, colour in STATE_COLOURS.items():
-        label: str | None = state
-        for ue, intervals in enumerate(rows):
-            bars = [(start, end - start) for what, start, end in intervals if what == state and start < window_s]
-            if bars:
-                axes.broken_barh(bars, (ue - 0.4, 0.8), color=colour, label=label, linewidth=0)
-                label = None
-    for (ues, seconds), colour, marker, label in ((merged, "black", "D", "merged"), (lost, LOST_COLOUR, "x", "lost")):
-        if len(ues):
-            axes.scatter(seconds, ues, c=colour, marker=marker, s=9, label=label, zorder=3)
-    axes.set(xlabel="simulated seconds", ylabel="UE", xlim=(0, window_s), ylim=(len(rows) - 0.5, -0.5))
+    """Draw what UEs do over time."""
+    draw(axes, activity_chart(rows, merged, lost, window_s, time_label="simulated seconds"))
+    axes.set_xlim(0, window_s)
     if axes.has_data():
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, fontsize="small", frameon=False)
     return axes

@@ -309,12 +309,12 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "learning/files/tables.py",
+        "learning/datasets/tables.py",
         "learning/test_own_files.py",
         ('f"line {row + 2}: column', 'f"line {row + 1}: column', "test_a_bad_csv_is_one_sentence_with_its_line"),
     ),
     *of(
-        "learning/files/own_file.py",
+        "learning/datasets/own_file.py",
         "learning/test_own_files.py",
         ("x[training].mean(", "x.mean(", "test_columns_are_scaled_by_the_training_parts_alone"),
         ("np.array(table.stretch) * mean)", "mean)", "test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs"),
@@ -408,7 +408,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "report/arena_read.py",
+        "report/arena_words.py",
         "report/test_report_arena.py",
         ("v.better == name and v.is_significant", "v.better == name", "test_the_words_follow_from_the_numbers"),
     ),
@@ -424,11 +424,11 @@ MUTATIONS = [
         ("replace(each, p=next(adjusted))", "each", "test_differences_are_of_the_same_seeds_with_students_interval"),
     ),
     *of(
-        "report/series.py",
+        "chart.py",
         "report/test_report_series.py",
         (
-            "(curve.time_s, curve.mean) for",
-            "(curve.time_s, curve.mean.round(9)) for",
+            "np.asarray(each, float).tobytes()",
+            "np.asarray(each, float).round(9).tobytes()",
             "test_curves_that_coincide_are_said_to_and_only_those",
         ),
     ),

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
-    ["errors", "files", "console", "shown"],
+    ["errors", "files", "console", "chart", "shown"],
     *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["studies"]],
     *[["paper"], ["report"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]

@@ -34,7 +34,7 @@ def waiting_group(repeats: int, seed: int, announce: Announce, horizon_s: float 
     turns = min(repeats, TURNS)
     announce(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
     first = "from perfeds2.learning.compiled import collect_rarely; collect_rarely()"  # as commands do
-    imports = "from benchmarks.speed.waiting import main; from perfeds2.report.page import write_report"
+    imports = "from benchmarks.speed.waiting import main; from perfeds2.report.run import write_report"
     code = f"{first}; {imports}; main({seed}, {horizon_s}, write_report)"
     spent: list[dict[str, float]] = []
     for _ in range(-1, turns):  # the first fills the cache

@@ -51,7 +51,7 @@ def arena(
     failures = 0
     with guarded("arena", place):
         from perfeds2.report.arena import print_arena, write_arena
-        from perfeds2.report.sweep import print_failures, progress
+        from perfeds2.report.progress import print_failures, progress
         from perfeds2.runs.grid import parse_grid
         from perfeds2.spec.values import read_list
         from perfeds2.studies.arena import run_arena

@@ -59,11 +59,11 @@ def do_spec(
                 else:
                     execute_timelines(spec, command, folder, watch=watch, followers=followers)
         if not (path / "report.html").exists() or is_live(path / "report.html"):
-            from perfeds2.report.page import write_report
+            from perfeds2.report.run import write_report
 
             write_report(path)
         if not quiet:
-            from perfeds2.report.results import print_summary
+            from perfeds2.report.run import print_summary
 
             print_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
             typer.echo(f"Results: {path}    Report: {path / 'report.html'}")

@@ -153,7 +153,7 @@ def local(
         from perfeds2.deployment.setup import Setup
         from perfeds2.deployment.shape import run_shaped
         from perfeds2.deployment.status import live_table
-        from perfeds2.report.results import print_summary
+        from perfeds2.report.run import print_summary
 
         setup = make_setup(given) if resume is None else Setup.read(resume)
         path = resume or new_folder(out, f"federate-{setup.spec.task.name}")

@@ -15,7 +15,7 @@ AXES = (
     "rounds",
     "joules",
     "bits",
-)  # those of report.run, which takes a second to import; a test holds them together
+)  # those of report.read, which takes a second to import; a test holds them together
 WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # what a file is, by its ending
 
 
@@ -86,7 +86,7 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
     if together.resolve() in [folder.resolve() for folder in folders]:
         raise InputError(f"--out {together} is one of the folders to compare; give another.")
     if marks <= RUNS:
-        from perfeds2.report.together_page import write_together
+        from perfeds2.report.together import write_together
 
         return write_together(folders, together, axis, paper=paper)
     if len(marks) == 1:
@@ -101,14 +101,9 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
 
 
 def _draw_run(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.page import write_report
+    from perfeds2.report.run import write_paper_figures, write_report
 
-    written = [write_report(folder, axis)]
-    if paper:
-        from perfeds2.report.paper import write_paper_figures
-
-        written += write_paper_figures(folder, out, axis)
-    return written
+    return [write_report(folder, axis), *(write_paper_figures(folder, out, axis) if paper else [])]
 
 
 def _draw_set(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
@@ -130,33 +125,30 @@ def _draw_arena(folder: Path, paper: bool, out: Path | None, axis: str) -> list[
 
 
 def _draw_sweep(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.sweep import write_chart
-    from perfeds2.report.sweep_page import write_sweep_latex, write_sweep_page
-    from perfeds2.runs.sweep import Sweep, read_sweep
+    from perfeds2.report.sweep import write_sweep
 
-    written = [write_sweep_page(folder, axis)]
-    written += write_chart(Sweep(folder, read_sweep(folder), ()), axis, out if paper else None)
-    return [*written, write_sweep_latex(folder, out or folder, axis)] if paper else written
+    return write_sweep(folder, axis, (out or folder) if paper else None)
 
 
 def _draw_tuning(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.tuning import write_landscape
-    from perfeds2.report.tuning_page import write_tuning_latex, write_tuning_page
+    from perfeds2.report.tuning import write_tuning
     from perfeds2.studies.tune import load_tuning
 
+    _refuse_curves(axis)
+    return write_tuning(load_tuning(folder), (out or folder) if paper else None)
+
+
+def _refuse_curves(axis: str) -> None:
     if axis != "seconds":
         raise InputError(
             f"--x {axis}: a tuning keeps one number of each training, its mean over seconds, and no curves."
         )
-    tuning = load_tuning(folder)
-    written = [write_tuning_page(tuning), *write_landscape(tuning, out if paper else None)]
-    return [*written, write_tuning_latex(tuning, out or folder)] if paper else written
 
 
 def _draw_plan(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.plan import redraw
+    from perfeds2.report.plan import load_plan, write_plan
 
-    return redraw(folder, axis, (out or folder) if paper else None)
+    return write_plan(load_plan(folder), folder, axis, (out or folder) if paper else None)
 
 
 DRAWN: dict[str, Callable[[Path, bool, Path | None, str], list[Path]]] = {  # by what a folder has
@@ -180,18 +172,15 @@ BEGUN = {  # what is begun, by what its folder has from the beginning
 
 
 def _tunings(folders: Sequence[Path], out: Path, axis: str, paper: bool) -> list[Path]:
-    from perfeds2.report.together_plans import write_tunings
+    from perfeds2.report.together import write_tunings
     from perfeds2.studies.tune import load_tuning
 
-    if axis != "seconds":
-        raise InputError(
-            f"--x {axis}: a tuning keeps one number of each training, its mean over seconds, and no curves."
-        )
+    _refuse_curves(axis)
     return write_tunings([load_tuning(folder) for folder in folders], out, paper=paper)
 
 
 def _plans(folders: Sequence[Path], out: Path, axis: str, paper: bool) -> list[Path]:
-    from perfeds2.report.together_plans import write_plans
+    from perfeds2.report.together import write_plans
 
     if axis not in ("seconds", "joules"):
         raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")

@@ -43,8 +43,8 @@ def sweep(
     place: list[Path] = []
     failures = 0
     with guarded("sweep", place):
-        from perfeds2.report.sweep import print_failures, print_sweep, progress, write_chart
-        from perfeds2.report.sweep_page import write_sweep_page
+        from perfeds2.report.progress import print_failures, progress
+        from perfeds2.report.sweep import print_sweep, write_sweep
         from perfeds2.runs.grid import grid_from_flags
         from perfeds2.runs.sweep import read_sweep, run_sweep
 
@@ -67,12 +67,12 @@ def sweep(
             with progress(quiet) as watch:
                 how: dict[str, Any] = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
                 swept = run_sweep(points, path, followers=followers, **how)
-            drawn = [*write_chart(swept), *([write_sweep_page(path)] if len(swept.summary) else [])]
+            drawn = write_sweep(path) if len(swept.summary) else []
         failures = len(swept.failures)
-        if quiet:
-            print_failures(swept.failures)
-        else:
-            print_sweep(swept)
+        print_failures(swept.failures)
+        if not quiet:
+            if drawn:
+                print_sweep(path)
             written = (path / "sweep.csv", path / "sweep_summary.csv", path / "sweep_front.csv", *drawn)
             typer.echo("\n".join(f"Wrote: {each}" for each in written))
         if failures:

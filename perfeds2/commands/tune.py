@@ -40,9 +40,8 @@ def tune(
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
     place: list[Path] = []
     with guarded("tune", place):
-        from perfeds2.report.sweep import progress
-        from perfeds2.report.tuning import print_tuning, write_landscape
-        from perfeds2.report.tuning_page import write_tuning_page
+        from perfeds2.report.progress import progress
+        from perfeds2.report.tuning import print_tuning, write_tuning
         from perfeds2.runs.grid import parse_grid
         from perfeds2.studies.tune import run_search
         from perfeds2.studies.tune_space import make_search, read_search
@@ -65,7 +64,7 @@ def tune(
         with followed(path, track) as followers:
             with progress(quiet) as watch:
                 found = run_search(made, path, on=on, workers=workers, watch=watch, yes=yes, followers=followers)
-            drawn = [*write_landscape(found), write_tuning_page(found)]
+            drawn = write_tuning(found)
         if not quiet:
             print_tuning(found)
             typer.echo("\n".join(f"Wrote: {each}" for each in (path / "tuned.toml", path / "tune.csv", *drawn)))

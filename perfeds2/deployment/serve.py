@@ -37,7 +37,7 @@ def serve(setup: Setup, transport: Transport, path: Path, run_id: str | None = N
         if not folder.finished:
             _serve(setup, transport, folder)
         if not (folder.path / "report.html").exists():
-            from perfeds2.report.page import write_report
+            from perfeds2.report.run import write_report
 
             write_report(folder.path)
     return folder

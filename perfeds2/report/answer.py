@@ -1,37 +1,33 @@
-"""What came out, in a few honest sentences?"""
+"""What came out, in a few sentences?"""
 
 import math
 from collections.abc import Sequence
 
-from perfeds2.report.run import Outcome, Run
-from perfeds2.report.tables import listed, seconds
+from perfeds2.report.read import Outcome, Run
+from perfeds2.report.style import ACCURACY
+from perfeds2.report.tables import capitalised, listed, seconds
 
 
 def answer(run: Run) -> tuple[str, list[str]]:
-    """The headline, and paragraphs with what a careful reader should know with it."""
+    """Return the headline, and paragraphs with what a careful reader should know."""
     said = [first_at_target(run), best_at_the_end(run)] if run.is_trained else [least_waiting(run)]
     (headline, *rest), *others = [sentences for sentences in said if sentences]
     return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
 
 
 def first_at_target(run: Run) -> list[str]:
+    """Say who reached the target first."""
     if run.target_accuracy is None:
         return []
     target = in_words(run, run.target_accuracy)
-    # Reached by more seeds counts before reached sooner: a lucky seed is no answer.
-    ranked = sorted(
-        (a for a in run.algorithms if a.reached), key=lambda a: (-a.reached, _or_infinite(a.target_median_s))
-    )
+    ranked = sorted((a for a in run.algorithms if a.reached), key=lambda a: a.lateness)
+    if not ranked and len(run.algorithms) > 1:
+        return [f"No algorithm reached {target}."]
     if not ranked:
-        return [
-            f"No algorithm reached {target}."
-            if len(run.algorithms) > 1
-            else f"{target[0].upper()}{target[1:]} was not reached."
-        ]
+        return [f"{capitalised(target)} was not reached."]
     first, seeds = ranked[0], len(run.seeds)
-    same = (first.reached, first.target_median_s)
-    tied = [a.name for a in ranked if (a.reached, a.target_median_s) == same]
-    after = f"after {seconds(first.target_median_s)}"
+    tied = [a.name for a in ranked if a.lateness == first.lateness]
+    after = f"after {_median(first)}"
     if len(run.algorithms) == 1:
         said = [f"{first.name} reached {target} {after}."]
     elif len(tied) <= 3:
@@ -41,7 +37,7 @@ def first_at_target(run: Run) -> list[str]:
     else:
         said = [f"All {len(tied)} algorithms reached {target} at the same time, {after}."]
     if seeds > 1 and len(tied) == 1:
-        times = [time for time in first.target_times_s if time is not None]
+        times = [time for time in first.times_s if time is not None]
         soonest, latest = seconds(min(times)), seconds(max(times))
         spread = f"at {latest}" if soonest == latest else f"between {soonest} and {latest}"
         said.append(f"That is the median; {first.reached} of {seeds} seeds reached it, {spread}.")
@@ -52,7 +48,7 @@ def first_at_target(run: Run) -> list[str]:
     if len(ranked) > len(tied):
         later = ranked[len(tied)]
         some = "" if later.reached == seeds else f" (in {later.reached} of {seeds} seeds)"
-        said.append(f"Next came {later.name}, after {seconds(later.target_median_s)}{some}.")
+        said.append(f"Next came {later.name}, after {_median(later)}{some}.")
     never = [a.name for a in run.algorithms if not a.reached]
     if never:
         said.append(f"Never reached by {listed(never)}.")
@@ -60,20 +56,21 @@ def first_at_target(run: Run) -> list[str]:
 
 
 def in_words(run: Run, target: float) -> str:
-    """95 % personalised accuracy; a personalised R² of 0.5."""
+    """Write 95 % personalised accuracy, or a personalised R² of 0.5."""
     level, word = run.score.level(target), run.score.word
     return f"{level} personalised {word}" if run.score.is_share else f"a personalised {word} of {level}"
 
 
 def _wins(first: Outcome, algorithms: Sequence[Outcome]) -> int:
-    """In how many seeds nobody was sooner. Seeds are pairs: in one seed all algorithms meet the same radio and data."""
-    by_seed = zip(*(map(_or_infinite, a.target_times_s) for a in algorithms if a.target_times_s), strict=True)
-    mine = map(_or_infinite, first.target_times_s)
+    """Count the seeds in which no algorithm was sooner. In one seed all of them have the same radio and data."""
+    by_seed = zip(*(map(_or_infinite, a.times_s) for a in algorithms if a.times_s), strict=True)
+    mine = map(_or_infinite, first.times_s)
     return sum(math.isfinite(own) and own <= min(all_) for own, all_ in zip(mine, by_seed, strict=True))
 
 
 def best_at_the_end(run: Run) -> list[str]:
-    final = {a.name: a.estimates.get("test_accuracy_personal") for a in run.algorithms}
+    """Say who ends best."""
+    final = {a.name: a.estimates.get(ACCURACY) for a in run.algorithms}
     known = {name: (e.mean, e) for name, e in final.items() if e is not None and e.mean is not None}
     if not known:
         return [f"No run ended with a finite {run.score.word}."]
@@ -99,9 +96,8 @@ def best_at_the_end(run: Run) -> list[str]:
 
 
 def least_waiting(run: Run) -> list[str]:
-    waiting, merges = (
-        {a.name: a.estimates[name].mean or 0.0 for a in run.algorithms} for name in ("waiting_share", "merges")
-    )
+    """Say with whom UEs wait least."""
+    waiting, merges = ({a.name: a.mean(name) for a in run.algorithms} for name in ("waiting_share", "merges"))
     least, most = min(waiting, key=lambda name: waiting[name]), max(waiting, key=lambda name: waiting[name])
     if len(run.algorithms) == 1:
         return [f"{least} merged {merges[least]:,.0f} updates; UEs waited {100 * waiting[least]:.1f} % of the time."]
@@ -122,6 +118,10 @@ def _warnings(run: Run) -> list[str]:
         few = "One seed" if len(run.seeds) == 1 else "Two seeds"
         said.append(f"{few} only: there are no intervals, and a difference may be chance.")
     return said
+
+
+def _median(algorithm: Outcome) -> str:
+    return seconds(None if math.isinf(algorithm.median()) else algorithm.median())
 
 
 def _or_infinite(value: float | None) -> float:

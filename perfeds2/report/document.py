@@ -1,41 +1,55 @@
-"""How do texts and charts become one file that opens anywhere, offline?
+"""How do texts, tables and charts become one HTML file that opens anywhere, offline?
 
-Everything is inside the file: plotly.js once, the charts as data, style and script. The page's own rules (its
-Content-Security-Policy) let it load nothing and run only the two scripts written here, whatever a name contains.
+Everything is inside the file: plotly.js once, the charts as data, style and script. The page's Content-Security-Policy lets it
+load nothing and run only the two scripts written here, whatever a name contains.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
 from plotly.offline import get_plotlyjs
 
-from perfeds2.report.style import LineStyle
-from perfeds2.report.traces import Chart
+from perfeds2.chart import Chart, coinciding
+from perfeds2.report.on_page import line_id, plot
+from perfeds2.report.tables import Table, as_html, line_sample, listed
 
-MARKS = {  # of a line's sample, by matplotlib's name
-    "x": "M10 2l8 8M18 2l-8 8", "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "^": "M14 2.5l4 7h-8z", "v": "M14 9.5l4 -7h-8z",
-    "s": "M11 3h6v6h-6z", "D": "M14 2l4 4l-4 4l-4 -4z",
-}  # fmt: skip
-MOST_BANDS = 9  # that are shown before a reader asks for them
-Part = str | Chart | list[Chart]  # of a page: HTML, a chart, or charts side by side
+MOST_BANDS = 9  # intervals that are shown before a reader asks for them
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Charts below one another over one x axis."""
+
+    name: str
+    title: str
+    charts: Sequence[Chart]
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Charts of which the reader chooses one by its title."""
+
+    charts: Sequence[Chart]  # all of one name
+    label: str
+    chosen: int = 0  # the one shown first
+
+
+Part = str | Table | Chart | Stack | Alternatives | list[Chart | Stack]  # a string is HTML; a list stands side by side
 
 
 def document(facts: Iterable[str], headline: str, about: Iterable[str], sections: Iterable[list[Part]]) -> str:
-    """The whole page. Facts and headline are text; what is said about it below them is HTML."""
+    """Return the whole page. Facts and headline are text; what follows them is HTML."""
     own = files("perfeds2.report")
     scripts = [get_plotlyjs(), own.joinpath("page.js").read_text(encoding="utf-8")]
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src " + " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
-    )
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {' '.join(map(digest, scripts))}"
     parts = [part for section in sections for part in section]
-    charts = [
-        chart for part in parts if not isinstance(part, str) for chart in (part if isinstance(part, list) else [part])
-    ]
-    data = json.dumps({chart.name: chart.plots for chart in charts}, separators=(",", ":"), allow_nan=False)
+    plots = dict(each for part in parts for each in _plots(part))
+    data = json.dumps(plots, separators=(",", ":"), allow_nan=False)
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">',
@@ -56,70 +70,90 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
     )
 
 
+def digest(script: str) -> str:
+    """Return the hash by which a Content-Security-Policy allows a script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _plots(part: Part) -> list[tuple[str, list[dict]]]:
+    """Return what the script draws, by the name of its place."""
+    if isinstance(part, list):
+        return [each for inner in part for each in _plots(inner)]
+    if isinstance(part, Chart):
+        return [(part.name, [plot([part])])]
+    if isinstance(part, Stack):
+        return [(part.name, [plot(part.charts)])]
+    if isinstance(part, Alternatives):
+        return [(part.charts[0].name, [plot([chart]) for chart in part.charts])]
+    return []
+
+
 def _in_html(part: Part) -> str:
-    """The script draws a chart where its name is."""
+    """Return a part as HTML; the script draws a chart where its name is."""
     if isinstance(part, str):
         return part
     if isinstance(part, list):
-        figures = (f"<figure><h3>{escape(chart.title)}</h3>{_in_html(chart)}</figure>" for chart in part)
+        figures = (f"<figure><h3>{escape(each.title)}</h3>{_in_html(each)}</figure>" for each in part)
         return f'<div class="charts">{"".join(figures)}</div>'
-    return (
-        f'<div class="chart" id="{part.name}" style="height:{part.height_px}px" role="figure" '
-        f'aria-label="{escape(part.title)}"></div>'
-    )
+    if isinstance(part, Alternatives):
+        first, titles = part.charts[0], [escape(chart.title) for chart in part.charts]
+        marked = [" selected" * (number == part.chosen) for number in range(len(titles))]
+        options = "".join(f"<option{mark}>{title}</option>" for mark, title in zip(marked, titles, strict=True))
+        select = f'<select data-chart="{first.name}" aria-label="{escape(part.label)}">{options}</select>'
+        return select * (len(titles) > 1) + _in_html(first)
+    height = part.height_px if isinstance(part, Chart) else 60 + sum(chart.height_px for chart in part.charts)
+    label = escape(part.title)
+    return f'<div class="chart" id="{part.name}" style="height:{height}px" role="figure" aria-label="{label}"></div>'
 
 
 def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: str = "") -> list[Part]:
-    """A section of a page: title and caption are text, the hint below them is HTML."""
+    """Return a section of a page: title and caption are text, the hint below them is HTML. Empty parts are left out."""
     opening = f'<section id="{escape(name)}">' if name else "<section>"
-    said = [f"<p>{escape(caption)}</p>"] * bool(caption) + [f'<p class="hint">{hint}</p>'] * bool(hint)
-    return [opening, f"<h2>{escape(title)}</h2>", *said, *(part for part in parts if part), "</section>"]
+    said = [paragraph(caption)] * bool(caption) + [f'<p class="hint">{hint}</p>'] * bool(hint)
+    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'  # a wide table scrolls in it
+    shown = [f"{box}{as_html(part)}</div>" if isinstance(part, Table) else part for part in parts if part]
+    return [opening, f"<h2>{escape(title)}</h2>", *said, *shown, "</section>"]
 
 
-def legend(
-    styles: Mapping[str, LineStyle], label: str, first: int = 0, *, bands: bool = False, said: Sequence[str] = ()
-) -> str:
-    """A button for every line, numbered from ``first`` as its traces are; one for all bands; and what is to be said of the lines."""
+def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] = ()) -> list[Part]:
+    """Return charts below one legend: a button for every line and one for all intervals. ``said`` comes below it."""
+    lines = {line_id(chart, line): line for chart in charts for line in chart.series if line.listed}
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-algorithm="{number}">{line_sample(style)}{escape(name)}</button>'
-        for number, (name, style) in enumerate(styles.items(), first)
+        f'<button type="button" aria-pressed="true" data-line="{escape(key)}">{line_sample(line.style)}{escape(line.name)}</button>'
+        for key, line in lines.items()
     )
-    if bands:
-        few = "true" if len(styles) <= MOST_BANDS else "false"
+    if any(chart.has_intervals for chart in charts):
+        few = "true" if len(lines) <= MOST_BANDS else "false"
         buttons += f'<button type="button" class="bands" aria-pressed="{few}" data-bands>95 % intervals</button>'
     notes = f'<div class="said">{"".join(map(note, said))}</div>' if said else ""
-    return f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>{notes}'
+    return [f'<div class="legend" role="group" aria-label="{escape(label)}">{buttons}</div>{notes}', list(charts)]
 
 
-def choice(chart: Chart, label: str) -> str:
-    """Which of a chart's plots is shown; nothing where there is no choice."""
-    if len(chart.choices) < 2:
-        return ""
-    options = "".join(
-        f"<option{' selected' if number == chart.chosen else ''}>{escape(name)}</option>"
-        for number, name in enumerate(chart.choices)
-    )
-    return f'<select data-chart="{chart.name}" aria-label="{escape(label)}">{options}</select>'
+def coincidences(charts: Sequence[Chart]) -> list[str]:
+    """Say which lines coincide: once where they do in every chart, else with the chart's title."""
+    found = {chart.title: coinciding(chart) for chart in charts}
+    everywhere = [group for group in next(iter(found.values()), []) if all(group in each for each in found.values())]
+    said = [_coincidence(group) for group in everywhere]
+    for title, groups in found.items():
+        said += [f"{title}: {_coincidence(group)}" for group in groups if group not in everywhere]
+    return said
 
 
-def line_sample(style: LineStyle) -> str:
-    """A line as a small drawing."""
-    dashes, colour = " ".join(map(str, style.dash_px)), style.colour
-    line = f'<line x1="0" y1="6" x2="28" y2="6" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
-    mark = (
-        f'<path d="{MARKS[style.marker]}" fill="{colour}" stroke="{colour}" stroke-width="2"/>' if style.marker else ""
-    )
-    return f'<svg class="line" width="28" height="12" aria-hidden="true">{line}{mark}</svg>'
+def _coincidence(group: Sequence[str]) -> str:
+    first, *others = group
+    return f"{listed(others)} coincide{'s' * (len(others) == 1)} with {first} to the last digit."
 
 
-def scrolling(table: str, label: str) -> str:
-    """A table that is wider than a phone scrolls in its own box."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
-
-
-def verbatim(text: str) -> str:
-    return f'<pre tabindex="0">{escape(text)}</pre>'
+def paragraph(text: str, kind: str = "") -> str:
+    """Return text as a paragraph of a CSS class."""
+    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
 def note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>'
+    """Return a remark."""
+    return paragraph(text, "note")
+
+
+def verbatim(text: str) -> str:
+    """Return text in a fixed-width font, as it is."""
+    return f'<pre tabindex="0">{escape(text)}</pre>'

@@ -13,8 +13,9 @@ from rich.console import Console, ConsoleOptions, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from perfeds2.chart import LineStyle
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report.style import LineStyle, named_styles, ordered_styles
+from perfeds2.report.style import named_styles, ordered_styles
 from perfeds2.report.terminal import LinePace, clock
 from perfeds2.runs.live import DONE, INTERRUPTED, Board, Training
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from perfeds2.chart import LineStyle
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score
 from perfeds2.report.live import SoFar, heading, last_words, score_of_board, shown_of, value
-from perfeds2.report.style import LineStyle
 from perfeds2.runs.live import DONE, Board, News
 
 FIRST_S = 2.0  # what is over sooner has no live page

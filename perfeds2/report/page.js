@@ -6,7 +6,7 @@ const config = {
   responsive: true, displaylogo: false, scrollZoom: false,
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // by name: plotly would add one that uploads the data
 };
-const hidden = new Set(); // numbers of the algorithms that are switched off
+const hidden = new Set(); // lines that are switched off
 const switches = Array.from(document.querySelectorAll("button[data-bands]")); // one a legend, and they go together
 let bands = switches.every((button) => button.getAttribute("aria-pressed") === "true"); // whether intervals are drawn
 
@@ -24,7 +24,7 @@ function template() {
       xaxis: { ...axis, title }, yaxis: { ...axis, title },
       hoverlabel: { bgcolor: value("--card"), bordercolor: value("--grid"), font: { size: 11.5, color: value("--ink") } },
     },
-    data: { scatter: [{ marker: { color: value("--ink") } }] },
+    data: { scatter: [{ marker: { color: value("--ink") }, line: { color: value("--ink") } }] },
   };
 }
 
@@ -37,18 +37,17 @@ function draw(chart) {
 
 const drawAll = () => Promise.all(Array.from(document.querySelectorAll(".chart"), draw));
 
-function show(algorithm, visible) {
-  hidden[visible ? "delete" : "add"](algorithm);
-  document.querySelector(`.legend button[data-algorithm="${algorithm}"]`).setAttribute("aria-pressed", visible);
+function show(button, visible) {
+  hidden[visible ? "delete" : "add"](button.dataset.line);
+  button.setAttribute("aria-pressed", visible);
 }
 
-for (const button of document.querySelectorAll(".legend button[data-algorithm]")) {
-  const algorithm = Number(button.dataset.algorithm);
-  button.addEventListener("click", () => { show(algorithm, hidden.has(algorithm)); drawAll(); });
+for (const button of document.querySelectorAll(".legend button[data-line]")) {
+  button.addEventListener("click", () => { show(button, hidden.has(button.dataset.line)); drawAll(); });
   button.addEventListener("dblclick", () => {
-    const all = Array.from(button.closest(".legend").querySelectorAll("button[data-algorithm]"), (other) => Number(other.dataset.algorithm));
-    const alone = all.every((other) => other === algorithm || hidden.has(other));
-    for (const other of all) show(other, alone || other === algorithm);
+    const all = Array.from(button.closest(".legend").querySelectorAll("button[data-line]"));
+    const alone = all.every((other) => other === button || hidden.has(other.dataset.line));
+    for (const other of all) show(other, alone || other === button);
     drawAll();
   });
 }

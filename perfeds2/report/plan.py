@@ -1,64 +1,63 @@
-"""What does a plan look like, in the terminal and as a figure?"""
+"""How is a plan shown: in the terminal, on a page, for a paper?"""
 
-import math
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from perfeds2.chart import INK, NEUTRAL, Chart, ChartAxis, LineStyle, Series
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.report import drawing
-from perfeds2.report.tables import Cell, Column, Kind, Span, Table, as_latex, for_terminal, in_latex
+from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
+from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
+from perfeds2.report.tables import Cell, Column, Kind, Span, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import console as open_console
-from perfeds2.studies.plan_data import BoundRounds, Candidate, Choice, Plan, Theory
-from perfeds2.studies.plan_shown import NUMBERS, draw_map, maps_of, ranked_candidates, short_s
+from perfeds2.studies.plan_data import BoundRounds, Candidate, Plan, Theory
+from perfeds2.studies.plan_shown import (
+    COLOURS,
+    MARKERS,
+    NUMBERS,
+    axes_of,
+    label_of,
+    maps_of,
+    ranked_candidates,
+    short_s,
+)
 
 SHOWN = 14  # rows in the terminal
-ACROSS = 2  # maps beside each other
+ACROSS = 2  # maps beside each other on paper
 KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided", "wavers": "undecided"}
+KEPT, LOST, LATE = LineStyle(COLOURS["holds"]), LineStyle(COLOURS["fails"], (7, 3)), LineStyle(NEUTRAL, (2, 2))
 
 
-def write_plan(plan: Plan, folder: Path, axis: str = "seconds") -> list[Path]:
-    """Write plan.json, the maps as plan.png and plan.pdf, and the page. Returns what was written."""
-    from perfeds2.report.plan_page import page
-
-    write_text(folder / "plan.json", plan.to_json() + "\n")
-    written = drawing.write_figures(folder, lambda: {"plan": draw_maps(plan, axis)})
-    write_text(folder / "report.html", page(plan, _spec_text(folder), axis))
-    return [*written, folder / "report.html", folder / "plan.json"]
-
-
-def redraw(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """The figure and the page of a folder, from its plan.json; with ``paper``, figure and LaTeX table there as well."""
+def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
+    """Write plan.json, the maps and the page; with ``paper``, the maps and a LaTeX table there. Returns what was written."""
     if axis not in NUMBERS:
         raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
-    plan = load_plan(folder)
-    written = write_plan(plan, folder, axis)
-    if paper is not None:
-        if paper.resolve() != folder.resolve():
-            written += drawing.write_figures(paper, lambda: {"plan": draw_maps(plan, axis)})
-        write_text(paper / "plan.tex", f"% {in_latex(plan.sentence)}\n{as_latex(candidates_table(plan))}\n")
-        written.append(paper / "plan.tex")
-    return written
+    maps = map_charts(plan, axis)
+    write_text(folder / "plan.json", plan.to_json() + "\n")
+    written = []
+    for out in dict.fromkeys((folder, paper or folder)):
+        written += write_figures(out, lambda: {"plan": figure_of(maps, ACROSS, PAGE_IN, NUMBERS[axis])})
+    write_text(folder / "report.html", _page(plan, folder / "planned.toml", axis, maps))
+    written += [folder / "report.html", folder / "plan.json"]
+    return (
+        written if paper is None else [*written, write_latex(paper / "plan.tex", plan.sentence, candidates_table(plan))]
+    )
 
 
 def load_plan(folder: Path) -> Plan:
+    """Read the plan of a folder."""
     return Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
 
 
-def _spec_text(folder: Path) -> str | None:
-    adopted = folder / "planned.toml"
-    return adopted.read_text(encoding="utf-8") if adopted.exists() else None
-
-
 def print_plan(plan: Plan) -> None:
-    """What was tried, what a careful reader should know, and last the sentence and the line that adopts it."""
+    """Print what was tried, what a careful reader should know, and last the sentence and the line that adopts it."""
     console = open_console()
     console.print(for_terminal(candidates_table(plan, SHOWN)))
     for line in theory_lines(plan.theory):
         console.print(line, markup=False)
-    for note in plan.notes:
-        console.print(f"Note: {note}", style="dim", markup=False)
+    for line in plan.notes:
+        console.print(f"Note: {line}", style="dim", markup=False)
     if plan.check is not None:
         console.print(plan.check, markup=False, soft_wrap=True)
     console.print(plan.sentence, style="bold", markup=False, soft_wrap=True)
@@ -66,14 +65,70 @@ def print_plan(plan: Plan) -> None:
         console.print(plan.command, markup=False, soft_wrap=True)
 
 
+def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
+    seeds = counted(len(plan.seeds), "seed")
+    facts = ["plan", plan.task, f"{plan.population} UEs", f"radio {plan.radio}", seeds, f"perfeds2 {plan.perfeds2}"]
+    about = [paragraph(said) for said in (plan.check, *theory_lines(plan.theory)) if said]
+    looked = "" if axis == "joules" else "; with ~ what one seed took in a short look"
+    map_hint = (
+        f"{NUMBERS[axis]}{looked}. Green holds; red "
+        "crosses lose the target clearly in a seed or more; an amber plus holds but a neighbour fails; an amber triangle is held in "
+        "too few looks of a seed; purple breaks a limit; a dash cannot be done. Hollow: only looked at shortly. The large star is the choice."
+    )
+    curve_hint = (
+        f"A line is a seed: solid and green if it kept the target, dashed and red if it lost it clearly, dotted and grey if it was "
+        f"late or never there. The level is the target, {escape(plan.target.words)}. Triangles: kept from there on."
+    )
+    table_hint = (
+        f"Seconds: median over seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean "
+        f"over seeds. Joules: of all UEs until the target is kept. {len(plan.candidates)} choices, {plan.trainings} trainings."
+    )
+    margin_hint = (
+        "One step to each side in A, S and local steps, on up to three seeds. Nothing is recommended beside a failure."
+    )
+    curves = [
+        _curve_chart(plan, f"curves-{n}", f"{name}: {each.choice}", each)
+        for n, (name, each) in enumerate(_chosen(plan))
+    ]
+    margins = [
+        [name, str(one.choice), "fails" if one.fails else "stands", one.why]
+        for name, each in _chosen(plan)
+        for one in each.neighbours
+    ]
+    beside = Table([Column(head, "left") for head in ("beside", "choice", "", "how")], margins)
+    sections = [
+        _adopt_section(plan, adopted),
+        section("Every A and S", list(maps), hint=map_hint),
+        section("Reached, and kept", curves, hint=curve_hint) if curves else [],
+        section("Margins", beside, hint=margin_hint) if margins else [],
+        section("In numbers", candidates_table(plan), hint=table_hint),
+    ]
+    return document(facts, plan.sentence, [*about, *map(note, plan.notes)], sections)
+
+
+def _chosen(plan: Plan) -> list[tuple[str, Candidate]]:
+    """Return the choice, and what was asked for if it is another one that was tried."""
+    asked = plan.candidates[plan.asked]
+    found = [] if plan.best is None else [("the choice", plan.best)]
+    return [*found, ("as asked", asked)] if asked is not plan.best and asked.trials else found
+
+
+def _adopt_section(plan: Plan, adopted: Path) -> list[Part]:
+    if plan.command is None:
+        return []
+    more = []
+    if adopted.exists():
+        more = ['<p class="hint">planned.toml, the same as a spec:</p>', verbatim(adopted.read_text(encoding="utf-8"))]
+    return section("Adopt it", verbatim(plan.command), *more, hint="Type this; or give planned.toml as --spec.")
+
+
 # ---- the table
 
 
 def candidates_table(plan: Plan, most: int | None = None) -> Table:
-    """A row per choice: the best, what the spec says, then those that were watched, soonest first."""
+    """Return a row per choice: the best, what the spec says, then those that were watched, soonest first."""
     ranked = ranked_candidates(plan)
-    shown = ranked if most is None else ranked[:most]
-    heads = (
+    heads = [
         "A",
         "S",
         "schedule",
@@ -87,49 +142,40 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
         "held",
         "joules",
         "least share",
-    )
+    ]
     columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in heads]
     rows: list[list[Cell]] = []
-    for each in shown:
+    for each in ranked[:most]:
         who = "the choice" if each is plan.best else "as asked" if each is plan.candidates[plan.asked] else ""
-        said = " ".join(
-            filter(
-                None,
-                (f"{who}:" if who else "", each.verdict, f"({each.why})" if each.why and who != "the choice" else ""),
-            )
-        )
-        rows.append([*place_cells(each.choice), *_numbers(each), Span(said, KINDS.get(each.verdict, "dim"))])
-    left = len(ranked) - len(shown)
+        why = f"({each.why})" if each.why and who != "the choice" else ""
+        said = " ".join(filter(None, (f"{who}:" if who else "", each.verdict, why)))
+        choice, span = each.choice, each.span_s
+        scouted = "–" if each.scouted_s is None else f"~{short_s(each.scouted_s)}"
+        names = [str(choice.quorum), choice.bound, choice.schedule, choice.bandwidth, choice.stale]
+        numbers = [
+            short_s(each.seconds) if each.trials else scouted,
+            "–" if span is None else f"{short_s(span[0])} … {short_s(span[1])}",
+            f"{each.kept}/{len(each.trials)}" if each.trials else "–",
+            "–" if each.held is None else f"{each.held:.0%}",
+            "–" if each.joules is None else f"{each.joules:.3g}",
+            "–" if each.least_share is None else f"{each.least_share:.2%}",
+        ]
+        steps = [str(choice.local_steps), str(choice.bits)]
+        rows.append([*names, *steps, *numbers, Span(said, KINDS.get(each.verdict, "dim"))])
+    left = len(ranked) - len(rows)
     caption = f"and {left} more on the page" if left else None
-    return Table([*columns, Column("", "left", wraps=True)], rows, "Choices", caption)
-
-
-def place_cells(choice: Choice) -> list[str]:
-    names = [choice.schedule, choice.bandwidth, choice.stale]
-    return [str(choice.quorum), choice.bound, *names, str(choice.local_steps), str(choice.bits)]
-
-
-def _numbers(each: Candidate) -> list[str]:
-    span = each.span_s
-    return [
-        short_s(each.seconds) if each.trials else f"~{short_s(each.scouted_s)}" if each.scouted_s is not None else "–",
-        f"{short_s(span[0])} … {short_s(span[1])}" if span is not None else "–",
-        f"{each.kept}/{len(each.trials)}" if each.trials else "–",
-        f"{each.held:.0%}" if each.held is not None else "–",
-        "–" if each.joules is None else f"{each.joules:.3g}",
-        "–" if each.least_share is None else f"{each.least_share:.2%}",
-    ]
+    return Table([*columns, text_column("")], rows, "Choices", caption, kind="slim")
 
 
 # ---- the bounds
 
 
 def theory_lines(theory: Theory | None) -> list[str]:
-    """What the bounds make of the measured constants, and why they promise nothing where they do not."""
+    """Say what the bounds make of the measured constants, and why they promise nothing if they do not."""
     if theory is None:
         return []
-    said = [f"Until the target the mean of ‖∇F‖² is ε = {theory.epsilon:.3g}. Constants, largest seen: " + ", ".join(
-        f"{each.symbol} = {each.value:.3g}" for each in theory.constants) + "."]  # fmt: skip
+    constants = ", ".join(f"{each.symbol} = {each.value:.3g}" for each in theory.constants)
+    said = [f"Until the target the mean of ‖∇F‖² is ε = {theory.epsilon:.3g}. Constants, largest seen: {constants}."]
     if theory.smoothness is not None:
         said.append(
             f"So L_F = {theory.smoothness:.3g}, σ_F² = {theory.noise:.3g}, γ_F² = {theory.diversity:.3g}. The step is β = {theory.beta:g}; "
@@ -139,14 +185,10 @@ def theory_lines(theory: Theory | None) -> list[str]:
     if theory.corrected_quorum is not None:
         kept = "" if theory.meets_target else "; the second term of its bound exceeds ε even there"
         printed = "unbounded" if theory.printed_quorum is None else f"{theory.printed_quorum:.3g}"
-        rounds = theory.rounds or 0
-        said.append(
-            f"The paper's rule, corrected: A* = {theory.corrected_quorum}, K* = {rounds:,}{kept}. As printed A* is {printed}."
-        )
+        corrected = f"A* = {theory.corrected_quorum}, K* = {theory.rounds or 0:,}{kept}"
+        said.append(f"The paper's rule, corrected: {corrected}. As printed A* is {printed}.")
     if theory.promises:
-        said.append(
-            "For the choice: " + "; ".join(f"{name} {_promise(bound)}" for name, bound in theory.promises) + "."
-        )
+        said.append(f"For the choice: {'; '.join(f'{name} {_promise(bound)}' for name, bound in theory.promises)}.")
     return [*said, f"No A* from the paper's rule: {theory.obstacle}"] if theory.obstacle else said
 
 
@@ -156,21 +198,57 @@ def _promise(bound: BoundRounds) -> str:
     return f"asks for {bound.rounds:,} rounds, {short_s(bound.seconds)} s"
 
 
-# ---- the maps
+# ---- charts
 
 
-def draw_maps(plan: Plan, axis: str = "seconds") -> Figure:
-    """A × S, a panel for each of the rest: green holds, crosses lose the target again, the star is the choice."""
-    groups = maps_of(plan)
-    rows = math.ceil(len(groups) / ACROSS)
-    figure = drawing.new_figure(1.7 * rows + 0.5, drawing.PAGE_IN)
-    panels = figure.subplots(rows, min(ACROSS, len(groups)), squeeze=False)
-    for place, axes in enumerate(panels.flat):
-        if place >= len(groups):
-            axes.axis("off")
-            continue
-        name, group = groups[place]
-        draw_map(axes, group, plan.best, axis=axis)
-        drawing.name_panel(axes, name)
-    drawing.legend_above(figure, 6, drawing.labelled(list(panels.flat)), title=NUMBERS[axis])
-    return figure
+def map_charts(plan: Plan, axis: str = "seconds") -> list[Chart]:
+    """Draw A × S, a chart for each combination of the rest: green holds, crosses lose the target again, the star is the choice."""
+    return [_map_chart(plan, f"map-{place}", name, group, axis) for place, (name, group) in enumerate(maps_of(plan))]
+
+
+def _map_chart(plan: Plan, name: str, title: str, group: Sequence[Candidate], axis: str) -> Chart:
+    quorums, bounds = axes_of(group)
+    items: list[Series] = []
+
+    def mark(
+        label: str, found: Sequence[Candidate], style: LineStyle, size_px: float, hover: list[str], texts: list[str]
+    ) -> None:
+        x, y = [quorums.index(each.quorum) for each in found], [bounds.index(each.max_staleness) for each in found]
+        hollow = not found[0].trials and style.marker == "o"
+        items.append(Series(label, x, y, style, "marks", texts=texts, hover=hover, size_px=size_px, hollow=hollow))
+
+    if plan.best is not None and plan.best in group:
+        mark("the choice", [plan.best], LineStyle(f"{INK}44", (), "*"), 30, ["the choice"], [])
+    for verdict in dict.fromkeys(each.verdict for each in group):
+        for tried in (True, False):
+            own = [each for each in group if each.verdict == verdict and bool(each.trials) == tried]
+            if own:
+                hover = [f"{each.choice}: {verdict}{f' ({each.why})' if each.why else ''}" for each in own]
+                style = LineStyle(COLOURS[verdict], (), MARKERS[verdict])
+                mark(verdict, own, style, 11, hover, [label_of(each, axis) for each in own])
+    x = ChartAxis("A", (-0.6, len(quorums) - 0.3), ticks={place: str(each) for place, each in enumerate(quorums)})
+    texts = {place: "none" if bound is None else str(bound) for place, bound in enumerate(bounds)}
+    y = ChartAxis("S", (-0.6, len(bounds) - 0.3), ticks=texts)
+    return Chart(name, title, items, x, y, height_px=120 + 50 * len(bounds), group=name)
+
+
+def _curve_chart(plan: Plan, name: str, title: str, each: Candidate) -> Chart:
+    """Draw every seed of a choice over simulated time."""
+    trials, until_s = (
+        (each.confirmed, plan.target.confirm_s) if each.confirmed else (each.trials, plan.target.horizon_s)
+    )
+    score, items = plan.target.score, list[Series]()
+    target = score.scale * plan.target.accuracy
+    for trial in trials:
+        looks = max(len(trial.scores) - 1, 1)
+        values = [float("nan") if found is None else score.scale * found for found in trial.scores]
+        time_s = [until_s * number / looks for number in range(len(values))]
+        style = KEPT if trial.state == "kept" else LOST if trial.fails else LATE
+        items.append(Series(f"seed {trial.seed}, {trial.state}", time_s, values, style, "line"))
+        if trial.time_s is not None:
+            hover = [f"seed {trial.seed}: kept from {trial.time_s:.3g} s on"]
+            items.append(
+                Series("", [trial.time_s], [target], LineStyle(style.colour, (), "v"), "marks", hover=hover, size_px=9)
+            )
+    y = ChartAxis(score.head, form=score.form, unit=score.unit)
+    return Chart(name, title, items, ChartAxis("Simulated seconds"), y, (target, ""), group=name)

@@ -10,15 +10,16 @@ from html import escape
 from pathlib import Path
 
 import matplotlib.figure
-import numpy as np
 import pandas as pd
 
 from perfeds2 import __version__
+from perfeds2.chart import Chart, LineStyle
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
+from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.paper.figures import FIGURES, TARGET
-from perfeds2.report.document import Part, document, legend, note, scrolling, section, verbatim
-from perfeds2.report.drawing import PAGE_IN, draw_curves, labelled, legend_above, name_panel, new_figure, write_figures
+from perfeds2.report.curves import curve_chart, over_seeds
+from perfeds2.report.document import Part, coincidences, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.ledger import (
     Ledger,
     best_tables,
@@ -34,42 +35,43 @@ from perfeds2.report.ledger import (
     strictly,
     summary,
 )
-from perfeds2.report.page import over_seeds
-from perfeds2.report.run import AXES, Axis, along
-from perfeds2.report.series import CurvePanel, has_bands, in_view, mean_curve, said_to_coincide, until_shortest
-from perfeds2.report.style import METRICS, LineStyle, named_styles, ordered_styles
-from perfeds2.report.tables import as_html, as_latex, in_latex, listed
-from perfeds2.report.traces import curve_chart
+from perfeds2.report.on_paper import PAGE_IN, draw_grid, write_figures
+from perfeds2.report.read import AXES, SECONDS, Cost, along
+from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
+from perfeds2.report.tables import counted, listed, write_latex
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 from perfeds2.studies.reproduce import Figure, Panel
 
 HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row
-LETTERS_AN_AXES = 30  # of a legend above it
-POINTS = 121  # of a curve: every evaluation of a run's sixty, and once between
+LOSS = "train_loss_personal"
 
 
 @dataclass(frozen=True)
 class DrawnPanel:
-    """A panel with what its CSV says: curves of every line that has numbers, loss beside accuracy."""
+    """A panel with what its CSV says."""
 
     panel: Panel
-    parts: tuple[CurvePanel, ...]  # one a metric
-    styles: dict[str, LineStyle]  # by the line's label
+    charts: tuple[Chart, ...]  # one per metric
     seeds: int
 
 
-def load_panels(figure: Figure, csv: Path, axis: Axis | None = None) -> list[DrawnPanel]:
-    """The panels that a figure's CSV has numbers for: loss and accuracy, or accuracy alone where a row has no room.
+def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS, name: str = "") -> list[DrawnPanel]:
+    """Read the panels that a figure's CSV has numbers for: loss and accuracy, or accuracy alone if a row has no room.
 
-    Over simulated time, or over what the axis says.
+    ``name`` sets the charts apart from those of another folder.
     """
-    both = ("train_loss_personal", "test_accuracy_personal")
-    metrics = both if 2 * len(figure.panels) <= MOST_AXES else both[1:]
+    metrics = (LOSS, ACCURACY) if 2 * len(figure.panels) <= MOST_AXES else (ACCURACY,)
+    name = name or figure.name
     try:
         table = pd.read_csv(csv, converters={"panel": str, "line": str})
-        tables = [(panel, pd.DataFrame(table[table["panel"] == panel.title])) for panel in figure.panels]
-        drawn = [_drawn(panel, along(rows, axis, csv.name), metrics, axis) for panel, rows in tables if len(rows)]
+        drawn = []
+        for place, panel in enumerate(figure.panels):
+            rows = pd.DataFrame(table[table["panel"] == panel.title])
+            if len(rows):
+                rows = along(rows, cost, csv.name)
+                charts = tuple(_chart(panel, rows, metric, cost, f"{name}-{place}", name) for metric in metrics)
+                drawn.append(DrawnPanel(panel, charts, len(set(rows["seed"]))))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{csv} holds no curves ({error}); run perfeds2 reproduce {figure.name} again.") from None
     if not drawn:
@@ -77,28 +79,25 @@ def load_panels(figure: Figure, csv: Path, axis: Axis | None = None) -> list[Dra
     return drawn
 
 
-def _drawn(panel: Panel, table: pd.DataFrame, metrics: Sequence[str], axis: Axis | None) -> DrawnPanel:
-    grid = np.linspace(0.0, table["time_s"].to_numpy(float).max(), POINTS)
-    lines = {line.label: pd.DataFrame(table[table["line"] == line.label]) for line in panel.lines}
-    styles, parts = line_styles(panel), []
-    for metric in metrics:
-        found = {
-            label: mean_curve(rows, metric, grid if axis is None else until_shortest(rows, grid))
-            for label, rows in lines.items()
-            if len(rows)
-        }
-        target = TARGET.get(panel.task) if "accuracy" in metric else None
-        part = CurvePanel(metric, in_view(found, metric), styles, target)
-        parts.append(part if axis is None else replace(part, time_label=axis.label, unit=axis.unit))
-    return DrawnPanel(panel, tuple(parts), styles, len(set(table["seed"])))
+def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str, group: str) -> Chart:
+    target = TARGET.get(panel.task) if metric == ACCURACY else None
+    until = float(rows["time_s"].max()) if cost is SECONDS else None
+    made = curve_chart(
+        rows, metric, line_styles(panel), ACCURACY_SCORE, by="line", target=target, until=until, cost=cost
+    )
+    y = replace(made.y, label=made.title)
+    return replace(made, name=f"{name}-{made.name}", title=panel.title, y=y, group=group, height_px=290)
 
 
 def line_styles(panel: Panel) -> dict[str, LineStyle]:
-    """Algorithms look as they do everywhere; values of one setting follow an ordered scale."""
+    """Return the styles of a panel's lines: algorithms look as everywhere, values of one setting follow an ordered scale."""
     labels, algorithms = [line.label for line in panel.lines], [line.algorithm for line in panel.lines]
     if len(set(algorithms)) < len(algorithms):
         return ordered_styles(labels)
     return dict(zip(labels, named_styles(algorithms).values(), strict=True))
+
+
+# ---- on paper
 
 
 def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") -> list[Path]:
@@ -108,32 +107,37 @@ def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") ->
 
 
 def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
-    """Panels with the same lines share a legend; others have their own."""
-    alike = len({tuple(drawn.styles) for drawn in panels}) == 1
-    groups = [list(panels)] if alike else [[drawn] for drawn in panels]
-    columns = sum(len(drawn.parts) for drawn in panels)
-    drawing = new_figure(HEIGHT_IN, PAGE_IN * max(columns, 2) / MOST_AXES)
+    """Draw panels in a row. Those with the same lines share a legend, others have their own."""
     letters = iter("abcdefgh")
-    for place, group in zip(drawing.subfigures(1, len(groups), squeeze=False)[0], groups, strict=True):
-        parts = [(drawn.panel.title, part) for drawn in group for part in drawn.parts]
-        row = list(place.subplots(1, len(parts), squeeze=False)[0])
-        for axes, (title, part) in zip(row, parts, strict=True):
-            draw_curves(axes, part)
-            axes.set_ylabel(METRICS[part.metric].replace(" ", "\n", 1), linespacing=1.05)
-            name_panel(axes, f"({next(letters)}) {title}", x=-0.2, pad=5)
-        shown = labelled(row[-1:])
-        room = LETTERS_AN_AXES * len(parts) // (max(map(len, shown)) + 7)  # 7: the line, and what is around it
-        legend_above(place, max(1, min(len(shown), room)), shown, columnspacing=1.2, handletextpad=0.5)
-    return drawing
+    rows = [
+        [
+            replace(
+                chart,
+                title=f"({next(letters)}) {chart.title}",
+                y=replace(chart.y, label=chart.y.label.replace(" ", "\n", 1)),
+            )
+            for chart in drawn.charts
+        ]
+        for drawn in panels
+    ]
+    if len({tuple(line.label for line in drawn.panel.lines) for drawn in panels}) == 1:
+        rows = [[chart for row in rows for chart in row]]
+    columns = sum(map(len, rows))
+    width_in = PAGE_IN * max(columns, 2) / MOST_AXES
+    made = matplotlib.figure.Figure(figsize=(width_in, HEIGHT_IN), layout="constrained")
+    for place, charts in zip(made.subfigures(1, len(rows), squeeze=False)[0], rows, strict=True):
+        draw_grid(place, charts, max(len(charts), 2), width_in * len(charts) / columns)
+    return made
 
 
 def write_claims_latex(folder: Path, out: Path, beside: Path | None = None) -> Path:
-    """``claims.tex``: the ledger as a table for a paper; or two."""
+    """Write ``claims.tex``: one ledger or two as a table for a paper."""
     ledgers = open_ledgers(folder, beside)
-    out.mkdir(parents=True, exist_ok=True)
-    about = in_latex(" ".join([*summary(ledgers), meaning(ledgers).replace("*", "")]))
-    write_text(out / "claims.tex", f"% {about}\n{as_latex(claims_table(ledgers))}\n")
-    return out / "claims.tex"
+    about = " ".join([*summary(ledgers), meaning(ledgers).replace("*", "")])
+    return write_latex(out / "claims.tex", about, claims_table(ledgers))
+
+
+# ---- the page
 
 
 def write_page(
@@ -143,9 +147,9 @@ def write_page(
     ledgers: Sequence[Ledger] | None = None,
     axis: str = "seconds",
 ) -> Path:
-    """Write ``reproduction.html`` of the figures whose numbers are in a folder. ``command`` is what made them.
+    """Write ``reproduction.html`` with the figures whose numbers are in a folder. ``command`` is what made them.
 
-    ``ledgers`` is the folder's own unless it is to stand beside another.
+    ``ledgers`` are the folder's own unless it stands beside another.
     """
     path = out / "reproduction.html"
     write_text(path, _page(figures, out, command, ledgers or open_ledgers(out), AXES[axis]))
@@ -153,7 +157,7 @@ def write_page(
 
 
 def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
-    """Two reproductions on one page: both ledgers side by side, every figure of the one above the other's. Returns what was written."""
+    """Show two reproductions on one page: both ledgers side by side and the figures of both. Returns what was written."""
     ledgers, figures = open_ledgers(folder, beside), list(FIGURES.values())
     out.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["perfeds2", "report", str(folder), str(beside), "--out", str(out)])
@@ -166,93 +170,67 @@ def _page(
     out: Path,
     command: str,
     ledgers: Sequence[Ledger],
-    axis: Axis | None = None,
+    cost: Cost,
     beside: Path | None = None,
 ) -> str:
-    """The whole page: the rule, the ledger, the figures, the commands. ``beside``: another folder whose figures are shown, too."""
-    found = [(figure, out / f"{figure.name}.csv") for figure in figures]
-    drawn = [(figure, load_panels(figure, csv, axis)) for figure, csv in found if csv.exists()]
-    others = {
-        figure.name: load_panels(figure, csv, axis)
-        for figure in figures
-        if beside is not None and (csv := beside / f"{figure.name}.csv").exists()
-    }
-    seeds = sorted({panel.seeds for _, panels in drawn for panel in panels})
+    """Return the whole page: the rule, the ledger, the figures, the commands. ``beside``: another folder to show, too."""
+    shown: list[list[Part]] = []
+    names, seeds = list[str](), set[int]()
+    for figure in (each for each in figures if (out / f"{each.name}.csv").exists()):
+        names.append(figure.name)
+        for place, folder in enumerate(filter(None, (out, beside))):
+            csv = folder / f"{figure.name}.csv"
+            if csv.exists():
+                name = f"{figure.name}-{place}" if place else figure.name
+                panels = load_panels(figure, csv, cost, name)
+                seeds |= set() if place else {drawn.seeds for drawn in panels}
+                shown.append(_figure_section(figure, panels, name, ledgers[place].label if beside else ""))
     changes = changes_of(out)
     facts = [
         "Section VI again",
-        f"{len(drawn)} figure{'s' if len(drawn) != 1 else ''}",
-        f"{listed([str(number) for number in seeds])} seed{'' if seeds == [1] else 's'}",
+        counted(len(names), "figure"),
+        f"{listed([str(number) for number in sorted(seeds)] or ['no'])} seed{'' if seeds == {1} else 's'}",
         *([f"instead of the paper's: {changes}"] if changes else []),
         f"perfeds2 {__version__}",
     ]
-    claims = scrolling(as_html(page_table(ledgers), kind="ledger"), "Claims")
-    judgement = [section("Does what Section VI says hold?", claims, hint=_emphasised(meaning(ledgers)))]
-    for table in best_tables(ledgers):
-        judgement.append(section(table.title or "", scrolling(as_html(table), "Best FedAvg")))
-    shown, lines = (
-        [],
-        0,
-    )  # every line of the page has its own number, so that a figure's legend speaks for that figure alone
-    for figure, own in drawn:
-        for place, panels in enumerate(filter(None, (own, others.get(figure.name)))):
-            shown.append(_figure_section(figure, panels, lines, ledgers[place].label if others else "", place))
-            lines += len({label for panel in panels for label in panel.styles})
-    missing = not_run(ledgers[0].entries)
-    sections = [*shown, *judgement] if missing else [*judgement, *shown]  # of a few figures, these first
-    hint = (
-        ""
-        if others
-        else (
+    judgement = [section("Does what Section VI says hold?", page_table(ledgers), hint=_emphasised(meaning(ledgers)))]
+    judgement += [section(table.title or "", replace(table, title=None)) for table in best_tables(ledgers)]
+    first, again, hint = ledgers[0].entries, command, ""
+    if beside is None:
+        again = f"{command}\nperfeds2 reproduce --claims --out {out}"
+        hint = (
             "It gives the same numbers again. Interrupted, the same command goes on; what is done is not done twice. The second "
             "line prints the ledger of what is there. Beside this page: every figure as CSV, PDF and PNG, and the ledger as "
             "claims.csv and claims.json."
         )
-    )
-    commands = verbatim(command if others else f"{command}\nperfeds2 reproduce --claims --out {out}")
-    sections.append(section("Run it again", commands, hint=hint))
-    first = ledgers[0].entries
-    more = [strictly(first)] if len(ledgers) == 1 else summary(ledgers)
-    texts = [f"<p>{escape(line)}</p>" for line in more if line]
-    rules = [f"<p>{_emphasised(paragraph)}</p>" for paragraph in rule().split("\n\n")]
+    last = section("Run it again", verbatim(again), hint=hint)
+    texts = [paragraph(line) for line in ([strictly(first)] if len(ledgers) == 1 else summary(ledgers)) if line]
+    rules = [f"<p>{_emphasised(text)}</p>" for text in rule().split("\n\n")]
+    missing = not_run(first)
     if not missing:
-        return document(facts, counts(first), texts + rules, sections)
+        return document(facts, counts(first), texts + rules, [*judgement, *shown, last])
     how = section("How claims are judged", *rules, note(missing))
-    names = [figure.name for figure, _ in drawn]
-    return document(facts, lead(first, names), texts, [*sections[:-1], how, sections[-1]])
+    return document(facts, lead(first, names), texts, [*shown, *judgement, how, last])  # a few figures come first
 
 
 def _emphasised(text: str) -> str:
-    """Escaped, with what stands between asterisks in italics."""
+    """Escape text, with what stands between asterisks in italics."""
     parts = escape(text).split("*")
     return "".join(f"<em>{part}</em>" if number % 2 else part for number, part in enumerate(parts))
 
 
-def _figure_section(
-    figure: Figure, panels: Sequence[DrawnPanel], first: int, label: str = "", folder: int = 0
-) -> list[Part]:
-    """A chart per panel and metric below a legend; its lines are numbered from ``first``. ``label``: which folder's it is."""
-    name = f"{figure.name}-{folder}" if folder else figure.name
-    styles = {label: style for panel in panels for label, style in panel.styles.items()}
-    numbers = {label: number for number, label in enumerate(styles, first)}
-    charts = [
-        curve_chart(
-            part,
-            numbers,
-            height_px=290,
-            name=f"{name}-{place}-{part.metric.replace('_', '-')}",
-            title=f"{drawn.panel.title}: {METRICS[part.metric].lower()}",
-        )
-        for place, drawn in enumerate(panels)
-        for part in sorted(drawn.parts, key=lambda part: not part.is_accuracy)
-        if part.curves
-    ]
-    there, seeds = {drawn.panel.title for drawn in panels}, max(drawn.seeds for drawn in panels)
-    missing = [panel.title for panel in figure.panels if panel.title not in there]
+def _figure_section(figure: Figure, panels: Sequence[DrawnPanel], name: str, label: str) -> list[Part]:
+    """Return a chart per panel and metric below a legend. ``label``: which folder's it is."""
+    charts = [chart for drawn in panels for chart in drawn.charts[::-1] if chart.items]
+    missing = [panel.title for panel in figure.panels if panel not in [drawn.panel for drawn in panels]]
     left_out = note(f"Not run: {listed(missing)}.") if missing else ""
-    parts = [part for drawn in panels for part in drawn.parts]
-    said = [f"{drawn.panel.title}: {line}" for drawn in panels for line in said_to_coincide(drawn.parts)]
-    buttons = legend(styles, f"Lines of {figure.name}", first, bands=has_bands(parts), said=said)
+    said = [
+        f"{drawn.panel.title}: {line}"
+        for drawn in panels
+        for line in coincidences([replace(chart, title=chart.y.label) for chart in drawn.charts])
+    ]
+    seeds = max(drawn.seeds for drawn in panels)
     hint = f"{over_seeds(seeds, seeds >= INTERVAL_SEEDS)} Click a name to hide it."
     title = f"{figure.name} ({label})" if label else figure.name
-    return section(title, left_out, buttons, charts, name=name, hint=hint, caption=figure.caption)
+    buttons = with_legend(charts, f"Lines of {figure.name}", said)
+    return section(title, left_out, *buttons, name=name, hint=hint, caption=figure.caption)

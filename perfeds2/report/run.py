@@ -1,270 +1,199 @@
-"""What does a run's folder hold?"""
+"""How is a run shown: as a page, for a paper, in the terminal?"""
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from perfeds2.learning.metrics import ACCURACY, Score, score_of
-from perfeds2.report.style import LineStyle, algorithm_styles
-from perfeds2.runs.statistics import INTERVAL_SEEDS
-from perfeds2.timeline.file import load_timelines
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
+from perfeds2.files import write_text
+from perfeds2.report.answer import answer, in_words
+from perfeds2.report.curves import over_seeds, run_charts
+from perfeds2.report.document import Part, coincidences, document, note, paragraph, section, verbatim, with_legend
+from perfeds2.report.on_paper import figure_of, write_figures
+from perfeds2.report.read import Run, load_run, over, read_summary
+from perfeds2.report.results import (
+    LOSSES,
+    TIMING,
+    WAITING,
+    accuracies,
+    energy_line,
+    learned,
+    meaning,
+    page_measures,
+    radio_line,
+    results_table,
+)
+from perfeds2.report.style import ACCURACY, COLOURS, DASHES_PX
+from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, seconds, write_latex
+from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import fits, print_prose
+from perfeds2.report.timelines import (
+    UES_ON_PAPER,
+    activity_charts,
+    groups,
+    on_paper,
+    shares_chart,
+    staleness_chart,
+    timeline_sections,
+)
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number over the seeds: its mean, and its 95 % interval where there are at least three."""
-
-    mean: float | None  # None where a seed diverged
-    low: float | None
-    high: float | None
-    values: tuple[float | None, ...]  # one per seed
-
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One algorithm, and what came out of it."""
-
-    name: str
-    objective: str  # FedAvg, FedProx, PerFed, …
-    mode: str  # SYN, S2 or ASY; something else for an algorithm of one's own
-    estimates: Mapping[str, Estimate]  # by the name it has in summary.json
-    target_times_s: tuple[float | None, ...]  # when each seed reached the target accuracy; empty without a target
-    target_median_s: float | None
-    diverged: int  # in how many seeds
-
-    @property
-    def seeds(self) -> int:
-        """How many it was run with."""
-        return max((len(each.values) for each in self.estimates.values()), default=0)
-
-    @property
-    def reached(self) -> int:
-        return sum(time is not None for time in self.target_times_s)
-
-    @property
-    def starved(self) -> Estimate | None:
-        """UEs that were never merged, if there are any."""
-        found = self.estimates.get("starved")
-        return found if found is not None and any(found.values) else None
+# ---- the page
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """When each round of a federation closed, really and on the simulator's clock."""
-
-    real_s: tuple[float, ...]
-    simulated_s: tuple[float, ...]
-    compute_s: float  # of a job, in the median
-    beyond_s: float  # and what it took besides
+def write_report(folder: Path | str, axis: str = "seconds") -> Path:
+    """Write the ``report.html`` of a run's folder. Returns its path."""
+    path = Path(folder) / "report.html"
+    write_text(path, page(load_run(folder), axis))
+    return path
 
 
-@dataclass(frozen=True)
-class Links:
-    """How good the simulated links are: (10th percentile, median, 90th percentile), each UE on an equal part of the band."""
-
-    radio: str
-    snr_db: tuple[float, float, float]
-    bits_per_s_hz: tuple[float, float, float]
-    warning: str | None
-    capped: float = 0.0
-
-    @property
-    def line(self) -> str:
-        """In a sentence."""
-        snr, carried = (f"{mid:.3g} ({low:.3g} to {high:.3g})" for low, mid, high in (self.snr_db, self.bits_per_s_hz))
-        most = f" {self.capped:.0%} of them carry all that modulation can." if self.capped else ""
-        return f"Radio {self.radio}: SNR {snr} dB, {carried} bit/s/Hz: median (10th to 90th percentile) of UEs on equal parts of the band.{most}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a run's folder holds."""
-
-    version: str
-    command: str  # compare, run, simulate or federate
-    task: str | None
-    ues: int
-    horizon_s: float | None
-    rounds: int | None
-    seeds: tuple[int, ...]
-    target_accuracy: float | None  # on test_accuracy_personal
-    notes: tuple[str, ...]
-    algorithms: tuple[Outcome, ...]
-    clocks: Clocks | None = None  # of a federation
-    links: Links | None = None  # of a simulation
-    axis: "Axis | None" = None  # what curves are drawn over; None: time
-    looks: Mapping[str, LineStyle] = field(default_factory=dict)  # of each algorithm; empty: as everywhere
-    score: Score = ACCURACY  # what is called accuracy in all of it
-    spec: str = ""  # spec.toml as it stands; empty if there is none
-    metrics: pd.DataFrame | None = None
-    ue_metrics: pd.DataFrame | None = None
-    timelines: Mapping[tuple[str, int], Timeline] = field(default_factory=dict)  # by algorithm and seed
-
-    @property
-    def clock(self) -> str:
-        """What time is called: a federation's is real."""
-        return "time" if self.command == "federate" else "simulated time"
-
-    @property
-    def time_label(self) -> str:
-        """What stands at an axis of time, or of what curves are drawn over instead."""
-        return f"{self.clock.capitalize()} (s)" if self.axis is None else self.axis.label
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether there is something learned, not just timed."""
-        return any("test_accuracy_personal" in algorithm.estimates for algorithm in self.algorithms)
-
-    @property
-    def has_intervals(self) -> bool:
-        return len(self.seeds) >= INTERVAL_SEEDS
-
-    @cached_property
-    def styles(self) -> Mapping[str, LineStyle]:
-        """How each algorithm's line is drawn."""
-        return self.looks or algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What curves are drawn over instead of time."""
-
-    column: str  # of metrics.csv
-    label: str
-    words: str
-    unit: str
-
-
-AXES = {
-    "seconds": None,
-    "rounds": Axis("round", "Rounds", "rounds", "rounds"),
-    "joules": Axis("joules", "Energy of all UEs (J)", "energy", "J"),
-    "bits": Axis("merged_bits", "Merged uploads (bit)", "uploaded bits", "bit"),
-}
-
-
-def over(run: Run, name: str) -> Run:
-    """The same run with its curves over something else."""
-    axis = AXES[name]
-    if axis is None or run.metrics is None:
-        return run
-    return replace(run, metrics=along(run.metrics, axis, "metrics.csv"), horizon_s=None, axis=axis)
-
-
-def along(metrics: pd.DataFrame, axis: Axis | None, file: str) -> pd.DataFrame:
-    """A table of evaluations over something else: what had been spent of it stands in the place of the time."""
-    if axis is None:
-        return metrics
-    if axis.column not in metrics or np.isnan(metrics[axis.column].to_numpy(float)).any():
-        raise ValueError(
-            f"{file} does not have all {axis.column}; it was made without. Run it again, or use --x seconds."
-        )
-    return metrics.assign(time_s=metrics[axis.column])
-
-
-def load_run(folder: Path | str) -> Run:
-    """Read a run's folder. Only summary.json must be there; whoever draws leaves out what is missing."""
-    folder = Path(folder)
-    path = folder / "summary.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run's folder: it has no summary.json. Give the --out folder of a run.")
-    try:
-        run = read_summary(json.loads(path.read_text(encoding="utf-8")))
-        spec = folder / "spec.toml"
-        return replace(
-            run,
-            spec=spec.read_text(encoding="utf-8") if spec.is_file() else "",
-            metrics=_read_csv(folder / "metrics.csv"),
-            ue_metrics=_read_csv(folder / "ue_metrics.csv"),
-            timelines=_timelines(folder, run),
-        )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a summary of perfeds2 ({error!r}); run again to write it anew.") from error
-
-
-def read_summary(summary: Mapping[str, Any]) -> Run:
-    """What summary.json alone says of a run."""
-    return Run(
-        version=str(summary["perfeds2"]),
-        command=str(summary["command"]),
-        task=summary["task"],
-        ues=int(summary["ues"]),
-        horizon_s=_finite(summary["horizon_s"]),
-        rounds=summary["rounds"],
-        seeds=tuple(int(seed) for seed in summary["seeds"]),
-        target_accuracy=_finite(summary["target_accuracy"]),
-        score=score_of(str(summary.get("metric") or "accuracy")),
-        notes=tuple(str(note) for note in summary["notes"]),
-        algorithms=tuple(_outcome(row) for row in summary["algorithms"]),
-        clocks=_clocks(summary.get("clocks")),
-        links=_links(summary.get("radio")),
+def page(run: Run, axis: str = "seconds") -> str:
+    """Return the whole page, its curves over seconds or something else. A section without data is left out."""
+    headline, paragraphs = answer(run)
+    simulated = "" if run.clock == "time" else " simulated"
+    length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
+    seeds = f"seed{'s' if len(run.seeds) > 1 else ''} {listed([str(seed) for seed in run.seeds])}"
+    facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
+    radio = [] if run.radio is None else [radio_line(run.radio), run.radio["warning"]]
+    notes = [said for said in (*run.notes, *radio, energy_line(run)) if said]
+    own = ", dash-dotted your own" if any(each.mode not in DASHES_PX for each in run.algorithms) else ""
+    hint = (
+        f"{over_seeds(len(run.seeds), run.has_intervals)} Colour and mark are the objective; solid is semi-synchronous, dashed "
+        f"synchronous, dotted asynchronous{own}. Click a name to hide it, double-click to see it alone. A line ends where a "
+        f"seed diverges."
     )
+    command = verbatim(f"perfeds2 {run.command} --spec spec.toml --out again")
+    spec = ['<p class="hint">spec.toml, all settings of this run:</p>', verbatim(run.spec)] if run.spec else []
+    sections = [
+        curves_section(over(run, axis), hint),
+        section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
+        section("Good to know", *map(note, notes)) if notes else [],
+        _clocks_section(run),
+        *timeline_sections(run),
+        section("Run it again", command, *spec, hint="In this run's folder; it gives the same numbers again."),
+    ]
+    return document(facts, headline, map(paragraph, paragraphs), sections)
 
 
-def _clocks(found: Mapping[str, Any] | None) -> Clocks | None:
-    if not found or not found["real_s"] or len(found["real_s"]) != len(found["simulated_s"]):
-        return None
-    real_s, simulated_s = (tuple(map(float, found[name])) for name in ("real_s", "simulated_s"))
-    return Clocks(real_s, simulated_s, float(found["compute_s"]), float(found["beyond_s"]))
+def curves_section(run: Run, hint: str) -> list[Part]:
+    """Return the section of a run's curves."""
+    charts = run_charts(run)
+    if not charts:
+        return []
+    title = f"{capitalised(run.score.word)} and loss over {run.x_words}"
+    return section(title, *with_legend(charts, "Lines shown", coincidences(charts)), hint=hint)
 
 
-def _links(found: Mapping[str, Any] | None) -> Links | None:
-    if not found:
-        return None
-    snr_db, carried = (
-        (float(found[name]["low"]), float(found[name]["median"]), float(found[name]["high"]))
-        for name in ("snr_db", "bits_per_s_hz")
+# ---- real and simulated time of a federation
+
+
+def _clocks_section(run: Run) -> list[Part]:
+    clocks = run.clocks
+    if clocks is None:
+        return []
+    hint = (
+        f"Real is what was measured. Simulated is the same protocol on the simulator's clock: a device's jobs take, one after the "
+        f"other, what they took here (in the median {seconds(clocks.compute_s)} of computing and {seconds(clocks.beyond_s)} of "
+        f"everything else), the server takes no time, and every device that ever answered is there from beginning to end."
     )
-    warning = None if found["warning"] is None else str(found["warning"])
-    return Links(str(found["name"]), snr_db, carried, warning, float(found.get("capped", 0.0)))
+    return section("Real and simulated time", clocks_table(run), clocks_chart(run) or "", hint=escape(hint))
 
 
-def _outcome(row: Mapping[str, Any]) -> Outcome:
-    target = row.get("time_to_target_s") or {"values": [], "median": None}
-    return Outcome(
-        name=str(row["algorithm"]),
-        objective=str(row["objective"]),
-        mode=str(row["mode"]),
-        estimates={name: _estimate(v) for name, v in row.items() if isinstance(v, dict) and "mean" in v},
-        target_times_s=tuple(map(_finite, target["values"])),
-        target_median_s=_finite(target["median"]),
-        diverged=int(row.get("diverged") or 0),
-    )
+def clocks_table(run: Run) -> Table:
+    """Return how long the run, a round and the way to the target took on both clocks."""
+    clocks, metrics = run.clocks, run.metrics
+    assert clocks is not None
+    both = clocks.real_s, clocks.simulated_s
+    rounds = [np.diff(times_s, prepend=0.0) for times_s in both]
+    rows = [
+        ("The whole run", *(times_s[-1] for times_s in both)),
+        ("A round, median", *(float(np.median(took_s)) for took_s in rounds)),
+        ("A round, 90 % are shorter", *(float(np.quantile(took_s, 0.9)) for took_s in rounds)),
+    ]
+    if metrics is not None and run.target_accuracy is not None:
+        reached = metrics[metrics[ACCURACY] >= run.target_accuracy]["round"]
+        if len(reached):
+            first = int(reached.iloc[0])
+            name = f"To {in_words(run, run.target_accuracy)}, after {first} rounds"
+            rows.append((name, *((0.0, *times_s)[first] for times_s in both)))
+    longer = [f"{100 * (real / simulated - 1):+.1f} %" if simulated > 0 else "–" for _, real, simulated in rows]
+    cells = [[name, seconds(real), seconds(simulated)] for name, real, simulated in rows]
+    columns = [Column("", "left"), Column("Real"), Column("Simulated"), Column("Real is longer by")]
+    return Table(columns, [[*row, each] for row, each in zip(cells, longer, strict=True)])
 
 
-def _estimate(found: Mapping[str, Any]) -> Estimate:
-    values = tuple(map(_finite, found["values"]))
-    low, high = (_finite(found[end]) if len(values) >= INTERVAL_SEEDS else None for end in ("low", "high"))
-    return Estimate(_finite(found["mean"]), low, high, values)
-
-
-def _finite(value: float | int | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _read_csv(path: Path) -> pd.DataFrame | None:
-    if not path.is_file():
+def clocks_chart(run: Run) -> Chart | None:
+    """Draw the same accuracies over both clocks."""
+    clocks, metrics, score = run.clocks, run.metrics, run.score
+    if clocks is None or metrics is None:
         return None
-    table = pd.read_csv(path, converters={"algorithm": str})  # an algorithm may be called anything, also "NA"
-    return table if len(table) else None
+    looks = {"real": LineStyle(COLOURS["PerFed"]), "simulated": LineStyle(COLOURS["FedAvg"], (7, 3))}
+    at, y = metrics["round"].to_numpy(int), score.scale * metrics[ACCURACY]
+    lines = [
+        Series(name, np.concatenate([[0.0], times_s])[at], y, style)
+        for (name, style), times_s in zip(looks.items(), (clocks.real_s, clocks.simulated_s), strict=True)
+    ]
+    axis = ChartAxis(score.named(ACCURACY), form=score.form, unit=score.unit)
+    level = None if run.target_accuracy is None else (score.scale * run.target_accuracy, "")
+    title = f"Personalised {score.word} on both clocks"
+    return Chart("clocks", title, lines, ChartAxis("Time (s)", unit="s"), axis, level, group="clocks", legend=True)
 
 
-def _timelines(folder: Path, run: Run) -> dict[tuple[str, int], Timeline]:
-    if not (folder / "timeline.npz").is_file():
-        return {}
-    timelines = load_timelines(folder)
-    if list(timelines) == [""]:
-        return {(run.algorithms[0].name, run.seeds[0]): timelines[""]}
-    return {(name.rpartition("/")[0], int(name.rpartition("/")[2])): timeline for name, timeline in timelines.items()}
+def clocks_line(run: Run) -> str:
+    """Say how long a round and the run took on both clocks."""
+    assert run.clocks is not None
+    both = run.clocks.real_s, run.clocks.simulated_s
+    real, simulated = (seconds(float(np.median(np.diff(times, prepend=0.0)))) for times in both)
+    whole = " and ".join(seconds(times[-1]) for times in both)
+    return f"A round took {real} in the median, {simulated} on the simulator's clock; the run {whole}."
+
+
+# ---- for a paper
+
+
+def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis: str = "seconds") -> list[Path]:
+    """Draw a run's folder as PDF and PNG files and write ``table.tex``, by default into its ``figures``."""
+    return write_run_figures(load_run(folder), Path(folder) / "figures" if out is None else Path(out), axis)
+
+
+def write_run_figures(run: Run, out: Path, axis: str = "seconds") -> list[Path]:
+    """Draw a run for a paper. Returns what was written."""
+    figures = {chart.name: [chart] for chart in run_charts(over(run, axis))}
+    shown = groups(run)
+    if shown:
+        figures["activity"] = activity_charts(run, on_paper(shown), UES_ON_PAPER, jobs_each=3)
+        figures |= {stack.name: stack.charts for stack in (staleness_chart(run, shown), shares_chart(run, shown))}
+    written = write_figures(out, lambda: {name: figure_of(charts) for name, charts in figures.items() if charts})
+    measures = learned(run, accuracies(run.score))
+    table = results_table(run, [TIMING[0], *measures] if measures else [*TIMING, WAITING])
+    seeds = ", ".join(map(str, run.seeds))
+    about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.ues} UEs, seeds {seeds}. {meaning(run)}"
+    return [*written, write_latex(out / "table.tex", about, table)]
+
+
+# ---- in the terminal
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print what summary.json says; two tables if one would be too wide."""
+    run, console = read_summary(summary), open_console()
+    limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
+    console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")
+    measured = learned(run, [*LOSSES, *accuracies(run.score)])
+    tables = [results_table(run, [*TIMING, *measured, WAITING])]
+    if measured and not fits(console, for_terminal(tables[0])):
+        tables = [results_table(run, measures) for measures in ([*TIMING, WAITING], measured)]
+    for table in tables:
+        console.print(for_terminal(table))
+    if run.clocks is not None:
+        console.print(clocks_line(run))
+    for said in (meaning(run), energy_line(run), radio_line(run.radio) if run.radio else ""):
+        if said:
+            print_prose(console, said, "dim")
+    if run.radio and run.radio["warning"]:
+        print_prose(console, f"Warning: {run.radio['warning']}", "yellow")
+    for said in run.notes:
+        print_prose(console, f"Note: {said}", "dim")

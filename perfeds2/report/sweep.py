@@ -1,251 +1,273 @@
-"""How far is a sweep, and what came out of it? On the terminal, and as one chart."""
+"""How is a sweep shown: as a page, for a paper, in the terminal?"""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from rich.console import Group as RichGroup
-from rich.text import Text
 
-from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report import drawing
-from perfeds2.report.results import time_to_target
-from perfeds2.report.style import LineStyle, named_styles, ordered_styles
-from perfeds2.report.tables import Cell, Column, Span, Table, for_terminal
-from perfeds2.report.terminal import LinePace, clock, live
+from perfeds2 import __version__
+from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
+from perfeds2.files import write_text
+from perfeds2.report.curves import curve_chart, over_seeds
+from perfeds2.report.document import (
+    Alternatives,
+    Part,
+    coincidences,
+    document,
+    note,
+    paragraph,
+    section,
+    verbatim,
+    with_legend,
+)
+from perfeds2.report.on_paper import figure_of, write_figures
+from perfeds2.report.read import AXES, SECONDS, Cost, Outcome, Run, along
+from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, only, value_text
+from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
+from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
+from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, text_column, write_latex
 from perfeds2.report.terminal import console as open_console
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
-if TYPE_CHECKING:  # it trains, so it needs JAX
-    from perfeds2.runs.crew import Failure, Standing
-    from perfeds2.runs.sweep import Sweep
-
-SHOWN_WORKERS = 16
 SHOWN_ROWS = 60
 SHOWN_FRONT = 8
-FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
 MOST_LINES = 12  # that a reader can tell apart
-COSTS = {  # what a target is drawn against: the name it has in the summary, and in words
-    "seconds": ("time_to_target_s", "Seconds"),
-    "rounds": ("rounds_to_target", "Rounds"),
-    "joules": ("joules_to_target", "Joules"),
-    "bits": ("bits_to_target", "Uploaded bits"),
-}
+MOST_POINTS = 24  # of a grid whose curves are drawn together
+FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
 
 
-def progress(quiet: bool) -> "AbstractContextManager[Callable[[Standing], None] | None]":
-    """A table on stderr that keeps up; plain lines where there is no terminal."""
-    return live(quiet, board, StandingLines())
+def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
+    """Write a sweep's ``report.html`` and figures; with ``paper``, the figures go there with a LaTeX table.
 
-
-class StandingLines:
-    """What a log is told of a sweep: every failure, how far it is now and then, and the end."""
-
-    def __init__(self) -> None:
-        self._pace, self._said = LinePace(), 0
-
-    def __call__(self, now: "Standing") -> Iterator[str]:
-        from perfeds2.runs.crew import Failed
-
-        if isinstance(now.event, Failed):
-            yield f"{now.event.job.label}: {now.event.error}"
-        over = now.done + now.failed
-        if over != self._said and (over == now.total or self._pace.is_due()):
-            self._said = over
-            yield _heading(now)
-
-
-def board(latest: "Standing", age_s: float) -> RichGroup:
-    """The latest standing. Its clock goes on while nothing happens."""
-    now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
-    rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
-    if (more := len(rows) - SHOWN_WORKERS) > 0:
-        rows = [*rows[:SHOWN_WORKERS], ["…", f"and {more} more"]]
-    workers = Table([Column("worker"), Column("at", "left"), Column("done")], rows)
-    return RichGroup(Text(_heading(now), style="bold"), for_terminal(workers))
-
-
-def _heading(now: "Standing") -> str:
-    failed = f", {now.failed:,} failed" if now.failed else ""
-    retried = f", {now.retried:,} tried again" if now.retried else ""
-    left = f", about {clock(now.left_s)} left" if now.left_s else ""
-    running = f"{now.done:,} of {now.total:,} runs done, {len(now.workers)} running"
-    return f"{running}{failed}{retried}, {clock(now.elapsed_s)} so far{left}"
-
-
-def print_sweep(sweep: "Sweep") -> None:
-    """A row per point and algorithm, and what failed."""
-    console, summary = open_console(), sweep.summary
-    axes = [axis.name for axis in sweep.grid.axes]
-    if len(summary):
-        console.print(for_terminal(_results(summary, axes, score_in(summary))))
-        if min(summary["seeds"]) < INTERVAL_SEEDS:
-            console.print(f"[dim]{NO_INTERVAL}[/dim]")
-    if (ahead := sweep.front) is not None and len(ahead) > 1:
-        console.print(front_line(ahead, axes), markup=False, soft_wrap=True)
-    if len(summary) > SHOWN_ROWS:
-        console.print(f"… and {len(summary) - SHOWN_ROWS:,} more rows, in {sweep.path / 'sweep_summary.csv'}")
-    print_failures(sweep.failures)
-
-
-def _results(summary: pd.DataFrame, axes: Sequence[str], score: Score) -> Table:
-    heads = ("seeds", "seconds\nto target", "train loss\npersonal", f"test {score.word}\npersonal", "rounds")
-    form = ".1%" if score.is_share else score.form
-    rows: list[list[Cell]] = []
-    for row in summary.head(SHOWN_ROWS).to_dict("records"):
-        name = [Span(str(row["algorithm"])), Span(" (diverged)" if row["diverged"] else "", "fails")]
-        median_s, seeds = row["time_to_target_s_median"], row["seeds"]
-        time_s = time_to_target(None if median_s != median_s else median_s, seeds - row["censored"], seeds)
-        learned = [
-            _with_interval(row, "train_loss_personal", ".3f"),
-            _with_interval(row, "test_accuracy_personal", form),
-        ]
-        where, rounds = [value_of(row[axis]) for axis in axes], f"{row['rounds_mean']:,.0f}"
-        rows.append([*where, name, str(seeds), "".join(time_s), *learned, rounds])
-    return Table([*map(Column, axes), Column("algorithm", "left"), *map(Column, heads)], rows)
-
-
-def print_failures(failures: "Sequence[Failure]") -> None:
-    """Which runs were given up, and why; on stderr, so also where all else is quiet."""
-    if not failures:
-        return
-    rows = [[failure.label, str(failure.attempts), failure.error] for failure in failures[:SHOWN_ROWS]]
-    if len(failures) > SHOWN_ROWS:
-        rows.append(["…", "", f"and {len(failures) - SHOWN_ROWS:,} more, in failed.csv"])
-    columns = [Column(head, "left", wraps=True) for head in ("run", "attempts", "error")]
-    open_console(stderr=True).print(for_terminal(Table(columns, rows, "Failed")))
-
-
-def score_in(summary: pd.DataFrame) -> Score:
-    """What is called accuracy in a sweep's summary; where points differ in it, it has no one name."""
-    names = set(summary["metric"]) if "metric" in summary else {"accuracy"}
-    return score_of(names.pop()) if len(names) == 1 else Score("metric")
-
-
-def value_of(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _with_interval(row: dict[str, Any], name: str, form: str) -> str:
-    mean, low, high = (row[f"{name}_{part}"] for part in ("mean", "low", "high"))
-    if mean != mean:  # no number: a seed diverged
-        return "–"
-    if low != low or row["seeds"] < INTERVAL_SEEDS:
-        return format(mean, form)
-    return f"{format(mean, form)} ± {format((high - low) / 2, form).rstrip('%')}"
-
-
-def write_chart(sweep: "Sweep", cost: str = "seconds", out: Path | None = None) -> list[Path]:
-    """Final accuracy and what it cost to the target against the first axis, and the time-energy front. Returns what was written.
-
-    sweep.png and sweep.pdf have a line per algorithm and combination of the other axes; intervals are 95 % over seeds. Nothing
-    for a grid without axes. front.png and front.pdf are there where two points met the target. They go into the sweep's folder,
-    unless told otherwise.
+    ``axis`` is what curves are drawn over and what the target costs. Returns what was written.
     """
-    summary, ahead, path = sweep.summary, sweep.front, sweep.path
-    axes, figures = [axis.name for axis in sweep.grid.axes], dict[str, Callable[[], Figure]]()
-    if axes and len(summary) and len(lines_of(summary, axes)) <= MOST_LINES:
-        if f"{COSTS[cost][0]}_median" not in summary:
-            raise ValueError(
-                f"sweep_summary.csv has no {COSTS[cost][0]}; perfeds2 sweep --resume {path} writes it again."
-            )
-        figures["sweep"] = lambda: draw_chart(drawing.new_figure(3.8), summary, axes, cost)
-    if ahead is not None and len(ahead) > 1:
-        figures["front"] = lambda: draw_front(drawing.new_figure(2.6), ahead, axes)
-    drawn = lambda: {name: draw() for name, draw in figures.items()}  # noqa: E731
-    return drawing.write_figures(out or path, drawn) if figures else []
+    sweep, cost = load_sweep_folder(folder), AXES[axis]
+    write_text(folder / "report.html", page(sweep, cost))
+    drawn = {"sweep": setting_charts(sweep, cost), "front": front_charts(sweep)}
+    figures = {name: charts for name, charts in drawn.items() if charts}
+    written = [folder / "report.html"]
+    written += write_figures(paper or folder, lambda: {name: figure_of(charts) for name, charts in figures.items()})
+    if paper is not None:
+        about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {headline(sweep, cost)}"
+        written.append(write_latex(paper / "sweep.tex", about, numbers_table(sweep, cost)))
+    return written
 
 
-def draw_front(figure: Figure, ahead: pd.DataFrame, axes: Sequence[str]) -> Figure:
-    """Seconds against joules to the target, a point each; those that nothing beats are ringed, named and joined."""
-    panel, styles = figure.subplots(), named_styles(list(dict.fromkeys(ahead["algorithm"])))
-    for algorithm, rows in ahead.groupby("algorithm", sort=False):
-        look = {"color": styles[str(algorithm)].colour, "marker": styles[str(algorithm)].marker or "o", "markersize": 3}
-        panel.plot(*(rows[cost] for cost in FRONT_COSTS), linestyle="none", label=str(algorithm), **look)
-    best = pd.DataFrame(ahead[ahead["on_front"] == 1])
-    seconds, joules = (best[cost] for cost in FRONT_COSTS)
-    panel.step(
-        seconds, joules, where="post", color=drawing.INK, linewidth=0.7, label="nothing is sooner with less energy"
+def print_sweep(folder: Path) -> None:
+    """Print a row per point and algorithm, and the time-energy front."""
+    console, sweep = open_console(), load_sweep_folder(folder)
+    table = numbers_table(sweep)
+    console.print(for_terminal(replace(table, rows=table.rows[:SHOWN_ROWS])))
+    if not sweep.run.has_intervals:
+        console.print(f"[dim]{NO_INTERVAL}[/dim]")
+    if front_charts(sweep):
+        console.print(front_line(sweep), markup=False, soft_wrap=True)
+    if len(table.rows) > SHOWN_ROWS:
+        console.print(f"… and {len(table.rows) - SHOWN_ROWS:,} more rows, in {folder / 'sweep_summary.csv'}")
+
+
+def page(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
+    """Return the whole page. A section without data is left out."""
+    grid = " × ".join(f"{sweep.summary[axis].nunique()} {axis}" for axis in sweep.axes) or "1 point"
+    facts = ["sweep", grid, counted(len(sweep.run.seeds), "seed"), f"perfeds2 {__version__}"]
+    hint = "At the end: means over seeds, ± half of the 95 % interval. To the target: medians; a seed that never met it is later than all."
+    spec = (
+        ['<p class="hint">sweep.toml, the grid and what it goes over:</p>', verbatim(sweep.toml)] if sweep.toml else []
     )
-    panel.plot(seconds, joules, "o", color=drawing.INK, fillstyle="none", markersize=6, markeredgewidth=0.7)
-    for row in best.to_dict("records"):
-        name = ", ".join(f"{axis}={value_of(row[axis])}" for axis in axes)
-        place = (row[FRONT_COSTS[0]], row[FRONT_COSTS[1]])
-        panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=6)
-    for cost, scale in zip(FRONT_COSTS, (panel.set_xscale, panel.set_yscale), strict=True):
-        low, *_, high = sorted(ahead[cost].tolist())
-        if low > 0 and high >= 10 * low:
-            scale("log")
-    panel.set(xlabel="Seconds to the target, median", ylabel="Joules to the target, median")
-    drawing.legend_above(figure, 2, drawing.labelled([panel]))
-    return figure
+    again = "It goes on with what is missing, and draws this page again. Every evaluation is in sweep.csv."
+    sections = [
+        _settings_section(sweep, cost),
+        section("In numbers", numbers_table(sweep, cost), hint=hint),
+        _curves_section(sweep, cost),
+        *(
+            section(chart.title, chart, hint="A point is an algorithm at a point of the grid.")
+            for chart in front_charts(sweep)
+        ),
+        [] if sweep.failed is None else section("Failed", _failed_table(sweep.failed)),
+        section("Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *spec, hint=again),
+    ]
+    return document(facts, headline(sweep, cost), map(paragraph, _said(sweep)), sections)
 
 
-def front_line(ahead: pd.DataFrame, axes: Sequence[str]) -> str:
-    """The time-energy front in a sentence."""
-    best = pd.DataFrame(ahead[ahead["on_front"] == 1]).to_dict("records")
+def _failed_table(failed: Any) -> Table:
+    columns = [text_column(str(name)) for name in failed.columns]
+    return Table(columns, [list(map(str, row)) for row in failed.to_numpy().tolist()])
+
+
+# ---- in words
+
+
+def headline(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
+    """Say which algorithm and point met the target with least; if none did, which ends best."""
+    found = [each for each in sweep.run.algorithms if math.isfinite(each.median(cost.to_target))]
+    if found:
+        first = min(found, key=lambda each: (each.seeds - each.reached, each.median(cost.to_target)))
+        some = "" if first.reached == first.seeds else f", in {first.reached} of {first.seeds} seeds"
+        how = "soonest" if cost is SECONDS else f"with fewest {cost.head.lower().removeprefix('uploaded ')}"
+        rows = map(sweep.label, sweep.summary.to_dict("records"))
+        targets = dict(zip(rows, sweep.summary["target_accuracy"], strict=True))
+        after = f"after {first.median(cost.to_target):,.3g} {cost.unit.replace('bit', 'bits')} in the median{some}"
+        return f"{first.name} reached {sweep.score.level(targets[first.name])} {how}, {after}."
+    best = _best(sweep.run)
+    if best is None:
+        return "Every run diverged."
+    return f"{best.name} ends best, with {sweep.score.show(best.mean(ACCURACY))}; nothing met the target."
+
+
+def _best(run: Run) -> Outcome | None:
+    ended = [each for each in run.algorithms if each.estimates[ACCURACY].mean is not None]
+    return max(reversed(ended), key=lambda each: each.mean(ACCURACY), default=None)
+
+
+def _said(sweep: SweepFolder) -> list[str]:
+    said, best = list[str](), _best(sweep.run)
+    if best is not None:
+        word, value = sweep.score.word, sweep.score.show(best.mean(ACCURACY))
+        said.append(f"At the end {best.name} has the best personalised {word}, {value}.")
+    diverged = [each.name for each in sweep.run.algorithms if each.diverged]
+    if diverged:
+        named = listed(diverged) if len(diverged) <= 6 else f"{listed(diverged[:5])} and {len(diverged) - 5} more"
+        said.append(f"Diverged in a seed or more: {named}.")
+    if front_charts(sweep):
+        said.append(front_line(sweep))
+    return said if sweep.run.has_intervals else [*said, NO_INTERVAL]
+
+
+def front_line(sweep: SweepFolder) -> str:
+    """Write the time-energy front as a sentence."""
+    best = _on_front(sweep).to_dict("records")
     points = [
-        f"{', '.join([str(row['algorithm']), *(f'{axis}={value_of(row[axis])}' for axis in axes)])} "
-        f"({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)"
-        for row in best[:SHOWN_FRONT]
+        f"{sweep.label(row)} ({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)" for row in best[:SHOWN_FRONT]
     ]
     more = f"; … {len(best) - SHOWN_FRONT} more" if len(best) > SHOWN_FRONT else ""
-    return f"Time-energy front, {len(best)} of {len(ahead)} that met the target: {'; '.join(points)}{more}."
+    return f"Time-energy front, {len(best)} of {len(sweep.front)} that met the target: {'; '.join(points)}{more}."
 
 
-def lines_of(summary: pd.DataFrame, axes: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """The rows of each line of the chart, by its label."""
-    keys, lines = ["algorithm", *axes[1:]], {}
-    for _, rows in summary.groupby(keys, sort=False):
-        algorithm, *others = rows[keys].iloc[0]
-        label = [algorithm, *(f"{name}={value_of(value)}" for name, value in zip(axes[1:], others, strict=True))]
-        lines[", ".join(label)] = rows
+def _on_front(sweep: SweepFolder) -> pd.DataFrame:
+    return pd.DataFrame(sweep.front[sweep.front["on_front"] == 1])
+
+
+# ---- the table
+
+
+def numbers_table(sweep: SweepFolder, cost: Cost = SECONDS) -> Table:
+    """Return a row per point and algorithm, the accuracies first."""
+    run = sweep.run
+    common, personal = accuracies(run.score)
+    seeds = Column("Seeds", narrow="seeds"), [str(each.seeds) for each in run.algorithms]
+    measures = [personal, to_target(run, cost), common, LOSSES[1], TIMING[0]]
+    return replace(results_table(run, measures, [seeds], head="Algorithm, point"), styles=())
+
+
+# ---- charts
+
+
+def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
+    """Draw the accuracy at the end, and what the target cost, over the first setting.
+
+    A line is an algorithm and a combination of the other settings; nothing if they are too many to be told apart.
+    """
+    if not sweep.axes or len(lines_of(sweep)) > MOST_LINES:
+        return []
+    axis, score = sweep.axes[0], sweep.score
+    values = list(dict.fromkeys(sweep.summary[axis]))
+    is_number = all(isinstance(value, int | float) for value in values)
+    places = dict(zip(values, values if is_number else range(len(values)), strict=True))
+    ticks = {places[value]: value_text(value) for value in values} if not is_number or len(values) <= 8 else None
+    x = ChartAxis(axis, ticks=ticks, log=is_number and min(values) > 0 and max(values) >= 10 * min(values))
+    within = (0.0, 100.0) if score.is_share else None
+    ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale, within)
+    charts = [Chart("ends", f"{score.named(ACCURACY)}, at the end", ends, x, ChartAxis(within=within))]
+    if sweep.summary[f"{cost.to_target}_median"].notna().any():
+        costs = _setting_lines(sweep, places, cost.to_target, "median")
+        targets = sorted({f"{score.scale * value:g}" for value in sweep.summary["target_accuracy"]})
+        title = f"{cost.head} to {' or '.join(targets)}{score.unit}, median"
+        top = max(np.nanmax(line.y if line.high is None else np.fmax(line.y, line.high)) for line in costs)
+        charts.append(Chart("costs", title, costs, x, ChartAxis(limits=(0.0, 1.05 * top))))
+    return charts
+
+
+def lines_of(sweep: SweepFolder) -> dict[str, Any]:
+    """Return the rows of each line of the charts over the first setting, by its label."""
+    lines = {}
+    for _, rows in sweep.summary.groupby(["algorithm", *sweep.axes[1:]], sort=False):
+        lines[replace(sweep, axes=sweep.axes[1:]).label(rows.iloc[0].to_dict())] = rows
     return lines
 
 
-def styles_of(lines: Iterable[str], axes: Sequence[str]) -> dict[str, LineStyle]:
-    """How the lines of a chart look: those of algorithms as everywhere, those of settings in order."""
-    return (named_styles if len(axes) == 1 else ordered_styles)(list(lines))
-
-
-def draw_chart(figure: Figure, summary: pd.DataFrame, axes: Sequence[str], cost: str = "seconds") -> Figure:
-    """Draw a sweep's lines into a figure, and return it. ``cost`` is what is counted to the target."""
-    score, (spent, spent_name) = score_in(summary), COSTS[cost]
-    reached = bool(summary[f"{spent}_median"].notna().any())  # else there is no second panel to draw
-    panels = drawing.stacked_axes(figure, 1 + reached)
-    values = list(dict.fromkeys(summary[axes[0]]))
-    numbers = all(isinstance(value, int | float) for value in values)
-    place = {value: value if numbers else number for number, value in enumerate(values)}
-    lines = lines_of(summary, axes)
-    styles = styles_of(lines, axes)
+def _setting_lines(
+    sweep: SweepFolder,
+    places: Mapping[Any, float],
+    name: str,
+    middle: str,
+    scale: int = 1,
+    within: tuple[float, float] | None = None,
+) -> list[Series]:
+    axis, lines = sweep.axes[0], lines_of(sweep)
+    styles = (named_styles if len(sweep.axes) == 1 else ordered_styles)(list(lines))
+    made = []
     for label, rows in lines.items():
-        style = styles[label]
-        at, enough = [place[value] for value in rows[axes[0]]], rows["seeds"] >= INTERVAL_SEEDS
-        look = drawing.in_matplotlib(style) | {"marker": style.marker or "o", "markersize": 2.5}
-        for panel, name, scale in zip(panels, ("test_accuracy_personal", spent), (score.scale, 1), strict=False):
-            middle = rows[f"{spent}_median"] if name == spent else scale * rows[f"{name}_mean"]
-            panel.plot(at, middle, label=label, **look)
-            low, high = (scale * rows[f"{name}_{end}"].where(enough) for end in ("low", "high"))
-            panel.vlines(at, low, high, color=style.colour, linewidth=0.7, alpha=0.6)
-    if score.is_share:
-        drawing.keep_in_percent(panels[0])
-    panels[0].set_ylabel(score.named("test_accuracy_personal"))
-    if reached:
-        targets = sorted({f"{score.scale * value:g}" for value in summary["target_accuracy"]})
-        panels[1].set_ylabel(f"{spent_name} to {' or '.join(targets)}{score.unit}, median")
-        panels[1].set_ylim(bottom=0)
-    bottom = panels[-1]
-    if numbers and min(values) > 0 and max(values) >= 10 * min(values):
-        bottom.set_xscale("log")
-    if numbers and len(values) <= 8:
-        bottom.set_xticks(values, [value_of(value) for value in values], minor=False)
-        bottom.minorticks_off()
-    elif not numbers:
-        bottom.set_xticks(range(len(values)), [str(value) for value in values])
-    bottom.set_xlabel(axes[0])
-    drawing.legend_above(figure, drawing.columns_for(lines), drawing.labelled(panels[:1]))
-    return figure
+        y, low, high = (scale * rows[f"{name}_{part}"].to_numpy(float) for part in (middle, "low", "high"))
+        if within is not None:
+            low, high = np.clip(low, *within), np.clip(high, *within)
+        ends = {"low": low, "high": high} if np.isfinite(low).any() else {}
+        hover = [f"{label}: {value:,.4g} at {axis}={value_text(at)}" for value, at in zip(y, rows[axis], strict=True)]
+        style = replace(styles[label], marker=styles[label].marker or "o")
+        made.append(Series(label, [places[at] for at in rows[axis]], y, style, "line", hover=hover, size_px=6, **ends))
+    return made
+
+
+def _settings_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
+    if not sweep.axes:
+        return []
+    title, charts = f"Over {sweep.axes[0]}", setting_charts(sweep, cost)
+    if not charts:
+        return section(title, note(f"{len(lines_of(sweep))} lines cannot be told apart; see the table below."))
+    bands = "Upright lines are 95 % intervals over seeds. " * (len(sweep.run.seeds) >= INTERVAL_SEEDS)
+    hint = f"{bands}Click a name to hide it, double-click to see it alone."
+    return section(title, *with_legend(charts, "Lines shown", coincidences(charts)), hint=hint)
+
+
+def _curves_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
+    """Show every point of the grid over time, one algorithm at a time."""
+    table, score = along(sweep.evaluations, cost, "sweep.csv"), sweep.score
+    table = table.assign(point=[sweep.point(row) or "the only point" for row in table.to_dict("records")])
+    points = list(dict.fromkeys(table["point"]))
+    if len(points) > MOST_POINTS:
+        return []
+    target, charts, said = only(sweep.summary["target_accuracy"]), list[Chart](), list[str]()
+    for name, rows in table.groupby("algorithm", sort=False):
+        chart = curve_chart(rows, ACCURACY, ordered_styles(points), score, by="point", target=target, cost=cost)
+        charts.append(replace(chart, name="curves", title=str(name), group="curves", height_px=400))
+        said += [f"{name}: {each}" for each in coincidences(charts[-1:])]
+    legend, _ = with_legend(charts, "Points shown", said)
+    hint = f"{over_seeds(len(sweep.run.seeds), charts[0].has_intervals)} Click a point to hide it, double-click to see it alone."
+    title = f"{capitalised(score.word)} over {cost.words}"
+    return section(title, legend, Alternatives(charts, "Algorithm shown"), hint=hint)
+
+
+def front_charts(sweep: SweepFolder) -> list[Chart]:
+    """Draw seconds against joules to the target, if two points met it; points that nothing beats are ringed, named and joined."""
+    if sweep.front is None or len(sweep.front) < 2:
+        return []
+    styles, items = named_styles(list(dict.fromkeys(sweep.front["algorithm"]))), list[Series]()
+    for algorithm, rows in sweep.front.groupby("algorithm", sort=False):
+        name, records = str(algorithm), rows.to_dict("records")
+        hover = [f"{sweep.label(row)}: {row[FRONT_COSTS[0]]:,.3g} s, {row[FRONT_COSTS[1]]:,.3g} J" for row in records]
+        style = replace(styles[name], marker=styles[name].marker or "o")
+        items.append(Series(name, *(rows[cost] for cost in FRONT_COSTS), style, "marks", hover=hover))
+    best = _on_front(sweep)
+    at, texts = [best[cost] for cost in FRONT_COSTS], [sweep.point(row) for row in best.to_dict("records")]
+    items.append(Series("time-energy front", *at, LineStyle("", (7, 3)), hover=[""] * len(best)))
+    items.append(Series("", *at, LineStyle("", (), "o"), "marks", texts=texts, size_px=12, hollow=True, listed=False))
+    x, y = (
+        ChartAxis(label, log=min(values) > 0 and max(values) >= 10 * min(values))
+        for label, values in zip(
+            ("Seconds to the target, median", "Joules"), (sweep.front[c] for c in FRONT_COSTS), strict=True
+        )
+    )
+    return [Chart("front", "Time and energy to the target", items, x, y, height_px=400, group="front", legend=True)]

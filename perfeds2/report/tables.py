@@ -1,38 +1,76 @@
-"""How is one table shown in the terminal, as Markdown, on a page and in LaTeX?
+"""How is one table shown: in the terminal, as Markdown, on a page and in LaTeX?
 
-A table is columns and rows of cells; a cell is text, or pieces of text of which some are marked. Whatever a name in it
-contains is shown as it is: every form escapes what has a meaning in it.
+A cell is text, or pieces of text some of which have a meaning. Every rendering escapes what would be markup in it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Literal
 
 from rich import table as rich_table
 from rich.text import Text
 
+from perfeds2.chart import LineStyle
+from perfeds2.files import write_text
+
 Kind = Literal["", "best", "half", "warn", "dim", "holds", "fails", "undecided", "not run"]
-TERMINAL: dict[str, str] = {  # how rich calls it
-    "best": "bold", "half": "", "warn": "red", "dim": "dim",
-    "holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim",
-}  # fmt: skip
-IN_LATEX = {  # what a plain LaTeX cannot print, or takes for something else
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
-    "^": r"\^{}", "~": r"\~{}", "<": r"$<$", ">": r"$>$", "|": r"$|$", '"': "''", "±": r"$\pm$", "−": r"$-$",
-    "–": "--", "…": r"\dots{}", "×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "²": r"$^2$", "\n": " ",
-    **{letter: rf"$\{name}$" for letter, name in zip(
-        "αβγδεζηθκλμνξπρστφχψω",
-        ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "xi", "pi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega"],
-        strict=True,
-    )},
-}  # fmt: skip
+IN_TERMINAL: dict[str, str] = {  # rich's styles
+    "best": "bold",
+    "warn": "red",
+    "dim": "dim",
+    "holds": "green",
+    "fails": "red",
+    "undecided": "yellow",
+    "not run": "dim",
+}
+GREEK = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "pi",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+]
+IN_LATEX = {  # what plain LaTeX cannot print or takes for markup
+    **{letter: rf"\{letter}" for letter in "{}$&%#_"},
+    **{letter: rf"\{letter}{{}}" for letter in "^~"},
+    **{letter: f"${letter}$" for letter in "<>|"},
+    "\\": r"\textbackslash{}",
+    '"': "''",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+    "…": r"\dots{}",
+    "\n": " ",
+    "×": r"$\times$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "²": r"$^2$",
+    **{letter: rf"$\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", GREEK, strict=True)},
+}
 
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a cell that means something."""
+    """A piece of a cell."""
 
     text: str
     kind: Kind = ""
@@ -43,6 +81,8 @@ Cell = str | Span | Sequence[Span]
 
 @dataclass(frozen=True)
 class Column:
+    """What stands above a column, and how it is set."""
+
     head: str
     side: Literal["left", "right"] = "right"
     wraps: bool = False  # where there is little room
@@ -51,37 +91,55 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
+    """Columns and rows of cells."""
+
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]  # what a row lacks at its end is empty
+    rows: Sequence[Sequence[Cell]]  # missing cells at the end of a row are empty
     title: str | None = None
     caption: str | None = None
+    kind: str = ""  # its CSS class
+    styles: Sequence[LineStyle] = ()  # lines drawn before the first cell of each row, on a page
 
 
-def table_of(
-    rows: Sequence[Mapping[str, Cell]], title: str | None = None, caption: str | None = None, wraps: str | None = None
-) -> Table:
-    """Of rows that name their columns: numbers stand to the right; what begins with < is text; one column may wrap."""
-    columns = [
-        Column(name.removeprefix("<"), "left" if name.startswith("<") else "right", wraps=name == wraps)
-        for name in rows[0]
-    ]
-    return Table(columns, [list(row.values()) for row in rows], title, caption)
+def text_column(head: str, narrow: str | None = None) -> Column:
+    """Return a column of words, which may wrap."""
+    return Column(head, "left", wraps=True, narrow=narrow)
+
+
+# ---- words
 
 
 def capitalised(text: str) -> str:
-    """As a sentence begins."""
+    """Begin with a capital letter."""
     return f"{text[0].upper()}{text[1:]}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """One, two and three."""
+    """Join names: one, two and three."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def counted(count: int, what: str) -> str:
+    """Return 1 seed, 2 seeds."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def seconds(value: float | None, unknown: str = "an unknown time") -> str:
+    """Write a duration with three digits."""
     if value is None:
         return unknown
     return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
+
+
+def estimate(mean: float | None, half: float | None, form: str, scale: float = 1, *, best: bool = False) -> list[Span]:
+    """Write a mean ± half of its 95 % interval."""
+    if mean is None:
+        return [Span("–")]
+    spread = "" if half is None else f" ± {scale * half:{form}}"
+    return [Span(f"{scale * mean:{form}}", "best" if best else ""), Span(spread, "half")]
+
+
+# ---- renderings
 
 
 def _spans(cell: Cell) -> Sequence[Span]:
@@ -90,11 +148,10 @@ def _spans(cell: Cell) -> Sequence[Span]:
 
 
 def for_terminal(table: Table) -> rich_table.Table:
-    """For rich; a line break in a head or cell stays one."""
-    made = rich_table.Table(
-        title=table.title, caption=table.caption and Text(table.caption), title_style="bold", title_justify="left",
-        caption_justify="left", box=None, header_style="bold", pad_edge=False,
-    )  # fmt: skip
+    """Render a table with rich; line breaks in heads and cells are kept."""
+    sides = {"title_justify": "left", "caption_justify": "left", "title_style": "bold", "header_style": "bold"}
+    caption = None if table.caption is None else Text(table.caption)
+    made = rich_table.Table(title=table.title, caption=caption, box=None, pad_edge=False, **sides)
     for column in table.columns:
         head = column.head if column.narrow is None else column.narrow
         made.add_column(Text(head), justify=column.side, no_wrap=not column.wraps)
@@ -104,11 +161,11 @@ def for_terminal(table: Table) -> rich_table.Table:
 
 
 def _span_in_terminal(span: Span) -> tuple[str, str]:
-    return ("\n" if span.kind == "warn" else "") + span.text, TERMINAL.get(span.kind, "")
+    return ("\n" if span.kind == "warn" else "") + span.text, IN_TERMINAL.get(span.kind, "")
 
 
 def as_markdown(table: Table) -> str:
-    """Rows of a Markdown table; what was best, or holds or fails, is bold."""
+    """Render a table as Markdown; the best and verdicts are bold."""
     rule = ["--:" if column.side == "right" else "---" for column in table.columns]
     rows = [[column.head for column in table.columns], *([_in_markdown(cell) for cell in row] for row in table.rows)]
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
@@ -121,8 +178,8 @@ def _in_markdown(cell: Cell) -> str:
     return "".join(marks.get(kind, "{}").format(text) for text, kind in texts)
 
 
-def as_html(table: Table, samples: Sequence[str] = (), kind: str = "") -> str:
-    """A table of a page; ``samples`` are pieces of HTML before the first cell of each row, ``kind`` its CSS class."""
+def as_html(table: Table) -> str:
+    """Render a table for a page."""
     kinds = [["text"] * (column.side == "left") + ["wraps"] * column.wraps for column in table.columns]
     sides = [f' class="{" ".join(names)}"' if names else "" for names in kinds]
     head = "".join(
@@ -132,11 +189,10 @@ def as_html(table: Table, samples: Sequence[str] = (), kind: str = "") -> str:
     rows = []
     for number, row in enumerate(table.rows):
         first, *others = (_in_html(cell) for cell in row)
-        sample = f"{samples[number]} " if samples else ""
+        sample = f"{line_sample(table.styles[number])} " if table.styles else ""
         cells = "".join(f"<td{side}>{cell}</td>" for cell, side in zip(others, sides[1:], strict=False))
         rows.append(f'<tr><th scope="row">{sample}{first}</th>{cells}</tr>')
-    body = "\n".join(rows)
-    style = f' class="{kind}"' if kind else ""
+    body, style = "\n".join(rows), f' class="{table.kind}"' if table.kind else ""
     return f"<table{style}>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
@@ -146,8 +202,27 @@ def _in_html(cell: Cell) -> str:
     return "".join(marks.get(kind, f'<span class="{kind}">{{}}</span>').format(text) for text, kind in texts)
 
 
+MARKS = {  # of a line's sample, by Matplotlib's name
+    "x": "M10 2l8 8M18 2l-8 8",
+    "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0",
+    "^": "M14 2.5l4 7h-8z",
+    "v": "M14 9.5l4 -7h-8z",
+    "s": "M11 3h6v6h-6z",
+    "D": "M14 2l4 4l-4 4l-4 -4z",
+}
+
+
+def line_sample(style: LineStyle) -> str:
+    """Draw a short piece of a line."""
+    dashes, colour = " ".join(map(str, style.dash_px)), style.colour
+    line = f'<line x1="0" y1="6" x2="28" y2="6" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
+    if style.marker:
+        line += f'<path d="{MARKS[style.marker]}" fill="{colour}" stroke="{colour}" stroke-width="2"/>'
+    return f'<svg class="line" width="28" height="12" aria-hidden="true">{line}</svg>'
+
+
 def as_latex(table: Table, booktabs: bool = False) -> str:
-    """A plain ``tabular`` that needs no package, or one with the rules of booktabs."""
+    """Render a plain ``tabular`` that needs no package, or one with the rules of booktabs."""
     sides = "".join(column.side[0] for column in table.columns)
     rows = [[in_latex(column.head) for column in table.columns]]
     rows += [["".join(map(_span_in_latex, _spans(cell))) for cell in row] for row in table.rows]
@@ -156,12 +231,19 @@ def as_latex(table: Table, booktabs: bool = False) -> str:
     return "\n".join([rf"\begin{{tabular}}{{{sides}}}", top, head, middle, *body, bottom, r"\end{tabular}"])
 
 
+def write_latex(path: Path, about: str, table: Table) -> Path:
+    """Write a table as LaTeX below a comment about it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, f"% {in_latex(about)}\n{as_latex(table)}\n")
+    return path
+
+
 def _span_in_latex(span: Span) -> str:
     text = in_latex(span.text)
     return rf"\textbf{{{text}}}" if span.kind == "best" else f" ({text})" if span.kind == "warn" else text
 
 
 def in_latex(text: str) -> str:
-    """Text as LaTeX prints it; a letter that no plain font has becomes a question mark."""
+    """Escape text for LaTeX; a letter that no plain font has becomes a question mark."""
     known = "".join(IN_LATEX.get(letter, letter if ord(letter) < 0x180 else "?") for letter in text)
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", known)

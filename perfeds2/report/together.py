@@ -1,45 +1,44 @@
 """What do several folders say together, and what may be compared?
 
-Every folder is one or more runs: a sweep one for each point of its grid, an arena one for each bout. All their algorithms
-become the rows of one table, named by their folder; what two folders have both is also compared seed by seed.
+All algorithms of all folders become the rows of one table, named by their folder; what two folders both have is also compared
+seed by seed.
 """
 
+import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from perfeds2.errors import InputError
-from perfeds2.report.arena_read import BoutFound, Contestant, load_arena
-from perfeds2.report.run import Estimate, Outcome, Run, load_run
+from perfeds2.files import write_text
+from perfeds2.report.answer import answer, best_at_the_end, first_at_target
+from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
+from perfeds2.report.plan import load_plan
+from perfeds2.report.read import Outcome, Run, over
+from perfeds2.report.read_studies import Member, Settings, differing, flat, folder_labels, load_members, only
+from perfeds2.report.results import energy_line, page_measures, results_table
+from perfeds2.report.results import meaning as results_meaning
+from perfeds2.report.run import curves_section, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
-from perfeds2.report.sweep_page import SweepFound, load_sweep_folder
-from perfeds2.report.tables import listed
-from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, holm, paired_p, statistic, time_to_target
+from perfeds2.report.tables import Cell, Column, Span, Table, listed, text_column, write_latex
+from perfeds2.report.timelines import timeline_sections
+from perfeds2.report.tuning import best_table, facts
+from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
 
-CLOCK = ("cell", "radio")  # sections that say how long something takes, whoever decides
-Settings = Mapping[str, str]  # by section.key
+if TYPE_CHECKING:  # it imports JAX
+    from perfeds2.studies.tune import Tuning
 
-
-@dataclass(frozen=True)
-class Member:
-    """A run among others."""
-
-    folder: str  # what it is called here
-    part: str  # which of the folder's; empty if it has one
-    run: Run
-    settings: Settings
-
-    @property
-    def label(self) -> str:
-        return ", ".join(filter(None, (self.folder, self.part)))
+MOST_LINES = 40  # of a chart
+CLOCK = ("cell", "radio")  # sections that decide how long something takes
 
 
 @dataclass(frozen=True)
-class Line:
+class MemberLine:
     """An algorithm of a member."""
 
     member: Member
@@ -50,7 +49,7 @@ class Line:
         return f"{self.outcome.name} ({self.member.label})"
 
     def by_seed(self, values: Sequence[float | None]) -> dict[int, float]:
-        """Finite values by their seed."""
+        """Return finite values by their seed."""
         return {seed: value for seed, value in zip(self.member.run.seeds, values, strict=False) if value is not None}
 
 
@@ -58,236 +57,158 @@ class Line:
 class Difference:
     """Two lines over the seeds that both have: the later one's minus the earlier one's."""
 
-    earlier: Line
-    later: Line
+    name: str
     seeds: int  # that both have
-    accuracy: Mapping[str, Any]  # a statistic: mean, low, high, values
-    as_it_is: Mapping[str, Any]  # of the global model
-    seconds: Mapping[str, Any] | None  # to the target, over the seeds that both met it in; None where clocks differ
-    p: float | None  # of the accuracy, Student's paired test, adjusted by Holm's method for all of the table
-
-    @property
-    def name(self) -> str:
-        one, other = self.later, self.earlier
-        if one.outcome.name == other.outcome.name:
-            return f"{one.outcome.name}: {one.member.label} − {other.member.label}"
-        return f"{one.name} − {other.name}"
+    accuracy: dict[str, Any]  # a statistic: mean, low, high, values
+    of_global: dict[str, Any]  # of the global model
+    seconds: dict[str, Any] | None  # to the target, over the seeds in which both met it; None if clocks differ
+    p: float | None  # of the accuracy, Student's paired test, adjusted by Holm's method for the whole table
 
 
-# ---- what a folder holds
+# ---- runs
 
 
-def load_members(folders: Sequence[Path]) -> list[Member]:
-    """All runs of the folders, each by its name."""
-    members = []
-    for folder, label in zip(folders, labels_of(folders), strict=True):
-        load = next((load for mark, load in HELD.items() if (folder / mark).exists()), None)
-        if load is None:
-            raise InputError(
-                f"{folder} holds no runs; expected the folder of a run, a federation, a sweep or an arena."
-            )
-        members += [replace(member, folder=label) for member in load(folder)]
-    return members
-
-
-def labels_of(folders: Sequence[Path]) -> list[str]:
-    """Folders by their names, or by their paths where names are the same."""
-    names = [folder.resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-
-
-def _run(folder: Path) -> list[Member]:
-    run = load_run(folder)
-    try:
-        settings = flat(tomllib.loads(run.spec))
-    except ValueError:
-        settings = {}
-    return [Member("", "", run, settings)]
-
-
-def _arena(folder: Path) -> list[Member]:
-    from perfeds2.studies.arena_plan import read_plan
-
-    arena, specs = load_arena(folder), _specs(lambda: [bout.spec for bout in read_plan(folder).bouts])
-    members = []
-    for number, bout in enumerate(arena.bouts):
-        run = Run(
-            version=arena.version, command="arena", task=bout.task, ues=bout.ues, horizon_s=bout.horizon_s, rounds=None,
-            seeds=arena.seeds, target_accuracy=bout.target_accuracy, notes=(), score=bout.score,
-            algorithms=tuple(_of_contestant(each) for each in bout.methods), metrics=_renamed(bout),
-        )  # fmt: skip
-        settings = specs[number] if number < len(specs) else {}
-        found = {f"each.{each.name}.{key}": _text(value) for each in bout.methods for key, value in each.settings.items()}  # fmt: skip
-        members.append(Member("", bout.title if len(arena.bouts) > 1 else "", run, {**settings, **found}))
-    return members
-
-
-def _of_contestant(each: Contestant) -> Outcome:
-    known = {"accuracy": ACCURACY, "accuracy_global": GLOBAL} | {name: name for name in ("rounds", "merges", "staleness_mean")}  # fmt: skip
-    estimates = {name: each.estimates[own] for own, name in known.items() if own in each.estimates}
-    times = each.estimates["seconds_to_target"].values
-    return Outcome(each.name, each.name, "", estimates, times, each.medians["seconds_to_target"], each.diverged)
-
-
-def _renamed(bout: BoutFound) -> pd.DataFrame | None:
-    return None if bout.curves is None else bout.curves.rename(columns={"method": "algorithm"})
-
-
-def _sweep(folder: Path) -> list[Member]:
-    from perfeds2.runs.sweep import read_sweep
-
-    sweep, specs = load_sweep_folder(folder), _specs(lambda: [point.spec for point in read_sweep(folder).points])
-    keys = sweep.axes or ["algorithm"]
-    members = []
-    for number, (_, rows) in enumerate(sweep.evaluations.groupby(keys, sort=False, dropna=False)):
-        rows, settings = pd.DataFrame(rows), specs[number] if number < len(specs) else {}
-        members.append(Member("", _point(sweep, rows), _point_run(sweep, rows, settings), settings))
-    return members
-
-
-def _point(sweep: SweepFound, rows: pd.DataFrame) -> str:
-    return sweep.label(rows.iloc[0].to_dict() | {"algorithm": ""}).removeprefix(", ")
-
-
-def _point_run(sweep: SweepFound, rows: pd.DataFrame, settings: Settings) -> Run:
-    own = sweep.summary.merge(rows[sweep.axes].drop_duplicates()) if sweep.axes else sweep.summary
-    target, seeds = float(own["target_accuracy"].iloc[0]), tuple(sorted({int(seed) for seed in rows["seed"]}))
-    outcomes = tuple(_of_rows(str(name), pd.DataFrame(each), seeds, target) for name, each in rows.groupby("algorithm", sort=False))  # fmt: skip
-    horizon = settings.get("run.horizon_s")
-    return Run(
-        version="", command="sweep", task=settings.get("task.name"), ues=int(settings.get("cell.ues", 0)),
-        horizon_s=None if horizon is None else float(horizon), rounds=None, seeds=seeds, target_accuracy=target,
-        notes=(), score=sweep.score, algorithms=outcomes, metrics=rows,
-    )  # fmt: skip
-
-
-def _of_rows(name: str, rows: pd.DataFrame, seeds: Sequence[int], target: float) -> Outcome:
-    """What an algorithm's evaluations come to, each seed's last one being its end."""
-    by_seed = [pd.DataFrame(rows[rows["seed"] == seed]).to_dict("records") for seed in seeds]
-    measured = (ACCURACY, GLOBAL, "train_loss", "train_loss_personal", "round")
-    ends = {key: statistic([each[-1][key] if each else None for each in by_seed]) for key in measured}
-    estimates = {
-        "rounds" if key == "round" else key: Estimate(said["mean"], said["low"], said["high"], tuple(said["values"]))
-        for key, said in ends.items()
-    }
-    times = tuple(time_to_target(each, target) for each in by_seed)
-    diverged = sum(value is None for value in ends["train_loss"]["values"])
-    return Outcome(name, name, "", estimates, times, censored_median(times), diverged)
-
-
-HELD: dict[str, Callable[[Path], list[Member]]] = {  # by what a folder has
-    "arena.json": _arena,
-    "sweep_summary.csv": _sweep,
-    "summary.json": _run,
-}
-
-
-def _specs(read: Callable[[], Iterable[Any]]) -> list[Settings]:
-    """Settings with everything filled in; none where a file they name is gone."""
-    try:
-        return [flat(spec.values()) for spec in read()]
-    except InputError:
-        return []
-
-
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Nested settings by section.key."""
-    found: dict[str, str] = {}
-    for key, value in values.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": _text(value)}
-    return found
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-# ---- together
-
-
-def lines_of(members: Sequence[Member]) -> list[Line]:
-    """Every algorithm of every member; those of one name stand together."""
-    names = list(dict.fromkeys(each.name for member in members for each in member.run.algorithms))
-    return [Line(member, each) for name in names for member in members for each in member.run.algorithms if each.name == name]  # fmt: skip
+def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
+    """Compare folders on one page in another folder; with ``paper``, also figures and tables. Returns what was written."""
+    members = load_members(folders)
+    run, found = together(members), differences(members)
+    out.mkdir(parents=True, exist_ok=True)
+    more = ["--x", axis] if axis != "seconds" else []
+    command = shlex.join(["perfeds2", "report", *map(str, folders), "--out", str(out), *more])
+    write_text(out / "report.html", _page(members, run, found, command, axis))
+    written = [out / "report.html"]
+    if paper:
+        written += write_run_figures(run, out, axis)
+    if paper and found:
+        about = f"{_facts(members, run)[0]}. {meaning(members, run)}"
+        written.append(write_latex(out / "differences.tex", about, differences_table(run, found)))
+    return written
 
 
 def together(members: Sequence[Member]) -> Run:
-    """All members as one run, its algorithms named by their folders."""
-    runs = [member.run for member in members]
+    """Return all members as one run, its algorithms named by their folders."""
+    runs, lines = [member.run for member in members], lines_of(members)
     scores = list(dict.fromkeys(run.score.word for run in runs if run.is_trained))
     if len(scores) > 1:
-        raise InputError(f"these folders measure {listed(scores)}, which have no common axis; give those that measure one thing.")  # fmt: skip
-    metrics = [_named(run.metrics, member) for member, run in zip(members, runs, strict=True)]
-    ue_metrics = [_named(run.ue_metrics, member) for member, run in zip(members, runs, strict=True)]
-    seeds = tuple(sorted({seed for run in runs for seed in run.seeds}))
-    alike = _one({run.ues for run in runs}) is not None and _one({run.seeds for run in runs}) is not None
-    timelines = {
-        (f"{name} ({member.label})", seed): timeline
-        for member, run in zip(members, runs, strict=True)
-        for (name, seed), timeline in run.timelines.items()
-    }
+        raise InputError(
+            f"these folders measure {listed(scores)}, which have no common axis; give those that measure one thing."
+        )
+    alike = len({(run.ues, run.seeds) for run in runs}) == 1
     notes: dict[str, list[str]] = {}
     for member in members:
-        for note in member.run.notes:
-            notes.setdefault(note, []).append(member.label)
+        for text in member.run.notes:
+            notes.setdefault(text, []).append(member.label)
     return Run(
         version=listed(list(dict.fromkeys(run.version for run in runs if run.version)) or [""]),
-        command=_one({run.command for run in runs}) or "runs",
-        task=_one({run.task for run in runs}),
+        command=only(run.command for run in runs) or "runs",
+        task=only(run.task for run in runs),
         ues=max(run.ues for run in runs),
-        horizon_s=_one({run.horizon_s for run in runs}),
-        rounds=_one({run.rounds for run in runs}),
-        seeds=seeds,
-        target_accuracy=_one({run.target_accuracy for run in runs if run.is_trained}),
-        notes=tuple(f"{', '.join(whose)}: {note}" for note, whose in notes.items()),
-        algorithms=tuple(replace(line.outcome, name=line.name) for line in lines_of(members)),
+        horizon_s=only(run.horizon_s for run in runs),
+        rounds=only(run.rounds for run in runs),
+        seeds=tuple(sorted({seed for run in runs for seed in run.seeds})),
+        target_accuracy=only(run.target_accuracy for run in runs if run.is_trained),
+        notes=tuple(f"{', '.join(whose)}: {text}" for text, whose in notes.items()),
+        algorithms=tuple(replace(line.outcome, name=line.name) for line in lines),
         score=next((run.score for run in runs if run.is_trained), runs[0].score),
-        metrics=_joined(metrics),
-        ue_metrics=_joined(ue_metrics),
-        timelines=timelines if alike else {},
-        looks=paired_styles([(line.name, line.outcome.name, line.member.label) for line in lines_of(members)]),
+        metrics=_joined((member, member.run.metrics) for member in members),
+        ue_metrics=_joined((member, member.run.ue_metrics) for member in members),
+        timelines={
+            (f"{name} ({member.label})", seed): timeline
+            for member in members
+            for (name, seed), timeline in (member.run.timelines.items() if alike else ())
+        },
+        looks=paired_styles([(line.name, line.outcome.name, line.member.label) for line in lines]),
     )
 
 
-def _named(table: pd.DataFrame | None, member: Member) -> pd.DataFrame | None:
-    return None if table is None else table.assign(algorithm=table["algorithm"] + f" ({member.label})")
+def lines_of(members: Sequence[Member]) -> list[MemberLine]:
+    """Return every algorithm of every member; those of one name stand together."""
+    lines = [MemberLine(member, each) for member in members for each in member.run.algorithms]
+    names = list(dict.fromkeys(line.outcome.name for line in lines))
+    return sorted(lines, key=lambda line: names.index(line.outcome.name))
 
 
-def _joined(tables: Iterable[pd.DataFrame | None]) -> pd.DataFrame | None:
-    found = [table for table in tables if table is not None and len(table)]
+def _joined(tables: Iterable[tuple[Member, pd.DataFrame | None]]) -> pd.DataFrame | None:
+    found = [
+        table.assign(algorithm=table["algorithm"] + f" ({member.label})")
+        for member, table in tables
+        if table is not None
+    ]
     return pd.concat(found, ignore_index=True) if found else None
 
 
-def _one(values: set[Any]) -> Any:
-    """What all have; None where they differ."""
-    return values.pop() if len(values) == 1 else None
+def _page(members: Sequence[Member], run: Run, found: Sequence[Difference], command: str, axis: str) -> str:
+    headline, paragraphs = _answer(members, run)
+    about = [*(paragraph(said, "caution") for said in cautions(members)), *map(paragraph, paragraphs)]
+    notes = [said for said in (*run.notes, energy_line(run)) if said]
+    hint = (
+        "Means over each one's seeds, with the 95 % interval if there are three or more. Colour is the algorithm, dash and "
+        "mark are the folder. Click a name to hide it, double-click to see it alone."
+    )
+    too_many = f"{len(run.algorithms)} lines cannot be told apart; give fewer folders, or see the table."
+    sections = [
+        curves_section(over(run, axis), hint)
+        if len(run.algorithms) <= MOST_LINES
+        else section("Curves", note(too_many)),
+        section("In numbers", results_table(run, page_measures(run)), hint=results_meaning(run)),
+        _differences_section(members, run, found),
+        settings_section([member.label for member in members], [member.settings for member in members]),
+        *timeline_sections(run),
+        section("Good to know", *map(note, notes)) if notes else [],
+        section("Draw it again", verbatim(command)),
+    ]
+    return document(_facts(members, run), headline, about, sections)
+
+
+def _facts(members: Sequence[Member], run: Run) -> list[str]:
+    folders = list(dict.fromkeys(member.folder for member in members))
+    version = [f"perfeds2 {run.version}"] if run.version else []
+    return [f"{listed(folders)} together", run.task or "several tasks", *version]
+
+
+def _answer(members: Sequence[Member], run: Run) -> tuple[str, list[str]]:
+    """Answer as for one run, as far as that is fair: no time if clocks differ, no winner if tasks or seeds do."""
+    if not run.is_trained:
+        return answer(run)
+    for what, of in (
+        ("of different tasks", {m.run.task for m in members}),
+        ("with different seeds", {m.run.seeds for m in members}),
+    ):
+        if len(of) > 1:
+            return f"{len(members)} runs side by side, {what}.", []
+    said = [*(first_at_target(run) if have_one_clock(members) else []), *best_at_the_end(run)]
+    return said[0], [" ".join(said[1:])] if said[1:] else []
+
+
+def settings_section(labels: Sequence[str], settings: Sequence[Settings]) -> list[Part]:
+    """Return a table of the settings in which folders differ."""
+    unlike, known = differing(settings), len({key for each in settings for key in each})
+    if not unlike:
+        return section("Settings that differ", note("None: every setting is the same.")) if known else []
+    rows = [[key, *values] for key, values in unlike.items()]
+    table = Table([text_column(label) for label in ("Setting", *labels)], rows, kind="plain")
+    return section("Settings that differ", table, hint=f"{len(unlike)} of {known}; the others are the same in all.")
 
 
 # ---- may it be compared?
 
 
-def differing(members: Sequence[Member]) -> dict[str, list[str]]:
-    """The settings that are not the same in all members, with each one's."""
-    keys = list(dict.fromkeys(key for member in members for key in member.settings))
-    found = {key: [member.settings.get(key, "–") for member in members] for key in keys}
-    return {key: values for key, values in found.items() if len(set(values)) > 1}
-
-
 def have_one_clock(members: Sequence[Member]) -> bool:
-    """Whether a second means the same everywhere: the same cell and task, and no clock of simulation beside a real one."""
-    sections = {key.partition(".")[0] for key in differing(members)}
+    """Return whether a second means the same everywhere: the same cell and task, and no simulated clock beside a real one."""
+    sections = {key.partition(".")[0] for key in differing([member.settings for member in members])}
     return not sections & {*CLOCK, "task"} and len({(member.run.clock, member.run.task) for member in members}) == 1
 
 
 def cautions(members: Sequence[Member]) -> list[str]:
-    """What makes a comparison unfair, in sentences."""
-    unlike = differing(members)
+    """Say what makes a comparison unfair."""
+    unlike, runs, said = (
+        differing([member.settings for member in members]),
+        [member.run for member in members],
+        list[str](),
+    )
     tasks = [key for key in unlike if key.startswith("task.")]
     cells = [key for key in unlike if key.partition(".")[0] in CLOCK]
-    said = []
-    if tasks or len({member.run.task for member in members}) > 1:
+    if tasks or len({run.task for run in runs}) > 1:
         what = f" ({', '.join(tasks)})" if tasks else ""
         said.append(f"The tasks differ{what}: neither accuracies nor times are of the same thing.")
     if cells:
@@ -295,23 +216,21 @@ def cautions(members: Sequence[Member]) -> list[str]:
             f"The cells differ ({', '.join(cells)}): a second is not the same second, so times are not comparable."
         )
     real = [member.label for member in members if member.run.command == "federate"]
-    if real and len(real) < len(members):
+    if 0 < len(real) < len(members):
         said.append(
             f"The clock of {listed(real)} is real, that of the others simulated: their times are not comparable."
         )
-    if len({member.run.seeds for member in members}) > 1:
+    if len({run.seeds for run in runs}) > 1:
         seeds = [f"{member.label} has {', '.join(map(str, member.run.seeds))}" for member in members]
         said.append(f"The seeds differ: {'; '.join(seeds)}. Differences are over those that both have.")
-    if len({(member.run.horizon_s, member.run.rounds) for member in members}) > 1:
+    if len({(run.horizon_s, run.rounds) for run in runs}) > 1:
         said.append("Not all were run for as long, so their ends are not at the same time.")
-    targets = [member.run.target_accuracy for member in members if member.run.is_trained]
-    if len(set(targets)) > 1:
+    if len({run.target_accuracy for run in runs if run.is_trained}) > 1:
         said.append("The targets differ, so who reached them first says nothing.")
-    versions = list(dict.fromkeys(member.run.version for member in members if member.run.version))
+    versions = list(dict.fromkeys(run.version for run in runs if run.version))
     if len(versions) > 1:
         said.append(f"They were made by different versions of perfeds2: {listed(versions)}.")
-    if any(not member.settings for member in members):
-        none = [member.label for member in members if not member.settings]
+    if none := [member.label for member in members if not member.settings]:
         said.append(f"The settings of {listed(none)} are not known, so more may differ than is said here.")
     return said
 
@@ -320,16 +239,15 @@ def cautions(members: Sequence[Member]) -> list[str]:
 
 
 def differences(members: Sequence[Member]) -> list[Difference]:
-    """What the first folder has, against the same in each of the others, over the seeds that both have."""
+    """Compare what the first folder has with the same in each of the others, over the seeds that both have."""
     one_clock = have_one_clock(members)
     found = [_difference(earlier, later, one_clock) for earlier, later in pairs(members)]
-    tested = [each for each in found if each.p is not None]
-    adjusted = iter(holm([each.p for each in tested if each.p is not None])) if tested else iter(())
+    adjusted = iter(holm([each.p for each in found if each.p is not None]))
     return [each if each.p is None else replace(each, p=next(adjusted)) for each in found]
 
 
-def pairs(members: Sequence[Member]) -> list[tuple[Line, Line]]:
-    """Lines of the same algorithm and part; where one folder has an algorithm once, against every part of the other.
+def pairs(members: Sequence[Member]) -> list[tuple[MemberLine, MemberLine]]:
+    """Pair lines of the same algorithm and part; if one folder has an algorithm once, with every part of the other.
 
     Folders with one line each are compared whatever it is.
     """
@@ -340,23 +258,157 @@ def pairs(members: Sequence[Member]) -> list[tuple[Line, Line]]:
     for later in others:
         same = [line for line in first if line.outcome.name == later.outcome.name]
         exact = [line for line in same if line.member.part == later.member.part]
-        once = [line for line in others if (line.member.folder, line.outcome.name) == (later.member.folder, later.outcome.name)]  # fmt: skip
+        mine = (later.member.folder, later.outcome.name)
+        once = [line for line in others if (line.member.folder, line.outcome.name) == mine]
         found += [(earlier, later) for earlier in (exact or (same if 1 in (len(same), len(once)) else []))]
     folders = {line.member.folder for line in lines}
     return found or ([(first[0], later) for later in others] if len(lines) == len(folders) else [])
 
 
-def _difference(earlier: Line, later: Line, one_clock: bool) -> Difference:
-    def over(values: Callable[[Outcome], Sequence[float | None]]) -> dict[str, Any]:
+def _difference(earlier: MemberLine, later: MemberLine, one_clock: bool) -> Difference:
+    def subtracted(values: Callable[[Outcome], Sequence[float | None]]) -> dict[str, Any]:
         one, other = (line.by_seed(values(line.outcome)) for line in (earlier, later))
         return statistic([other[seed] - one[seed] for seed in sorted(one.keys() & other.keys())])
 
-    def estimated(name: str) -> Callable[[Outcome], Sequence[float | None]]:
-        return lambda outcome: outcome.estimates[name].values if name in outcome.estimates else ()
-
-    accuracy = over(estimated(ACCURACY))
-    targets = {line.member.run.target_accuracy for line in (earlier, later)}
-    seconds = over(lambda outcome: outcome.target_times_s) if one_clock and len(targets) == 1 else None
+    accuracy, of_global = (
+        subtracted(lambda outcome, name=name: outcome.estimates[name].values if name in outcome.estimates else ())
+        for name in (ACCURACY, GLOBAL)
+    )
+    is_fair = one_clock and earlier.member.run.target_accuracy == later.member.run.target_accuracy
     shared = len(set(earlier.member.run.seeds) & set(later.member.run.seeds))
     p = paired_p(accuracy["values"]) if len(accuracy["values"]) >= INTERVAL_SEEDS else None
-    return Difference(earlier, later, shared, accuracy, over(estimated(GLOBAL)), seconds, p)
+    name = f"{later.name} − {earlier.name}"
+    if later.outcome.name == earlier.outcome.name:
+        name = f"{later.outcome.name}: {later.member.label} − {earlier.member.label}"
+    return Difference(
+        name, shared, accuracy, of_global, subtracted(lambda outcome: outcome.times_s) if is_fair else None, p
+    )
+
+
+def _differences_section(members: Sequence[Member], run: Run, found: Sequence[Difference]) -> list[Part]:
+    if not run.is_trained:
+        return []
+    none = note("No algorithm is in the first folder and in another, so nothing is compared seed by seed.")
+    return section(
+        "Seed by seed",
+        differences_table(run, found) if found else none,
+        hint=escape(meaning(members, run)) * bool(found),
+    )
+
+
+def differences_table(run: Run, found: Sequence[Difference]) -> Table:
+    """Return a row for every two lines: the later minus the earlier."""
+    score, points = run.score, " (points)" if run.score.is_share else ""
+    has_seconds = run.target_accuracy is not None and any(each.seconds is not None for each in found)
+    heads = [f"Test {score.word}, personal{points}", "p", f"Test {score.word}, global{points}"]
+    heads += [f"Seconds to {score.level(run.target_accuracy or 0.0)}"] * has_seconds
+    rows: list[list[Cell]] = []
+    for each in found:
+        p = "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
+        ends = [signed(statistic, score.form, score.scale) for statistic in (each.accuracy, each.of_global)]
+        cells: list[Cell] = [ends[0], p, ends[1]]
+        if has_seconds:
+            met = 0 if each.seconds is None else len(each.seconds["values"])
+            cells.append([*signed(each.seconds, ".1f"), *[Span(f" (in {met})", "half")] * (met < each.seeds)])
+        rows.append([each.name, *cells, str(each.seeds)])
+    return Table([text_column("Difference"), *map(Column, heads), Column("Seeds of both")], rows, kind="plain")
+
+
+def signed(found: dict[str, Any] | None, form: str, scale: float = 1) -> list[Span]:
+    """Write a mean difference with its sign ± half its interval; bold if that leaves out 0."""
+    if found is None or found["mean"] is None:
+        return [Span("–")]
+    mean, low, high = found["mean"], found["low"], found["high"]
+    text = f"{'−' if mean < 0 else '+'}{abs(scale * mean):{form}}"
+    if low is None:
+        return [Span(text)]
+    return [Span(text, "best" if low > 0 or high < 0 else ""), Span(f" ± {scale * (high - low) / 2:{form}}", "half")]
+
+
+def meaning(members: Sequence[Member], run: Run) -> str:
+    """Say what the differences are."""
+    same = have_one_clock(members)
+    why = (
+        "In one seed both have the same cell, fading, data and first weights."
+        if same
+        else "Seeds pair the runs, though their cells or tasks differ."
+    )
+    few = any(0 < len(each.run.seeds) < INTERVAL_SEEDS for each in members)
+    none = " Fewer than three common seeds give no interval." if few else ""
+    times = " Seconds: over the seeds in which both met the target." if same and run.target_accuracy is not None else ""
+    return (
+        f"At the end, the later folder minus the first, over the seeds that both have: mean ± half of the 95 % interval. {why} "
+        f"Bold: the interval leaves out 0. p: Student's paired test, adjusted by Holm's method for the table.{times}{none}"
+    )
+
+
+# ---- plans and tunings
+
+
+def write_plans(folders: Sequence[Path], out: Path, *, paper: bool = False) -> list[Path]:
+    """Compare plans: a row each, and the settings in which they differ. Returns what was written."""
+    labels, plans = folder_labels(folders), [load_plan(folder) for folder in folders]
+    named = list(zip(labels, plans, strict=True))
+    times = [(best.seconds, label) for label, plan in named if (best := plan.best) and best.seconds is not None]
+    known = len({(plan.task, plan.population, plan.radio, plan.target) for plan in plans}) == 1
+    headline = f"{len(plans)} plans beside each other."
+    if known and times:
+        headline = f"The choice of {min(times)[1]} is the soonest, after {min(times)[0]:.3g} s in the median."
+    careful = "" if known else "Their tasks, cells, radios or targets differ, so their seconds are not comparable."
+    heads = ("Task", "UEs", "Target", "Seconds", "Kept", "Joules", "A", "S")
+    rows: list[list[Cell]] = []
+    for label, plan in named:
+        best, target = plan.best, plan.target
+        row: list[Cell] = [label, plan.task, str(plan.population), target.score.level(target.accuracy)]
+        if best is None:
+            rows.append([*row, *["–"] * 5, "nothing can be recommended"])
+            continue
+        numbers = ["–" if best.seconds is None else f"{best.seconds:.3g}", f"{best.kept} of {len(best.trials)}"]
+        joules, rest = "–" if best.joules is None else f"{best.joules:.3g}", ", ".join(best.choice.details)
+        rows.append([*row, *numbers, joules, str(best.quorum), best.choice.bound, rest])
+    table = Table([text_column("Plan"), *map(Column, heads), text_column("The rest")], rows, kind="plain")
+    commands = [section(f"Adopt {label}", verbatim(plan.command)) for label, plan in named if plan.command]
+    said = [f"{label}: {plan.sentence}" for label, plan in named]
+    return _write_beside(out, "plans", folders, "spec.toml", headline, careful, said, table, commands, paper=paper)
+
+
+def write_tunings(tunings: "Sequence[Tuning]", out: Path, *, paper: bool = False) -> list[Path]:
+    """Compare tunings: the settings found in each, and what was searched. Returns what was written."""
+    folders = [each.path for each in tunings]
+    labels, parts = folder_labels(folders), [best_table(each, score_first=True) for each in tunings]
+    heads = list(dict.fromkeys(column.head for part in parts for column in part.columns))
+    rows: list[list[Cell]] = []
+    for label, part in zip(labels, parts, strict=True):
+        for row in part.rows:
+            cells = dict(zip((column.head for column in part.columns), row, strict=True))
+            rows.append([f"{cells[heads[0]]} ({label})", *(cells.get(head, "–") for head in heads[1:])])
+    rows.sort(key=lambda row: str(row[0]).partition(" (")[0])
+    table = Table([text_column(heads[0]), *map(Column, heads[1:])], rows, kind="plain")
+    searches = [each.search for each in tunings]
+    alike = len({(each.spec.task.name.label, each.seeds, each.spec.run.horizon_s) for each in searches}) == 1
+    careful = "" if alike else "Their tasks, seeds or horizons differ, so their accuracies are not of the same thing."
+    said = [f"{label}: {', '.join(facts(each))}." for label, each in zip(labels, tunings, strict=True)]
+    headline = f"{len(tunings)} tunings beside each other."
+    return _write_beside(out, "tunings", folders, "tune.toml", headline, careful, said, table, [], paper=paper)
+
+
+def _write_beside(
+    out: Path,
+    kind: str,
+    folders: Sequence[Path],
+    file: str,
+    headline: str,
+    careful: str,
+    said: Sequence[str],
+    table: Table,
+    more: Sequence[list[Part]],
+    *,
+    paper: bool,
+) -> list[Path]:
+    labels = folder_labels(folders)
+    about = [*([paragraph(careful, "caution")] if careful else []), *map(paragraph, said)]
+    settings = [flat(tomllib.loads((folder / file).read_text(encoding="utf-8"))) for folder in folders]
+    sections = [section("What was found", table), settings_section(labels, settings), *more]
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "report.html", document([kind, listed(labels)], headline, about, sections))
+    return [out / "report.html", *([write_latex(out / "table.tex", listed(labels), table)] if paper else [])]

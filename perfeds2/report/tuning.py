@@ -1,31 +1,55 @@
-"""What did a tuning find, and what does the landscape around it look like?"""
+"""How is a tuning shown: what was found, and what does the landscape around it look like?"""
 
-import math
+import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 
+from perfeds2 import __version__
+from perfeds2.chart import Chart, ChartAxis, HeatMap, LineStyle, Series
+from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report import drawing
-from perfeds2.report.tables import Cell, Column, Table, for_terminal, listed
+from perfeds2.report.document import Part, document, note, section, verbatim
+from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
+from perfeds2.report.style import COLOURS
+from perfeds2.report.tables import (
+    Cell,
+    Column,
+    Table,
+    capitalised,
+    counted,
+    for_terminal,
+    listed,
+    text_column,
+    write_latex,
+)
 from perfeds2.report.terminal import console as open_console
 from perfeds2.report.terminal import print_prose
 
-if TYPE_CHECKING:  # it trains, so it needs JAX
+if TYPE_CHECKING:  # it imports JAX
     from perfeds2.studies.tune import Best, Tuning
 
 ACROSS = 3  # landscapes beside each other
-OUTLINE = [withStroke(linewidth=1.2, foreground=drawing.INK)]  # so that numbers are read on light and dark
-NUMBER: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white", "path_effects": OUTLINE}
-CIRCLE: dict[str, Any] = {"marker": "o", "markersize": 16, "markerfacecolor": "none", "markeredgecolor": "white"}
+
+
+def write_tuning(tuning: "Tuning", paper: Path | None = None) -> list[Path]:
+    """Write a tuning's ``report.html`` and the landscapes; with ``paper``, these go there with a LaTeX table."""
+    folder, charts = tuning.path, landscapes(tuning)
+    write_text(folder / "report.html", _page(tuning, charts))
+    written = [folder / "report.html"]
+    if charts:
+        written += write_figures(paper or folder, lambda: {"tune": figure_of(charts, ACROSS, PAGE_IN)})
+    if paper is not None:
+        about = f"perfeds2 {__version__} tune, {', '.join(facts(tuning))}. {meaning(tuning)}"
+        written.append(write_latex(paper / "tune.tex", about, best_table(tuning)))
+    return written
 
 
 def print_tuning(tuning: "Tuning") -> None:
-    """A row per algorithm: what suits it, how much better it is, and where to search further."""
+    """Print a row per algorithm: what suits it, how much better it is, and where to search further."""
     console = open_console()
     console.print(", ".join(facts(tuning)))
     console.print(for_terminal(best_table(tuning)))
@@ -34,157 +58,184 @@ def print_tuning(tuning: "Tuning") -> None:
         print_prose(console, f"Note: {line}")
 
 
+def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
+    search = tuning.search
+    hint = (
+        f"Every setting in its first {search.horizons_s[0]:.4g} s, the best of the others at each place. Numbers are "
+        "those of the last rung, as far as a setting came there; the ring is what was found."
+    )
+    tried, spec = _tried_table(tuning), tuning.path / "tuned.toml"
+    text = [verbatim(spec.read_text(encoding="utf-8"))] if spec.exists() else []
+    rungs = f"The better third of a rung goes on for three times as long. {len(tried.rows)} settings, best first."
+    adopt = "In this folder. tuned.toml has what was found for each algorithm:"
+    sections: list[list[Part]] = [
+        section("Settings found", best_table(tuning, score_first=True), hint=escape(meaning(tuning))),
+        section("The landscape", list(charts), hint=hint) if charts else [],
+        section("Everything that was tried", tried, hint=rungs),
+        section("Adopt it", verbatim("perfeds2 compare --spec tuned.toml --out compared"), *text, hint=adopt),
+    ]
+    about = ["tuning", *facts(tuning), f"perfeds2 {__version__}"]
+    return document(about, headline(tuning), map(note, edge_notes(tuning)), sections)
+
+
+# ---- in words
+
+
 def facts(tuning: "Tuning") -> list[str]:
-    """How much was tried."""
+    """Say how much was tried."""
     search = tuning.search
     tried = sum(len(search.candidates(name)) for name in search.axes)
     return [
-        f"{search.spec.task.name.label}: {tried} settings of {_counted(len(search.axes), 'algorithm')}",
-        _counted(len(search.seeds), "tuning seed"),
+        f"{search.spec.task.name.label}: {tried} settings of {counted(len(search.axes), 'algorithm')}",
+        counted(len(search.seeds), "tuning seed"),
         f"up to {search.horizons_s[-1]:.4g} simulated seconds",
     ]
 
 
 def meaning(tuning: "Tuning") -> str:
-    """How to read the numbers."""
+    """Say how to read the numbers."""
     return (
         f"Personalised {score_of(tuning.search.metric).word} on data held out of the UEs' training part, mean over simulated time. "
         "Before: with the settings of the task or spec. * at the edge of what was searched."
     )
 
 
-def best_table(tuning: "Tuning", *, score_first: bool = False) -> Table:
-    """A row per algorithm: what was found, how good that is, and how good it was before. A page has the accuracies first."""
-    score = score_of(tuning.search.metric)
-    keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
-    head = f"Validation {score.head}"
-    scores = [Column(head, narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
-    columns = [*scores, *map(Column, keys)] if score_first else [*map(Column, keys), *scores]
-    rows: list[list[Cell]] = []
-    for best in tuning.best:
-        settings = [_setting(best, key) for key in keys]
-        before = "–" if best.before is None else shown(score, best.before["mean"])
-        found = [shown(score, best.score["mean"]), before]
-        rows.append([best.algorithm, *(found + settings if score_first else settings + found)])
-    return Table([Column("Algorithm", "left", wraps=score_first, narrow="algorithm"), *columns], rows)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def edge_notes(tuning: "Tuning") -> list[str]:
-    """What should be searched further, and how."""
+    """Say what should be searched further, and how."""
     notes = []
     for best in tuning.best:
         for key in best.edges:
-            listed, value = tuning.search.axes[best.algorithm][key], best.settings[key]
+            values, value = tuning.search.axes[best.algorithm][key], best.settings[key]
             less = max(1, value // 3) if isinstance(value, int) else value / 3
-            side, further = ("smallest", less) if value == listed[0] else ("largest", value * 3)
+            side, further = ("smallest", less) if value == values[0] else ("largest", value * 3)
+            wider = ",".join(f"{each:g}" for each in sorted({value, further}))
             notes.append(
                 f"{best.algorithm}: {key} = {value:g} is the {side} that was tried; the best may lie beyond it: "
-                f"--search {best.algorithm}.{key}={','.join(f'{each:g}' for each in sorted({value, further}))} and so on."
+                f"--search {best.algorithm}.{key}={wider} and so on."
             )
     return notes
 
 
 def headline(tuning: "Tuning") -> str:
-    """Whom tuning helped most; of one algorithm, how much."""
-    score, known = score_of(tuning.search.metric), list[tuple[float, "Best"]]()
+    """Say which algorithm tuning helped most; of one algorithm, how much."""
+    score, gains = score_of(tuning.search.metric), dict[str, tuple[float, float, float]]()
     for best in tuning.best:
-        if best.before is not None and best.before["mean"] is not None and best.score["mean"] is not None:
-            known.append((best.score["mean"] - best.before["mean"], best))
-    if not known:
+        before, after = (best.before or {}).get("mean"), best.score["mean"]
+        if before is not None and after is not None:
+            gains[best.algorithm] = after - before, before, after
+    if not gains:
         return f"Settings were found for {listed([best.algorithm for best in tuning.best])}."
-    gain, most = max(known, key=lambda each: each[0])
+    name = max(gains, key=lambda each: gains[each][0])
+    gain, before, after = gains[name]
     if gain <= 0:
         return "Nothing that was tried is better than the settings before."
-    before = {} if most.before is None else most.before
-    how = f"from {score.show(before.get('mean', 0.0))} to {score.show(most.score['mean'])}"
-    better = sum(gain > 0 for gain, _ in known)
+    how = f"from {score.show(before)} to {score.show(after)}"
     if len(tuning.best) == 1:
-        return f"Tuning takes {most.algorithm} {how}."
-    return f"Tuning helps {better} of {len(tuning.best)} algorithms, {most.algorithm} most: {how}."
+        return f"Tuning takes {name} {how}."
+    better = sum(gain > 0 for gain, _, _ in gains.values())
+    return f"Tuning helps {better} of {len(tuning.best)} algorithms, {name} most: {how}."
+
+
+# ---- tables
+
+
+def best_table(tuning: "Tuning", *, score_first: bool = False) -> Table:
+    """Return a row per algorithm: what was found, how good it is and was before. A page has the accuracies first."""
+    score = score_of(tuning.search.metric)
+    keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
+    scores = [Column(f"Validation {score.head}", narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
+    columns = [*scores, *map(Column, keys)] if score_first else [*map(Column, keys), *scores]
+    rows: list[list[Cell]] = []
+    for best in tuning.best:
+        settings = [_setting(best, key) for key in keys]
+        found = [_shown(score, (each or {}).get("mean")) for each in (best.score, best.before)]
+        rows.append([best.algorithm, *(found + settings if score_first else settings + found)])
+    return Table([text_column("Algorithm", "algorithm"), *columns], rows, kind="plain")
 
 
 def _setting(best: "Best", key: str) -> str:
-    if key not in best.settings:
-        return "–"
-    value = best.settings[key]
+    value = best.settings.get(key, "–")
     return f"{value:g}{'*' if key in best.edges else ''}" if isinstance(value, int | float) else str(value)
 
 
-def shown(score: Score, value: float | None) -> str:
-    return "–" if value is None else f"{score.scale * value:{score.form}}"
+def _shown(score: Score, value: float | None) -> str:
+    return "–" if value is None or value != value else f"{score.scale * value:{score.form}}"
 
 
-def write_landscape(tuning: "Tuning", out: Path | None = None) -> list[Path]:
-    """How good every setting was: tune.png and tune.pdf. Returns what was written.
+def _tried_table(tuning: "Tuning") -> Table:
+    """Return a row per algorithm and setting, best first: how good it was on each rung it came to."""
+    search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
+    rows: list[list[Cell]] = []
+    for name in search.axes:
+        own = means[means["algorithm"] == name].pivot_table(index="number", columns="rung", values="accuracy_mean")
+        own = own.reindex(columns=range(1, search.rungs + 1))
+        ranked = own.fillna(0.0).sort_values(list(own.columns)[::-1], ascending=False, kind="stable").index
+        for number in ranked:
+            settings = search.candidates(name)[int(number)].items()
+            said = [
+                f"{key} {value:g}" if isinstance(value, int | float) else f"{key} {json.dumps(value)}"
+                for key, value in settings
+            ]
+            rows.append([name, ", ".join(said), *(_shown(score, value) for value in own.loc[number])])
+    heads = [Column(f"{score.head} in {horizon_s:.4g} s") for horizon_s in search.horizons_s]
+    return Table([text_column("Algorithm"), text_column("Settings"), *heads], rows)
 
-    A map over the first two settings that are numbers (a line over one), the best of the others at each place. Colours are
-    of the first rung, which all went through; who came to the last has its accuracy there written in.
-    """
-    table: Any = tuning.table
-    keys = {name: numeric(axes) for name, axes in tuning.search.axes.items()}
-    if table.empty or not any(keys.values()):
-        return []
-    return drawing.write_figures(out or tuning.path, lambda: {"tune": _draw(tuning, table, keys)})
+
+# ---- landscapes
 
 
 def numeric(axes: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The first two settings of an algorithm that are numbers, and several."""
-    numbers = [key for key, listed in axes.items() if all(isinstance(each, int | float) for each in listed)]
+    """Return the first two settings of an algorithm that are numbers and have several values."""
+    numbers = [key for key, values in axes.items() if all(isinstance(each, int | float) for each in values)]
     return [key for key in numbers if len(axes[key]) > 1][:2]
 
 
-def _draw(tuning: "Tuning", table: Any, keys_of: Mapping[str, list[str]]) -> Figure:
-    names = list(tuning.search.axes)
-    rows = math.ceil(len(names) / ACROSS)
-    figure = drawing.new_figure(1.9 * rows + 0.3, drawing.PAGE_IN)
-    axes = figure.subplots(rows, min(ACROSS, len(names)), squeeze=False)
-    means = table.groupby(["algorithm", "rung", "number"], as_index=False)["accuracy_mean"].mean()
-    first, last = (means[means["rung"] == rung] for rung in (1, tuning.search.rungs))
-    score = score_of(tuning.search.metric)
-    high = score.scale * float(first["accuracy_mean"].max())
-    low = 0 if score.is_share else float(first["accuracy_mean"].quantile(0.25))  # a few may be far below
-    image = None
-    for place, each in enumerate(axes.flat):
-        if place >= len(names):
-            each.axis("off")
+def _means(tuning: "Tuning") -> Any:
+    """Return the mean over seeds of each setting on each rung."""
+    return tuning.table.groupby(["algorithm", "rung", "number"], as_index=False)["accuracy_mean"].mean()
+
+
+def landscapes(tuning: "Tuning") -> list[Chart]:
+    """Draw how good every setting was, a chart per algorithm that has numbers.
+
+    A map over the first two settings that are numbers (a line over one), the best of the others at each place. Colours are
+    of the first rung, which all went through; a setting that came to the last has its accuracy there written in.
+    """
+    search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
+    first = means[means["rung"] == 1]["accuracy_mean"]
+    low = 0.0 if score.is_share else float(first.quantile(0.25))  # a few may be far below
+    head = capitalised(score.head) if score.is_share else score.head
+    label, limits = f"{head} in the first {search.horizons_s[0]:.4g} s", (low, score.scale * float(first.max()))
+    charts = []
+    for place, best in enumerate(tuning.best):
+        keys = numeric(search.axes[best.algorithm])
+        settings = pd.DataFrame(search.candidates(best.algorithm))
+        own = means[means["algorithm"] == best.algorithm].join(settings, on="number")
+        if not keys or own.empty:
             continue
-        name, best = names[place], tuning.best[place]
-        keys, settings = keys_of[name], pd.DataFrame(tuning.search.candidates(name))
-        own, through = (part[part["algorithm"] == name].join(settings, on="number") for part in (first, last))
-        drawing.name_panel(each, name)
-        each.grid(False)
+        ticks = [{n: f"{value:g}" for n, value in enumerate(sorted(set(own[key])))} for key in keys]
+        found = [list(axis.values()).index(f"{best.settings[key]:g}") for key, axis in zip(keys, ticks, strict=True)]
+        rungs = [own[own["rung"] == rung] for rung in (1, search.rungs)]
+        axes = [ChartAxis(key, ticks=axis) for key, axis in zip(keys, ticks, strict=True)]
+        ring = LineStyle("#FFFFFF" if len(keys) == 2 else "", (), "o")
         if len(keys) == 2:
-            grid = own.pivot_table(index=keys[0], columns=keys[1], values="accuracy_mean", aggfunc="max")
-            image = each.imshow(
-                score.scale * grid.to_numpy(), origin="lower", aspect="auto", cmap="cividis", vmin=low, vmax=high
+            grid, last = (
+                part.pivot_table(index=keys[0], columns=keys[1], values="accuracy_mean", aggfunc="max").reindex(
+                    index=sorted(set(own[keys[0]])), columns=sorted(set(own[keys[1]]))
+                )
+                for part in rungs
             )
-            _ticks(each, grid)
-            at = {key: list(axis).index for key, axis in ((keys[0], grid.index), (keys[1], grid.columns))}
-            for (y, x), mean in through.groupby(keys)["accuracy_mean"].max().items():
-                each.text(at[keys[1]](x), at[keys[0]](y), shown(score, mean), **NUMBER)
-            each.plot(*(at[key](best.settings[key]) for key in reversed(keys)), **CIRCLE)
-            each.set_xlabel(keys[1])
-            each.set_ylabel(keys[0])
-        elif len(keys) == 1:
-            values = own.groupby(keys[0])["accuracy_mean"].max()
-            each.plot(range(len(values)), score.scale * values.to_numpy(), marker="o", markersize=3)
-            each.set_xticks(range(len(values)), [f"{value:g}" for value in values.index])
-            each.set_xlabel(keys[0])
-            each.set_ylabel(score.head)
-    if image is not None:
-        figure.colorbar(
-            image,
-            ax=axes,
-            label=f"{score.head.capitalize() if score.is_share else score.head} in the first {tuning.search.horizons_s[0]:.4g} s",
-            shrink=0.8,
+            texts = [["" if value != value else _shown(score, value) for value in row] for row in last.to_numpy()]
+            item: HeatMap | Series = HeatMap(score.scale * grid.to_numpy(), texts, label, limits)
+            y, x, at, size_px = axes[0], axes[1], (found[1], found[0]), 36
+        else:
+            values = score.scale * rungs[0].groupby(keys[0])["accuracy_mean"].max().to_numpy()
+            item = Series(
+                best.algorithm, range(len(values)), values, LineStyle(COLOURS["PerFed"], (), "o"), "line", listed=False
+            )
+            y, x, at, size_px = ChartAxis(score.head), axes[0], (found[0], values[found[0]]), 18
+        chosen = Series(
+            "", [at[0]], [at[1]], ring, "marks", size_px=size_px, hollow=True, listed=False, hover=["what was found"]
         )
-    return figure
-
-
-def _ticks(axes: Any, grid: pd.DataFrame) -> None:
-    axes.set_xticks(range(grid.shape[1]), [f"{value:g}" for value in grid.columns])
-    axes.set_yticks(range(grid.shape[0]), [f"{value:g}" for value in grid.index])
+        charts.append(Chart(f"landscape-{place}", best.algorithm, [item, chosen], x, y, height_px=320))
+    return charts

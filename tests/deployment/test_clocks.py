@@ -13,9 +13,8 @@ from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.clocks import clocks_chart, clocks_line, clocks_table
-from perfeds2.report.page import page
-from perfeds2.report.run import Clocks, load_run
+from perfeds2.report.read import Clocks, load_run
+from perfeds2.report.run import clocks_chart, clocks_line, clocks_table, page
 
 
 def test_a_device_takes_what_it_took_and_one_that_never_answered_is_away():
@@ -70,10 +69,10 @@ def test_its_report_shows_them_side_by_side(folder):
     assert clocks_line(run) == ("A round took 3 s in the median, 3 s on the simulator's clock; the run 20 s and 15 s.")
     chart = clocks_chart(run)
     assert chart is not None
-    real, simulated = chart.plots[0]["data"]
-    assert real["x"] == [0.0, 8.0, 11.0, 14.0, 17.0, 20.0]
-    assert simulated["x"] == [0.0, 3.0, 6.0, 9.0, 12.0, 15.0]
-    assert real["y"] == simulated["y"] == [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+    real, simulated = chart.series
+    assert list(real.x) == [0.0, 8.0, 11.0, 14.0, 17.0, 20.0]
+    assert list(simulated.x) == [0.0, 3.0, 6.0, 9.0, 12.0, 15.0]
+    assert list(real.y) == list(simulated.y) == pytest.approx([0.0, 20.0, 40.0, 60.0, 80.0, 100.0])
     html = page(run)
     assert "<h2>Real and simulated time</h2>" in html
     assert "0.5 s of computing and 1.5 s of everything else" in html

@@ -8,7 +8,7 @@ import pytest
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.quality import MOST_CARRIED, Quality, Spread, beyond_modulation, link_quality
-from perfeds2.report.results import print_summary
+from perfeds2.report.run import print_summary
 from perfeds2.runs.execute import execute_timelines
 from perfeds2.spec.resolve import spec_from
 

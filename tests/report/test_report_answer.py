@@ -3,21 +3,23 @@
 from pathlib import Path
 
 from perfeds2.report.answer import answer
-from perfeds2.report.run import Estimate, Outcome, Run, load_run
+from perfeds2.report.read import Estimate, Outcome, Run, load_run
 from perfeds2.report.tables import listed, seconds
 
 
 def an_algorithm(name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]) -> Outcome:
     mean, low, high = accuracy or (None, None, None)
     known = sorted(time for time in times if time is not None)
-    estimate = Estimate(mean, low, high, ())
-    return Outcome(
-        name, "PerFed", "S2", {"test_accuracy_personal": estimate}, times, known[len(known) // 2] if known else None, 0
-    )
+    median = known[len(known) // 2] if known else None
+    estimates = {
+        "test_accuracy_personal": Estimate(mean, low, high, ()),
+        "time_to_target_s": Estimate(None, None, None, times, median),
+    }
+    return Outcome(name, estimates, "PerFed", "S2")
 
 
 def a_run(*algorithms: Outcome, target: float | None = 0.8, seeds: tuple[int, ...] = (0, 1, 2)) -> Run:
-    return Run("0", "compare", "digits", 4, 60.0, None, seeds, target, (), algorithms)
+    return Run("0", "compare", "digits", 4, 60.0, None, seeds, target, algorithms)
 
 
 def test_the_headline_names_who_reached_the_target_first():

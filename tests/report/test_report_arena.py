@@ -8,9 +8,10 @@ import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
 
-from perfeds2.report.arena import MATRICES, _panel, matrix, overview, print_arena, results_table, write_arena
-from perfeds2.report.arena_read import BoutFound, headline, load_arena, words
-from perfeds2.report.run import AXES
+from perfeds2.report.arena import bout_charts, bout_table, matrix, overview, print_arena, write_arena
+from perfeds2.report.arena_words import MATRICES, headline, words
+from perfeds2.report.read_studies import IN_ARENA, BoutFound, load_arena
+from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import Cell, Span
 from perfeds2.studies.arena_tables import BETTER
 
@@ -46,12 +47,13 @@ def test_the_words_follow_from_the_numbers(shown):
 
 def test_who_got_there_in_few_seeds_has_no_median(shown):
     arena = load_arena(shown)
-    bout = replace(arena.bouts[0], methods=tuple(each for each in arena.bouts[0].methods if each.name == "FedBuff"))
+    run = arena.bouts[0].run
+    bout = replace(arena.bouts[0], run=replace(run, algorithms=tuple(a for a in run.algorithms if a.name == "FedBuff")))
     assert words(arena, bout)[0].startswith("FedBuff reached 77 % on digits soonest, in 2 of 5 seeds.")
 
 
 def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
-    table = results_table(only_bout(shown), on_page=True)
+    table = bout_table(only_bout(shown), on_page=True)
     texts = [["".join(span.text for span in spans_of(cell)) for cell in row] for row in table.rows]
     assert [row[0] for row in texts] == ["PerFedS2", "FedBuff", "Ditto"]
     assert texts[0][1:5] == ["80.4 ± 0.4", "4.5 [4.5, 4.5]", "10", "0.0"]
@@ -59,7 +61,7 @@ def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
     assert texts[2][2] == "never"
     heads = [column.head for column in table.columns]
     assert heads[:5] == ["Method", "Accuracy at the end (%)", "Seconds to 77 %", "Rounds to it", "Uploaded (Mbit)"]
-    paper = [column.head for column in results_table(only_bout(shown), on_page=False).columns]
+    paper = [column.head for column in bout_table(only_bout(shown), on_page=False).columns]
     assert paper[:2] == ["Method", "Seconds to 77 %"]
     assert not any("Energy" in head for head in heads)  # nothing knows joules
     assert heads[-1] == "Settings found"
@@ -67,9 +69,9 @@ def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
 
 
 def test_the_matrix_has_a_sign_where_the_test_is_significant(shown):
-    found = matrix(only_bout(shown), "accuracy")
+    found = matrix(only_bout(shown), ACCURACY)
     assert found is not None
-    verdicts = {(v.better, v.worse): v for v in only_bout(shown).compared["accuracy"]}
+    verdicts = {(v.better, v.worse): v for v in only_bout(shown).compared[ACCURACY]}
     cells = {(row[0], column.head): cell for row in found.rows for column, cell in zip(found.columns[1:], row[1:], strict=True)}  # fmt: skip
     for (better, worse), verdict in verdicts.items():
         (won,), (lost,) = spans_of(cells[better, worse]), spans_of(cells[worse, better])
@@ -78,13 +80,13 @@ def test_the_matrix_has_a_sign_where_the_test_is_significant(shown):
         assert won.text.startswith("better")
         assert lost.text.startswith("worse")
     assert [cells[name, name] for name in THREE] == [""] * 3
-    assert set(MATRICES) == set(BETTER)
+    assert set(MATRICES) == {IN_ARENA.get(name, name) for name in BETTER}
 
 
 def test_two_seeds_are_shown_without_tests(tmp_path):
     run(tmp_path / "a", plan_of({"seeds": 2}, tries=0))
     arena = load_arena(tmp_path / "a")
-    assert matrix(arena.bouts[0], "accuracy") is None
+    assert matrix(arena.bouts[0], ACCURACY) is None
     assert "Fewer than three seeds" in words(arena, arena.bouts[0])[-1]
     write_arena(tmp_path / "a")
 
@@ -135,11 +137,9 @@ def test_an_arena_is_drawn_over_rounds_joules_or_bits(shown):
     for axis, what in (("joules", "energy"), ("bits", "uploaded bits")):
         assert told("report", shown, "--x", axis)[0] == 0
         assert f"digits: accuracy over {what}" in (shown / "report.html").read_text()
-    panel = _panel(only_bout(shown), AXES["joules"])
-    assert panel is not None
-    assert (
-        panel.curves["PerFedS2"].time_s[-1] == 20.0
-    )  # seed 0 has spent 20 J at the end, the others more: no mean beyond
+    (chart,) = bout_charts(only_bout(shown), "joules")
+    ends = {line.name: line.x[-1] for line in chart.series}
+    assert ends["PerFedS2"] == 20.0  # seed 0 has spent 20 J at the end, the others more: no mean beyond
 
 
 def test_several_bouts_have_an_overview(tmp_path, capsys):

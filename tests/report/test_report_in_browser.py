@@ -16,8 +16,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from perfeds2.report.arena import write_arena
-from perfeds2.report.page import write_report
-from perfeds2.report.together_page import write_together
+from perfeds2.report.run import write_report
+from perfeds2.report.together import write_together
 from perfeds2.studies.arena_plan import USUAL
 
 AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.image import imread
 
-from perfeds2.report.paper import write_paper_figures
+from perfeds2.report.run import write_paper_figures
 
 NAMES = [
     "test-accuracy-personal",

@@ -20,7 +20,9 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from perfeds2.chart import Chart, Series
 from perfeds2.errors import InputError
+from perfeds2.learning.metrics import ACCURACY
 from perfeds2.paper.claims import (
     CLAIMS,
     LEAST_LEARNED,
@@ -46,8 +48,8 @@ from perfeds2.report.ledger import (
     versus,
 )
 from perfeds2.report.ledger_files import ledger_json, write_ledger
+from perfeds2.report.read import AXES
 from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
-from perfeds2.report.run import AXES
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
 from perfeds2.studies.reproduce import Figure, Panel, PanelLine, open_set
@@ -58,6 +60,10 @@ EVIL = in_browser.EVIL
 
 def ordered_colours(names: str) -> list[str]:
     return [style.colour for style in ordered_styles(list(names)).values()]
+
+
+def lines(chart: Chart) -> dict[str, Series]:
+    return {line.name: line for line in chart.series}
 
 
 def in_chromium(test):
@@ -131,8 +137,9 @@ def test_loss_stands_beside_accuracy_unless_there_are_four_panels(reproduced: Pa
         (figure,) = load_figures([name])
         panels = load_panels(figure, reproduced / f"{name}.csv")
         assert [drawn.panel for drawn in panels] == list(figure.panels)
-        assert all([part.metric for part in drawn.parts] == metrics for drawn in panels)
-        assert all(list(drawn.parts[0].curves) == [line.label for line in drawn.panel.lines] for drawn in panels)
+        titles = [ACCURACY.named(metric) for metric in metrics]
+        assert all([chart.y.label for chart in drawn.charts] == titles for drawn in panels)
+        assert all(list(lines(drawn.charts[0])) == [line.label for line in drawn.panel.lines] for drawn in panels)
 
 
 def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
@@ -142,11 +149,13 @@ def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
     table["test_accuracy_personal"] = table.seed.map({0: 0.1, 1: 0.2, 2: 0.6})
     table.to_csv(tmp_path / "exp_1.csv", index=False)
     (drawn,) = load_panels(figure, tmp_path / "exp_1.csv")
-    curve = drawn.parts[1].curves["PerFedS2"]
+    curve = lines(drawn.charts[1])["PerFedS2"]
     assert curve.high is not None
-    assert (curve.time_s[0], curve.time_s[-1], drawn.seeds) == (0, 60, 3)
-    np.testing.assert_allclose(curve.mean, 0.3)
-    np.testing.assert_allclose(curve.high - 0.3, 4.302652729911275 * np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5)
+    assert (curve.x[0], curve.x[-1], drawn.seeds) == (0, 60, 3)
+    np.testing.assert_allclose(curve.y, 30)
+    half = 100 * 4.302652729911275 * np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5
+    np.testing.assert_allclose(curve.high, 30 + half)
+    np.testing.assert_allclose(curve.low, max(0, 30 - half))
 
 
 def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):
@@ -156,11 +165,11 @@ def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):
         load_panels(figure, reproduced / "exp_1.csv", AXES["joules"])
     table.assign(joules=table["time_s"] * (1 + table["seed"])).to_csv(tmp_path / "exp_1.csv", index=False)
     over_time, over_joules = (
-        load_panels(figure, tmp_path / "exp_1.csv", AXES[axis])[0].parts[-1] for axis in ("seconds", "joules")
+        load_panels(figure, tmp_path / "exp_1.csv", AXES[axis])[0].charts[-1] for axis in ("seconds", "joules")
     )
-    assert over_joules.time_label == "Energy of all UEs (J)"
-    for name, curve in over_joules.curves.items():
-        assert curve.time_s[-1] == pytest.approx(over_time.curves[name].time_s[-1] * (1 + table["seed"].min()))
+    assert over_joules.x.label == "Energy of all UEs (J)"
+    for name, curve in lines(over_joules).items():
+        assert curve.x[-1] == pytest.approx(lines(over_time)[name].x[-1] * (1 + table["seed"].min()))
     assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path, "joules")) == 2
 
 
@@ -169,10 +178,10 @@ def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_pa
     (figure,) = load_figures(["exp_1"])
     numbers_of(figure, diverged=("PerFed-ASY", 1)).to_csv(tmp_path / "exp_1.csv", index=False)
     drawn = load_panels(figure, tmp_path / "exp_1.csv")[0]
-    ends = {label: curve.time_s[-1] for label, curve in drawn.parts[0].curves.items()}
+    ends = {label: curve.x[-1] for label, curve in lines(drawn.charts[0]).items()}
     assert ends.pop("PerFed-ASY") < 32
     assert set(ends.values()) == {60}
-    assert drawn.parts[1].curves["PerFed-ASY"].time_s[-1] == 60
+    assert lines(drawn.charts[1])["PerFed-ASY"].x[-1] == 60
     assert len(write_figure(figure, tmp_path / "exp_1.csv", tmp_path)) == 2
 
 
@@ -487,16 +496,16 @@ def test_every_chart_draws_hides_its_own_lines_and_fits_a_phone(
 ):
     page = write_page(load_figures(["all"]), shutil.copytree(reproduced, tmp_path / "copy"))
     in_browser.open_page(browser, page)
-    lines = in_browser.LINES.format
+    drawn = in_browser.LINES.format
     assert in_browser.count(browser, ".chart") == 4 + 4 + 4
-    assert in_browser.count(browser, lines("exp_1-0-train-loss-personal")) == 6 * 3
-    assert in_browser.count(browser, lines("exp_3-1-test-accuracy-personal")) == 4 * 3
-    assert in_browser.count(browser, lines("exp_8-3-test-accuracy-personal")) == 3 * 3
+    assert in_browser.count(browser, drawn("exp_1-0-train-loss-personal")) == 6 * 3
+    assert in_browser.count(browser, drawn("exp_3-1-test-accuracy-personal")) == 4 * 3
+    assert in_browser.count(browser, drawn("exp_8-3-test-accuracy-personal")) == 3 * 3
     button = browser.find_element(By.CSS_SELECTOR, "#exp_8 .legend button")
     assert button.text == "PerFedS2"
     browser.execute_script("arguments[0].click()", button)
-    WebDriverWait(browser, 10).until(lambda b: in_browser.count(b, lines("exp_8-3-test-accuracy-personal")) == 2 * 3)
-    assert in_browser.count(browser, lines("exp_1-0-train-loss-personal")) == 6 * 3  # another figure's PerFedS2 stays
+    WebDriverWait(browser, 10).until(lambda b: in_browser.count(b, drawn("exp_8-3-test-accuracy-personal")) == 2 * 3)
+    assert in_browser.count(browser, drawn("exp_1-0-train-loss-personal")) == 6 * 3  # another figure's PerFedS2 stays
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]

@@ -3,13 +3,14 @@
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from perfeds2.report.paper import write_paper_figures
-from perfeds2.report.results import print_summary
+from perfeds2.chart import LineStyle
+from perfeds2.report.run import print_summary, write_paper_figures
 from perfeds2.report.tables import Column, Span, Table, as_html, as_latex, as_markdown, for_terminal, in_latex
 
 HOSTILE = r"50 % of $x_1$ & {a|b} \cmd #2 <b>~^ [red]"
@@ -41,11 +42,12 @@ def test_markdown_keeps_its_columns():
 
 
 def test_a_page_runs_nothing_of_a_name():
-    html = as_html(TABLE, ["<svg/>", "<svg/>"], kind="ledger")
+    html = as_html(replace(TABLE, styles=[LineStyle("#000000")] * 2, kind="ledger"))
+    assert html.startswith('<table class="ledger">')
     assert "&lt;b&gt;" in html
-    assert html.count("<svg/> ") == 2
+    assert html.count("</svg> ") == 2
     assert '<td><b>1.5</b><span class="half"> ± 0.2</span></td>' in html
-    assert '<th scope="row"><svg/> two<br>lines</th><td><span class="holds">holds</span></td>' in html
+    assert '</svg> two<br>lines</th><td><span class="holds">holds</span></td>' in html
 
 
 def test_latex_is_a_plain_tabular_with_everything_escaped():
@@ -66,7 +68,7 @@ def test_the_papers_table_has_rounds_times_and_accuracies_with_intervals(compare
     path = write_paper_figures(compared, tmp_path)[-1]
     text = path.read_text(encoding="utf-8")
     rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
-    assert rows[0] == ["Algorithm", "Rounds", r"Time to 80 \% (s)", r"Test accuracy, global (\%)", r"Test accuracy, personal (\%)"]  # fmt: skip
+    assert rows[0] == ["Algorithm", "Rounds", r"Seconds to 80 \%", r"Test accuracy, global (\%)", r"Test accuracy, personal (\%)"]  # fmt: skip
     assert len(rows) == 1 + 9
     assert {len(row) for row in rows} == {5}
     assert all(re.fullmatch(r"(\\textbf\{)?\d+\.\d\}? \$\\pm\$ \d+\.\d", row[-1]) for row in rows[1:])

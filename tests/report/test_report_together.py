@@ -13,19 +13,19 @@ from scipy import stats
 
 from perfeds2.commands import report as command
 from perfeds2.errors import InputError
-from perfeds2.report.run import AXES
+from perfeds2.report.read import AXES
+from perfeds2.report.read_studies import differing, load_members
 from perfeds2.report.style import paired_styles
 from perfeds2.report.together import (
     cautions,
     differences,
-    differing,
+    differences_table,
     have_one_clock,
     lines_of,
-    load_members,
     pairs,
     together,
+    write_together,
 )
-from perfeds2.report.together_page import differences_table, write_together
 
 TWO = [("FedAvgS2", "FedAvg", "S2"), ("PerFedS2", "PerFed", "S2")]
 SPEC = '[task]\nname = "digits"\n[cell]\nues = 12\n[protocol]\nquorum = {}\n[run]\nhorizon_s = 60.0\n'
@@ -97,7 +97,7 @@ def test_seeds_that_only_one_has_are_left_out(folders, make_run, tmp_path):
 
 def test_settings_that_differ_are_listed_and_a_policy_keeps_the_clock(folders):
     members = load_members(folders)
-    assert differing(members) == {"protocol.quorum": ["5", "3"]}
+    assert differing([member.settings for member in members]) == {"protocol.quorum": ["5", "3"]}
     assert have_one_clock(members)
     assert cautions(members) == []
     assert all(each.seconds is not None for each in differences(members))

@@ -6,9 +6,7 @@ import math
 import pytest
 
 from perfeds2 import compare
-from perfeds2.report.page import write_report
-from perfeds2.report.paper import write_paper_figures
-from perfeds2.report.results import print_summary
+from perfeds2.report.run import print_summary, write_paper_figures, write_report
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,22 @@ import pytest
 from command_line import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.sweep import (
-    StandingLines,
-    board,
-    draw_chart,
-    draw_front,
-    front_line,
-    print_failures,
-    print_sweep,
-    write_chart,
-)
-from perfeds2.report.together import differences, differing, load_members
+from perfeds2.report.progress import StandingLines, board, print_failures
+from perfeds2.report.read import AXES
+from perfeds2.report.read_studies import differing, load_members, load_sweep_folder
+from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
+from perfeds2.report.together import differences
 from perfeds2.runs import sweep as module
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, Started, WaitingLine, open_crew
 from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.summary import COSTS
-from perfeds2.runs.sweep import FACTS, load_summary, load_sweep, make_assignments, read_sweep, run_sweep, sweep
+from perfeds2.runs.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
 from perfeds2.runs.worker import work
 from perfeds2.spec.resolve import nested
 
@@ -233,7 +227,8 @@ def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_pat
     assert said[-1].startswith("17 of 18 runs done, 0 running, 1 failed, 2 tried again")
     assert len(swept.table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"])) == 2 * 17
     assert "no luck" in (path / "failed.csv").read_text()
-    print_sweep(swept)
+    print_failures(swept.failures)
+    print_sweep(path)
     shown = capsys.readouterr()
     assert "no luck" in shown.err
     assert "PerFedS2" in shown.out
@@ -338,21 +333,18 @@ def test_a_worker_keeps_to_the_shape_it_has_compiled():
 @pytest.mark.slow
 def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
     swept = run_sweep(HAND, whole)
-    first = [path.read_bytes() for path in write_chart(swept)]
-    assert [path.read_bytes() for path in write_chart(swept)] == first
-    assert len(first) == 4
+    first = [path.read_bytes() for path in write_sweep(swept.path)]
+    assert [path.read_bytes() for path in write_sweep(swept.path)] == first
+    assert len(first) == 5
     named = make_grid(nested({"algorithms": ["PerFedS2"]}), {"bandwidth": ["equal_share", "equal_finish"], "seed": [0]})
-    assert write_chart(run_sweep(named, tmp_path / "named", on=played()))
+    assert len(write_sweep(run_sweep(named, tmp_path / "named", on=played()).path)) == 3
 
 
 def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
-    swept = run_sweep(HAND, whole)
-    drawing = Figure()
-    draw_chart(drawing, swept.summary.assign(time_to_target_s_median=float("nan")), ["quorum", "alpha"])
-    assert [axes.get_xlabel() for axes in drawing.axes] == ["quorum"]
-    drawing = Figure()
-    draw_chart(drawing, swept.summary.assign(time_to_target_s_median=3.0), ["quorum", "alpha"])
-    assert len(drawing.axes) == 2
+    sweep = load_sweep_folder(whole)
+    never = sweep.summary.assign(time_to_target_s_median=float("nan"))
+    assert [chart.x.label for chart in setting_charts(replace(sweep, summary=never))] == ["quorum"]
+    assert len(setting_charts(replace(sweep, summary=sweep.summary.assign(time_to_target_s_median=3.0)))) == 2
 
 
 @pytest.fixture
@@ -389,7 +381,7 @@ def test_the_front_is_what_nothing_beats(costly):
     assert front.quorum.tolist() == [4, 5, 2, 3, 1]
     assert front.time_to_target_s_median.tolist() == pytest.approx([3.1, 3.1, 6.1, 7.1, 9.1])
     assert front.joules_to_target_median.tolist() == [8.0, 9.0, 2.0, 2.5, 1.0]
-    said = front_line(front, ["quorum"])
+    said = front_line(load_sweep_folder(costly.path))
     assert said.startswith(
         "Time-energy front, 3 of 5 that met the target: PerFedS2, quorum=4 (3.1 s, 8 J); PerFedS2, quorum=2 ("
     )
@@ -407,13 +399,12 @@ def test_pareto_is_its_definition(costs):
 
 @pytest.mark.slow
 def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
-    drawn = write_chart(costly)
-    assert [path.name for path in drawn] == ["sweep.pdf", "sweep.png", "front.pdf", "front.png"]
+    drawn, sweep = write_sweep(costly.path), load_sweep_folder(costly.path)
+    assert [path.name for path in drawn] == ["report.html", "sweep.pdf", "sweep.png", "front.pdf", "front.png"]
     for cost, label in (("joules", "Joules to 90 %"), ("bits", "Uploaded bits to 90 %"), ("rounds", "Rounds to 90 %")):
-        figure = draw_chart(Figure(), costly.summary, ["quorum"], cost)
-        assert figure.axes[1].get_ylabel().startswith(label)
-    figure = draw_front(Figure(), costly.front, ["quorum"])
-    assert {text.get_text() for text in figure.axes[0].texts} == {"quorum=1", "quorum=2", "quorum=4"}
+        assert setting_charts(sweep, AXES[cost])[1].title.startswith(label)
+    (chart,) = front_charts(sweep)
+    assert {text for line in chart.series for text in line.texts} == {"quorum=1", "quorum=2", "quorum=4"}
     front = next(path for path in drawn if path.name == "front.png").read_bytes()
     status, said, _ = told("report", costly.path, "--x", "joules")
     assert (status, len(said.splitlines())) == (0, 5)
@@ -443,8 +434,8 @@ def test_the_points_of_a_sweep_stand_beside_another_folder(costly, whole):
     members = load_members([costly.path, whole])
     assert [member.label for member in members][:2] == ["costly, quorum=1", "costly, quorum=2"]
     assert [member.part for member in members[-2:]] == ["quorum=3, alpha=0", "quorum=3, alpha=0.1"]
-    assert members[0].run.algorithms[0].target_times_s == pytest.approx((9.0, 9.1, 9.2))
-    assert {"protocol.quorum", "learning.alpha"} <= differing(members).keys()
+    assert members[0].run.algorithms[0].times_s == pytest.approx((9.0, 9.1, 9.2))
+    assert {"protocol.quorum", "learning.alpha"} <= differing([member.settings for member in members]).keys()
     assert [each.name for each in differences(load_members([costly.path, whole]))] == []  # no point is in both
 
 
@@ -454,17 +445,6 @@ def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
     status, _, error = told("report", tmp_path / "begun")
     assert status == 2
     assert "holds a sweep that has not come to its end; its command with --resume" in error
-
-
-def test_a_sweep_from_before_there_were_joules_is_still_drawn(whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "old")
-    (tmp_path / "old" / "sweep_front.csv").unlink()
-    summary = load_summary(whole)
-    summary[[name for name in summary if "joules" not in name]].to_csv(tmp_path / "old/sweep_summary.csv", index=False)
-    assert told("report", tmp_path / "old")[0] == 0
-    status, _, error = told("report", tmp_path / "old", "--x", "joules")
-    assert status == 2
-    assert "sweep_summary.csv has no joules_to_target" in error
 
 
 # Real workers

@@ -16,7 +16,8 @@ from perfeds2 import plan as plan_from_python
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.network.cell import Cell
-from perfeds2.report.plan import draw_maps, maps_of, print_plan, write_plan
+from perfeds2.report.on_paper import PAGE_IN, figure_of
+from perfeds2.report.plan import ACROSS, NUMBERS, map_charts, maps_of, print_plan, write_plan
 from perfeds2.runs.folder import alone
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
@@ -87,7 +88,7 @@ def test_a_plan_of_few_choices_without_a_recommendation_is_drawn(plan: Plan, tmp
 
 @pytest.mark.parametrize(("axis", "numbers"), [("seconds", "Seconds until"), ("joules", "Joules of all UEs until")])
 def test_the_figure_says_what_its_numbers_are(plan: Plan, axis: str, numbers: str):
-    (legend,) = draw_maps(plan, axis).legends
+    (legend,) = figure_of(map_charts(plan, axis), ACROSS, PAGE_IN, NUMBERS[axis]).legends
     assert legend.get_title().get_text().startswith(numbers)
 
 

@@ -22,8 +22,7 @@ from perfeds2.learning.datasets import digits
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
-from perfeds2.report.tuning import edge_notes, numeric, print_tuning, write_landscape
-from perfeds2.report.tuning_page import write_tuning_latex, write_tuning_page
+from perfeds2.report.tuning import edge_notes, landscapes, numeric, print_tuning, write_tuning
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Started, crew_here
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_task
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
@@ -397,20 +396,20 @@ SEARCHES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
     found = run_search(search_of(TWO, search), tmp_path, on=played(near(0.2)))
-    assert [path.name for path in write_landscape(found)] == ["tune.pdf", "tune.png"]
+    assert [path.name for path in write_tuning(found)] == ["report.html", "tune.pdf", "tune.png"]
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("tune.pdf", "tune.png"))
     first = (tmp_path / "tune.png").read_bytes()
-    write_landscape(found)
+    write_tuning(found)
     assert (tmp_path / "tune.png").read_bytes() == first
     print_tuning(found)
     shown = capsys.readouterr().out
     assert "PerFedS2" in shown
     assert "2 tuning seeds, up to 9 simulated seconds" in " ".join(shown.split())
     assert load_tuning(tmp_path) == found
-    page = write_tuning_page(found).read_text()
+    page = (tmp_path / "report.html").read_text()
     assert page.count('class="chart"') == sum(bool(numeric(axes)) for axes in found.search.axes.values())
     assert page.count("PerFedS2</th>") == 1 + len(found.search.candidates("PerFedS2"))
-    assert r"\begin{tabular}" in write_tuning_latex(found, tmp_path / "paper").read_text()
+    assert r"\begin{tabular}" in write_tuning(found, tmp_path / "paper")[-1].read_text()
 
 
 def test_report_draws_a_tuning_again_and_several_beside_each_other(tmp_path):
@@ -434,7 +433,8 @@ def test_report_draws_a_tuning_again_and_several_beside_each_other(tmp_path):
 
 def test_without_numbers_there_is_no_picture(tmp_path):
     found = run_search(search_of(ONE, {"hessian": ["exact", "fo"], "beta": [0.1]}), tmp_path, on=played(near(0.2)))
-    assert write_landscape(found) == []
+    assert landscapes(found) == []
+    assert [path.name for path in write_tuning(found)] == ["report.html"]
 
 
 # Refusals

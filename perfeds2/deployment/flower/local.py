@@ -182,7 +182,7 @@ def _await_report(path: Path) -> None:
     ends_s = time.monotonic() + 60.0
     while not (path / "report.html").exists():
         if time.monotonic() > ends_s:
-            from perfeds2.report.page import write_report
+            from perfeds2.report.run import write_report
 
             write_report(path)
         time.sleep(0.2)

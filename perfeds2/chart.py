@@ -1,0 +1,216 @@
+"""What does a figure show?
+
+A chart is described once, as plain data. ``draw`` below draws it with Matplotlib, for papers and notebooks; ``report/on_page.py``
+draws the same description on a page.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#1D2733"
+NEUTRAL = "#6B7785"
+POINTS_PER_PX = 0.46  # of marks; on paper everything is about half as large as on a screen
+Values = Any  # numbers, in an array or a list
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """How a line is told apart from the others."""
+
+    colour: str  # empty: that of the text
+    dash_px: tuple[int, ...] = ()  # on, off, …; empty: solid
+    marker: str = ""  # as Matplotlib calls it
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values over x: a line, steps or marks."""
+
+    name: str
+    x: Values
+    y: Values
+    style: LineStyle
+    kind: Literal["steps", "line", "marks"] = "steps"
+    low: Values | None = None  # of the 95 % interval
+    high: Values | None = None
+    texts: Sequence[str] = ()  # beside each mark
+    hover: Sequence[str] = ()  # shown on a page for each point
+    size_px: float = 7.0  # of its marks
+    hollow: bool = False  # its marks
+    listed: bool = True  # in a legend
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars, upright or lying in rows."""
+
+    name: str
+    at: Values  # the place of each
+    length: Values
+    colour: str
+    start: Values | None = None  # where each begins; None: at 0
+    lying: bool = False
+    width: float = 0.8
+    hover: str = ""  # Plotly's template
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A colour for every row and column."""
+
+    values: Values  # rows, columns
+    texts: Sequence[Sequence[str]]
+    label: str  # of the colours
+    limits: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """How values spread, in one row."""
+
+    name: str
+    at: float
+    values: Values
+    colour: str
+    hover: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ChartAxis:
+    """One axis of a chart."""
+
+    label: str = ""
+    limits: tuple[float, float] | None = None
+    within: tuple[float, float] | None = None  # limits that follow from the data stay within these
+    ticks: Mapping[float, str] | None = None
+    log: bool = False
+    form: str = ",.4g"  # of its numbers on a page
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One pair of axes and what is drawn on them."""
+
+    name: str  # its id on a page, and the name of its file
+    title: str
+    items: Sequence[Series | Bars | HeatMap | Box]
+    x: ChartAxis = ChartAxis()
+    y: ChartAxis = ChartAxis()
+    level: tuple[float, str] | None = None  # a horizontal line, and what it is called
+    level_colour: str = NEUTRAL
+    height_px: int = 330
+    group: str = ""  # charts of one group share the legend of a page
+    legend: bool = False  # on a page, whether the chart has a legend of its own
+
+    @property
+    def series(self) -> list[Series]:
+        return [item for item in self.items if isinstance(item, Series)]
+
+    @property
+    def has_intervals(self) -> bool:
+        return any(each.low is not None for each in self.series)
+
+
+def coinciding(chart: Chart) -> list[tuple[str, ...]]:
+    """Return the names of lines that are identical to the last digit, in groups."""
+    found: dict[bytes, list[str]] = {}
+    for line in chart.series:
+        if line.kind != "marks":
+            found.setdefault(b"|".join(np.asarray(each, float).tobytes() for each in (line.x, line.y)), []).append(
+                line.name
+            )
+    return [tuple(names) for names in found.values() if len(names) > 1]
+
+
+def line_widths(chart: Chart, single: float, extra: float) -> dict[str, float]:
+    """Return the widths of lines that coincide: a lower line shows on both sides of the one above it."""
+    groups = coinciding(chart)
+    return {name: single + extra * (len(group) - 1 - place) for group in groups for place, name in enumerate(group)}
+
+
+def short(name: str, most: int = 24) -> str:
+    """Shorten a name so that it fits beside an axis."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+# ---- Matplotlib
+
+
+def draw(axes: "Axes", chart: Chart) -> "Axes":
+    """Draw a chart with Matplotlib."""
+    same = {name: group[0] for group in coinciding(chart) for name in group[1:]}
+    widths = line_widths(chart, 1.1, 1.6)
+    for number, item in enumerate(chart.items):
+        if isinstance(item, Series):
+            label = f"{short(item.name)} = {short(same[item.name])}" if item.name in same else short(item.name)
+            _draw_series(axes, item, label if item.listed else "", widths.get(item.name, 1.1), number)
+        elif isinstance(item, Bars) and item.lying:
+            axes.barh(
+                item.at, item.length, left=item.start, height=item.width, color=item.colour, lw=0, label=item.name
+            )
+        elif isinstance(item, Bars):
+            axes.bar(item.at, item.length, width=item.width, color=item.colour, lw=0, label=item.name)
+        elif isinstance(item, Box):
+            axes.boxplot([item.values], positions=[item.at], orientation="horizontal")
+        else:
+            _draw_heat_map(axes, item)
+    if chart.level is not None:
+        axes.axhline(chart.level[0], color=chart.level_colour, linewidth=0.7, linestyle=(0, (1, 2)))
+    _set_axis(axes, "x", chart.x)
+    _set_axis(axes, "y", chart.y)
+    return axes
+
+
+def _draw_series(axes: "Axes", line: Series, label: str, width: float, number: int) -> None:
+    style, points = line.style, len(line.x)
+    colour = style.colour or INK
+    dash = tuple(px / 2 for px in style.dash_px)
+    look: dict[str, Any] = {"color": colour, "linewidth": width, "marker": style.marker, "label": label or "_nolegend_"}
+    look |= {"linestyle": (0, dash) if dash else "solid", "markersize": POINTS_PER_PX * line.size_px}
+    look |= {"markerfacecolor": "none"} if line.hollow else {}
+    if line.kind == "steps":
+        axes.step(line.x, line.y, where="post", markevery=(4 + 4 * number, max(1, points // 5)), **look)
+    else:
+        axes.plot(line.x, line.y, **look | ({"linestyle": "none"} if line.kind == "marks" else {}))
+    if line.low is not None and line.kind == "steps":
+        axes.fill_between(line.x, line.low, line.high, step="post", color=colour, alpha=0.09, linewidth=0)
+    elif line.low is not None:
+        axes.vlines(line.x, line.low, line.high, color=colour, linewidth=0.7, alpha=0.6)
+    for text, x, y in zip(line.texts, line.x, line.y, strict=False):
+        axes.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
+
+
+def _draw_heat_map(axes: "Axes", item: HeatMap) -> None:
+    from matplotlib.patheffects import withStroke
+
+    low, high = item.limits
+    axes.imshow(item.values, origin="lower", aspect="auto", cmap="cividis", vmin=low, vmax=high)
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white"}
+    look["path_effects"] = [withStroke(linewidth=1.2, foreground=INK)]  # readable on light and dark
+    for row, texts in enumerate(item.texts):
+        for column, text in enumerate(texts):
+            axes.text(column, row, text, **look)
+    axes.grid(False)
+
+
+def _set_axis(axes: "Axes", which: Literal["x", "y"], axis: ChartAxis) -> None:
+    if axis.log:
+        axes.set(**{f"{which}scale": "log"})
+    low, high = axis.limits or (axes.get_xlim() if which == "x" else axes.get_ylim())
+    if axis.within is not None:
+        low, high = max(low, axis.within[0]), min(high, axis.within[1])
+    if axis.limits or axis.within:
+        axes.set(**{f"{which}lim": (low, high)})
+    if axis.ticks is not None:
+        axes.set(**{f"{which}ticks": list(axis.ticks), f"{which}ticklabels": list(axis.ticks.values())})
+        axes.minorticks_off()
+    elif which == "x" and not axis.log:
+        axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.set(**{f"{which}label": axis.label})

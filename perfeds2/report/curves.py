@@ -1,0 +1,136 @@
+"""How good was it, over time? Means over seeds with their intervals, as charts."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
+from perfeds2.learning.metrics import Score
+from perfeds2.report.read import SECONDS, Cost, Run
+from perfeds2.report.style import ACCURACY, METRICS
+from perfeds2.runs.statistics import NO_INTERVAL, mean_and_interval
+
+POINTS = 240  # of a curve
+
+
+def run_charts(run: Run, metrics: Iterable[str] = METRICS, group: str = "") -> list[Chart]:
+    """Draw accuracy and loss over time, as far as a run has them."""
+    if run.metrics is None:
+        return []
+    until = run.horizon_s if run.rounds is None else None
+    charts = []
+    for metric in (each for each in metrics if each in run.metrics):
+        target = run.target_accuracy if metric == ACCURACY else None
+        made = curve_chart(run.metrics, metric, run.styles, run.score, target=target, until=until, cost=run.cost)
+        if made.items:
+            name = metric.replace("_", "-")
+            x = replace(made.x, label=run.time_label)
+            charts.append(replace(made, name=f"{group}-{name}" if group else name, x=x, group=group))
+    return charts
+
+
+def curve_chart(
+    rows: pd.DataFrame,
+    metric: str,
+    styles: Mapping[str, LineStyle],
+    score: Score,
+    *,
+    by: str = "algorithm",
+    target: float | None = None,
+    until: float | None = None,
+    cost: Cost = SECONDS,
+    points: int = POINTS,
+) -> Chart:
+    """Draw a metric over time (or what stands in its place), a curve for every style's name that has rows.
+
+    Between evaluations the last value stands. A curve ends where its shortest seed ends, or at ``until`` if that ended the run.
+    """
+    is_score = "accuracy" in metric
+    scale = score.scale if is_score else 1
+    times = rows["time_s"].to_numpy(float)
+    grid = np.linspace(0.0, max(times.max(), until or 0.0), points)
+    lines: list[Series] = []
+    for name, style in styles.items():
+        own = pd.DataFrame(rows[rows[by] == name])
+        if len(own):
+            line = mean_line(name, style, own, metric, grid if until is not None else until_shortest(own, grid), scale)
+            lines += [line] if len(line.x) else []
+    lowest, highest = (
+        (0.0 if score.is_share or not is_score else -math.inf),
+        100.0 if score.is_share and is_score else math.inf,
+    )
+    y = ChartAxis(within=(lowest, highest), form=".3f")
+    if is_score:
+        y = replace(y, form=score.form, unit=score.unit)
+    elif lines:
+        lines = without_wild_intervals(lines)
+        y = replace(y, limits=(0.0, loss_ceiling(lines)))
+    lines = [_clipped(line, lowest, highest) for line in lines]
+    x = ChartAxis(cost.label, limits=(0.0, max((line.x[-1] for line in lines), default=1.0)), unit=cost.unit)
+    level = None if target is None else (score.scale * target, f"target {score.level(target)}")
+    return Chart(metric.replace("_", "-"), score.named(metric), lines, x, y, level)
+
+
+def mean_line(
+    name: str, style: LineStyle, rows: pd.DataFrame, metric: str, time_s: Float[np.ndarray, " t"], scale: int
+) -> Series:
+    """Return the mean over seeds, up to where a seed stops being finite: a diverged run has no mean."""
+    seeds = [seed for _, seed in rows.groupby("seed", sort=True)]
+    values = np.stack(
+        [carry_forward(each["time_s"].to_numpy(float), each[metric].to_numpy(float), time_s) for each in seeds]
+    )
+    finite = np.isfinite(values).all(axis=0)
+    length = time_s.size if finite.all() else int(finite.argmin())
+    mean, low, high = mean_and_interval(scale * values[:, :length])
+    return Series(name, time_s[:length], mean, style, low=low, high=high)
+
+
+def carry_forward(
+    time_s: Float[np.ndarray, " e"], values: Float[np.ndarray, " e"], grid_s: Float[np.ndarray, " t"]
+) -> Float[np.ndarray, " t"]:
+    """Return the value that stood at each time of the grid; NaN before the first."""
+    index = np.searchsorted(time_s, grid_s, side="right") - 1
+    return np.where(index >= 0, values[index], np.nan)
+
+
+def until_shortest(rows: pd.DataFrame, grid: Float[np.ndarray, " g"]) -> Float[np.ndarray, " t"]:
+    """Cut the grid where the first seed ends: beyond that there is no mean over all of them."""
+    end = min(float(times.iloc[-1]) for _, times in rows.groupby("seed")["time_s"])
+    inside = grid[grid <= end]
+    return inside if inside[-1] == end else np.append(inside, end)
+
+
+def _clipped(line: Series, lowest: float, highest: float) -> Series:
+    """Keep the interval where the metric can be: no accuracy is above 100 %, no loss below 0."""
+    if line.low is None:
+        return line
+    return replace(line, low=np.clip(line.low, lowest, highest), high=np.clip(line.high, lowest, highest))
+
+
+def loss_ceiling(lines: Sequence[Series]) -> float:
+    """Return how far a loss is worth drawing: a diverging run must not flatten the others."""
+    highest = max(float((line.y if line.high is None else line.high).max()) for line in lines)
+    start = max(float(line.y[0]) for line in lines)
+    return min(highest * 1.05, start * 1.5)
+
+
+def without_wild_intervals(lines: Sequence[Series]) -> list[Series]:
+    """Drop the interval where a mean leaves the drawing: a diverging run's would cover all the others."""
+    top = loss_ceiling(lines)
+    return [
+        line
+        if line.low is None
+        else replace(line, low=np.where(line.y > top, line.y, line.low), high=np.where(line.y > top, line.y, line.high))
+        for line in lines
+    ]
+
+
+def over_seeds(seeds: int, has_intervals: bool) -> str:
+    """Say what a curve is."""
+    if seeds == 1:
+        return "One seed."
+    return f"The mean over {seeds} seeds{' with its 95 % interval.' if has_intervals else f'. {NO_INTERVAL}'}"

@@ -1,0 +1,97 @@
+"""How are charts drawn for a two-column paper, and how are the figures written?"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure, FigureBase
+
+from perfeds2.chart import Chart, HeatMap, draw, short
+from perfeds2.files import write_atomically
+
+COLUMN_IN = 3.5  # one column
+PAGE_IN = 7.16  # both columns
+PX_PER_IN = 155  # a page's charts as high as on paper
+LETTERS_PER_IN = 17  # of a legend
+STYLE: dict[Any, Any] = {
+    "font.family": ["STIXGeneral", "DejaVu Sans"],
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E7EC",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.1,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # real fonts: the text stays text
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "savefig.dpi": 300,
+}
+FORMATS = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # the same bytes every time
+
+
+def write_figures(out: Path, make: Callable[[], Mapping[str, Figure]]) -> list[Path]:
+    """Call ``make`` in our style and write every figure as PDF and PNG. Returns what was written."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
+        mpl.rcParams.update(STYLE)
+        for name, figure in make().items():
+            for kind, metadata in FORMATS.items():
+                path = out / f"{name}.{kind}"
+                with write_atomically(path) as file:
+                    figure.savefig(file, format=kind, metadata=metadata)
+                written.append(path)
+    return written
+
+
+def figure_of(charts: Sequence[Chart], across: int = 1, width_in: float = COLUMN_IN, title: str = "") -> Figure:
+    """Draw charts in rows of ``across``; charts in one column share their x axis. ``title`` stands above the legend."""
+    made = Figure(figsize=(width_in, 1), layout="constrained")
+    legend_rows = draw_grid(made, charts, across, width_in, title)
+    rows = [charts[first : first + across] for first in range(0, len(charts), across)]
+    height_px = sum(max(chart.height_px for chart in row) for row in rows)
+    made.set_figheight(height_px / PX_PER_IN + 0.13 * legend_rows)
+    return made
+
+
+def draw_grid(place: FigureBase, charts: Sequence[Chart], across: int, width_in: float, title: str = "") -> int:
+    """Draw charts and one legend for all of them into a figure or a part of one. Returns the legend's rows."""
+    rows, stacked = -(-len(charts) // across), across == 1
+    grid = place.subplots(rows, min(across, len(charts)), squeeze=False, sharex=stacked)
+    panels: list[Axes] = list(grid.flat)
+    letters = int(1.2 * LETTERS_PER_IN * width_in / grid.shape[1])  # of a chart's title
+    for axes in panels[len(charts) :]:
+        axes.axis("off")
+    for chart, axes in zip(charts, panels, strict=False):
+        draw(axes, chart)
+        axes.set_ylabel(chart.y.label or chart.title)
+        if len(charts) > 1 and chart.y.label:
+            axes.set_title(short(chart.title, letters), loc="left", fontsize=7, pad=3)
+        if stacked and chart is not charts[-1]:
+            axes.set_xlabel("")
+    if image := next((image for axes in panels for image in axes.images), None):
+        label = next(item.label for chart in charts for item in chart.items if isinstance(item, HeatMap))
+        place.colorbar(image, ax=panels, label=label, shrink=0.8)
+    found = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    found.sort(key=lambda pair: not isinstance(pair[0], BarContainer))
+    handles = {label: handle for handle, label in found}
+    if not handles:
+        return 0
+    longest = max(map(len, handles)) + 7  # the line and the space around it
+    columns = max(1, min(len(handles), int(LETTERS_PER_IN * width_in) // longest))
+    spacing = {"handlelength": 2.4, "columnspacing": 1.0, "borderpad": 0.1, "labelspacing": 0.3}
+    place.legend(handles.values(), handles, loc="outside upper center", ncols=columns, title=title or None, **spacing)
+    return -(-len(handles) // columns) + bool(title)

@@ -1,0 +1,275 @@
+"""What does a run's folder hold?
+
+Sweeps and arenas are read as runs too, in ``read_studies``. Nothing here draws.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from perfeds2.chart import LineStyle
+from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
+from perfeds2.learning.metrics import Score, score_of
+from perfeds2.report.style import ACCURACY, algorithm_styles
+from perfeds2.runs.statistics import INTERVAL_SEEDS
+from perfeds2.timeline.file import load_timelines
+from perfeds2.timeline.timeline import Timeline
+
+TIME = "time_to_target_s"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What curves are drawn over, and what a target costs."""
+
+    column: str  # of metrics.csv
+    label: str  # of an axis
+    words: str
+    unit: str
+    to_target: str  # the estimate of what the target cost
+    head: str
+    form: str = ",.0f"
+
+
+AXES = {
+    "seconds": Cost("time_s", "Simulated time (s)", "simulated time", "s", TIME, "Seconds", ",.1f"),
+    "rounds": Cost("round", "Rounds", "rounds", "rounds", "rounds_to_target", "Rounds"),
+    "joules": Cost("joules", "Energy of all UEs (J)", "energy", "J", "joules_to_target", "Joules", ",.3g"),
+    "bits": Cost("merged_bits", "Merged uploads (bit)", "uploaded bits", "bit", "bits_to_target", "Uploaded bits"),
+}
+SECONDS = AXES["seconds"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number over the seeds: its mean, and its 95 % interval with at least three seeds."""
+
+    mean: float | None  # None if a seed diverged
+    low: float | None
+    high: float | None
+    values: tuple[float | None, ...]  # one per seed
+    median: float | None = None  # of what the target cost; a seed that never reached it is later than all
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One algorithm and what came out of it."""
+
+    name: str
+    estimates: Mapping[str, Estimate]  # by the name in summary.json
+    objective: str = ""  # FedAvg, FedProx, PerFed, …
+    mode: str = ""  # SYN, S2 or ASY; something else for a user's own algorithm
+    diverged: int = 0  # in how many seeds
+    settings: Mapping[str, Any] = field(default_factory=dict)  # that tuning found
+    edges: tuple[str, ...] = ()  # settings whose value is the smallest or largest that was tried
+    tried: int = 0  # settings
+
+    @property
+    def seeds(self) -> int:
+        return max((len(each.values) for each in self.estimates.values()), default=0)
+
+    @property
+    def times_s(self) -> tuple[float | None, ...]:
+        """Return when each seed reached the target; empty without a target."""
+        return self.estimates[TIME].values if TIME in self.estimates else ()
+
+    @property
+    def reached(self) -> int:
+        return sum(time is not None for time in self.times_s)
+
+    def median(self, name: str = TIME) -> float:
+        """Return what the target cost in the median; infinite if half of the seeds never reached it."""
+        found = self.estimates[name].median if name in self.estimates else None
+        return math.inf if found is None else found
+
+    def mean(self, name: str) -> float:
+        found = self.estimates.get(name)
+        return 0.0 if found is None else found.mean or 0.0
+
+    @property
+    def lateness(self) -> tuple[int, float]:
+        """Sort by it: reached by more seeds comes before reached sooner, because one lucky seed proves nothing."""
+        return -self.reached, self.median()
+
+    @property
+    def starved(self) -> bool:
+        """Return whether some UEs were never merged."""
+        return "starved" in self.estimates and any(self.estimates["starved"].values)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """When each round of a federation closed, really and on the simulator's clock."""
+
+    real_s: Sequence[float]
+    simulated_s: Sequence[float]
+    compute_s: float  # of a job, in the median
+    beyond_s: float  # what else a job took
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds."""
+
+    version: str
+    command: str  # compare, run, simulate, federate, sweep or arena
+    task: str | None
+    ues: int
+    horizon_s: float | None
+    rounds: int | None
+    seeds: tuple[int, ...]
+    target_accuracy: float | None  # of test_accuracy_personal
+    algorithms: tuple[Outcome, ...]
+    notes: tuple[str, ...] = ()
+    clocks: Clocks | None = None  # of a federation
+    radio: Mapping[str, Any] | None = None  # how good the simulated links are
+    cost: Cost = SECONDS  # what curves are drawn over
+    looks: Mapping[str, LineStyle] = field(default_factory=dict)  # of each algorithm; empty: as everywhere
+    score: Score = ACCURACY_SCORE  # what is called accuracy
+    spec: str = ""  # spec.toml
+    metrics: pd.DataFrame | None = None
+    ue_metrics: pd.DataFrame | None = None
+    timelines: Mapping[tuple[str, int], Timeline] = field(default_factory=dict)  # by algorithm and seed
+
+    @property
+    def clock(self) -> str:
+        """Return what time is called: a federation's is real."""
+        return "time" if self.command == "federate" else "simulated time"
+
+    @property
+    def x_words(self) -> str:
+        """Return what curves are drawn over."""
+        return self.clock if self.cost is SECONDS else self.cost.words
+
+    @property
+    def time_label(self) -> str:
+        return f"{self.clock.capitalize()} (s)" if self.cost is SECONDS else self.cost.label
+
+    @property
+    def is_trained(self) -> bool:
+        return any(ACCURACY in algorithm.estimates for algorithm in self.algorithms)
+
+    @property
+    def has_intervals(self) -> bool:
+        return len(self.seeds) >= INTERVAL_SEEDS
+
+    @property
+    def target(self) -> str:
+        """Return the target as text: 95 %, or R² 0.5."""
+        named = "" if self.score.is_share else f"{self.score.word} "
+        return named + self.score.level(self.target_accuracy or 0.0)
+
+    @cached_property
+    def styles(self) -> Mapping[str, LineStyle]:
+        return self.looks or algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
+
+
+def over(run: Run, axis: str) -> Run:
+    """Return the same run with its curves over something else than seconds."""
+    cost = AXES[axis]
+    if cost is SECONDS or run.metrics is None:
+        return run
+    return replace(run, metrics=along(run.metrics, cost, "metrics.csv"), horizon_s=None, cost=cost)
+
+
+def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:
+    """Return evaluations with another cost in the place of the time."""
+    if cost.column not in metrics or np.isnan(metrics[cost.column].to_numpy(float)).any():
+        raise ValueError(
+            f"{file} does not have all {cost.column}; it was made without. Run it again, or use --x seconds."
+        )
+    return metrics.assign(time_s=metrics[cost.column])
+
+
+def finite(value: float | int | None) -> float | None:
+    """Return a number, or None where there is none."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _estimate(found: Mapping[str, Any]) -> Estimate:
+    mean, low, high, median = (finite(found.get(key)) for key in ("mean", "low", "high", "median"))
+    return Estimate(mean, low, high, tuple(map(finite, found["values"])), median)
+
+
+def estimates(row: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Return all statistics of a row."""
+    return {name: _estimate(found) for name, found in row.items() if isinstance(found, dict) and "values" in found}
+
+
+def read_csv(path: Path, *texts: str) -> pd.DataFrame | None:
+    """Read a table; a name may be anything, also "NA"."""
+    if not path.is_file():
+        return None
+    table = pd.read_csv(path, converters=dict.fromkeys(("algorithm", *texts), str))
+    return table if len(table) else None
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text; empty if there is none."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+# ---- a run
+
+
+def load_run(folder: Path | str) -> Run:
+    """Read a run's folder. Only summary.json must be there; drawing leaves out what is missing."""
+    folder = Path(folder)
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a run's folder: it has no summary.json. Give the --out folder of a run.")
+    try:
+        run = read_summary(json.loads(path.read_text(encoding="utf-8")))
+        tables = {name: read_csv(folder / f"{name}.csv") for name in ("metrics", "ue_metrics")}
+        return replace(run, spec=read_text(folder / "spec.toml"), timelines=_timelines(folder, run), **tables)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a summary of perfeds2 ({error!r}); run again to write it anew.") from error
+
+
+def read_summary(summary: Mapping[str, Any]) -> Run:
+    """Return what summary.json alone says of a run."""
+    clocks = summary.get("clocks") or {"real_s": (), "simulated_s": (), "compute_s": 0.0, "beyond_s": 0.0}
+    return Run(
+        version=str(summary["perfeds2"]),
+        command=str(summary["command"]),
+        task=summary["task"],
+        ues=int(summary["ues"]),
+        horizon_s=finite(summary["horizon_s"]),
+        rounds=summary["rounds"],
+        seeds=tuple(int(seed) for seed in summary["seeds"]),
+        target_accuracy=finite(summary["target_accuracy"]),
+        score=score_of(str(summary.get("metric") or "accuracy")),
+        notes=tuple(str(note) for note in summary["notes"]),
+        algorithms=tuple(
+            Outcome(
+                str(row["algorithm"]),
+                estimates(row),
+                str(row["objective"]),
+                str(row["mode"]),
+                int(row.get("diverged") or 0),
+            )
+            for row in summary["algorithms"]
+        ),
+        clocks=Clocks(**clocks) if 0 < len(clocks["real_s"]) == len(clocks["simulated_s"]) else None,
+        radio=summary.get("radio"),
+    )
+
+
+def _timelines(folder: Path, run: Run) -> dict[tuple[str, int], Timeline]:
+    if not (folder / "timeline.npz").is_file():
+        return {}
+    timelines = load_timelines(folder)
+    if list(timelines) == [""]:
+        return {(run.algorithms[0].name, run.seeds[0]): timelines[""]}
+    return {(name.rpartition("/")[0], int(name.rpartition("/")[2])): timeline for name, timeline in timelines.items()}
