@@ -75,7 +75,9 @@ class SweepFolder:
             own = self.summary.merge(rows[self.axes].drop_duplicates()) if self.axes else self.summary
             targets = dict.fromkeys(rows["algorithm"], float(own["target_accuracy"].iloc[0]))
             settings = specs[number] if number < len(specs) else {}
-            made.append(Member("", self.point(rows.iloc[0].to_dict()), _run_of_rows(self, rows, targets, settings), settings))
+            made.append(
+                Member("", self.point(rows.iloc[0].to_dict()), _run_of_rows(self, rows, targets, settings), settings)
+            )
         return made
 
 
