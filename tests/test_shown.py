@@ -12,10 +12,10 @@ from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
 from perfeds2.network.radios import RADIOS
 from perfeds2.runs.comparison import Comparison
-from perfeds2.runs.execute import execute_timelines
 from perfeds2.runs.grid import make_grid
 from perfeds2.runs.sweep import Sweep
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import simulate_spec
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -36,7 +36,7 @@ def _closed():
 
 @pytest.fixture(scope="module")
 def played() -> Comparison:
-    return execute_timelines(spec_from(ues=6, quorum=2, horizon_s=0.3, seeds=[0, 1]), "simulate", None)
+    return simulate_spec(spec_from(ues=6, quorum=2, horizon_s=0.3, seeds=[0, 1]), "simulate", None)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from perfeds2.spec.fields import Setting, settings
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
-    from perfeds2.runs.execute import Progress
-    from perfeds2.runs.live import Follower
+    from perfeds2.runs.progress import Follower, Progress
     from perfeds2.spec.fields import Spec
 
 
@@ -183,8 +182,8 @@ def new_folder(out: Path | None, name: str) -> Path:
 def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
     """Who follows a command from within: the page, and the trackers that were named. What only they need is gone at the end."""
     from perfeds2.report.live_page import LivePage
-    from perfeds2.runs.live import LIVE
-    from perfeds2.runs.tracking import trackers
+    from perfeds2.runs.progress import LIVE
+    from perfeds2.runs.trackers import trackers
 
     live_page = LivePage(path, page)
     yield [live_page, *trackers(track or None, path)]
@@ -206,7 +205,7 @@ def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]
                 first.append(time.monotonic())
             speed = now.rounds / max(time.monotonic() - first[0], 1.0) if first else 0.0
             detail = f"simulated {now.time_s:.4g} s, {speed:,.0f} rounds/s"
-            tell(now.share, f"{now.algorithm} seed {now.seed}", detail)
+            tell(now.share, now.what, detail)
 
         yield watch
 

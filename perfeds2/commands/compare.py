@@ -40,13 +40,16 @@ def do_spec(
         path = resume or new_folder(out, f"{command}-{spec.task.name.label}")
         followers = stack.enter_context(followed(path, track))
         if not Folder(path).finished:
-            from perfeds2.runs.execute import execute, execute_timelines, refuse_days
+            from perfeds2.runs.estimate import refuse_days
+            from perfeds2.runs.pool import Workers
+            from perfeds2.runs.training import trainings_of
             from perfeds2.spec.build import check
+            from perfeds2.studies.compare import simulate_spec, train_spec
 
             if trains:
                 prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), jobs)
             check(spec, trains=trains)
-            refuse_days([spec], yes=yes, trains=trains)
+            refuse_days(trainings_of(spec), yes=yes, trains=trains)
         folder = open_folder(path, spec)
         place.append(path)
         if folder.finished:
@@ -55,9 +58,9 @@ def do_spec(
             with alone(path), watching(quiet, command) as watch:
                 folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
                 if trains:
-                    execute(spec, command, folder, watch=watch, jobs=jobs, followers=followers)
+                    train_spec(spec, command, folder, Workers(jobs), watch, followers)
                 else:
-                    execute_timelines(spec, command, folder, watch=watch, followers=followers)
+                    simulate_spec(spec, command, folder, watch, followers)
         if not (path / "report.html").exists() or is_live(path / "report.html"):
             from perfeds2.report.run import write_report
 

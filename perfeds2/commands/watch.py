@@ -44,7 +44,7 @@ def follow(folder: Path) -> tuple[str, bool]:
     """Look until it has ended. Returns what became of it, in words, and whether it has come to its end."""
     from perfeds2.report.live import BoardLines, Picture, last_words
     from perfeds2.report.terminal import live
-    from perfeds2.runs.live import DONE, Board, Tail
+    from perfeds2.runs.progress import DONE, Board, Tail
 
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; give the --out of a command that was started.")
@@ -77,7 +77,7 @@ def follow_federation(folder: Path) -> tuple[str, bool]:
     from perfeds2.deployment.setup import Setup
     from perfeds2.deployment.status import STOPPED, live_table, read_status
     from perfeds2.runs.folder import Folder
-    from perfeds2.runs.live import born
+    from perfeds2.runs.progress import born
 
     Setup.read(folder)
     seen_s = time.monotonic()

@@ -20,7 +20,7 @@ import numpy as np
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished
-from perfeds2.runs.folder import load_arrays, save_arrays
+from perfeds2.runs.store import load_arrays, save_arrays
 
 MOST_RUNS = 16  # whose memory a device has; then the oldest goes
 SLACK_BYTES = 64 * 1024  # by how much a file may be longer than its arrays

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfeds2.learning.metrics import METRICS
-from perfeds2.runs.summary import Row
+from perfeds2.runs.store import Row
 from perfeds2.timeline.timeline import Timeline
 
 

@@ -16,8 +16,9 @@ from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.comparison import Comparison, write_results
+from perfeds2.runs.facts import facts_of
 from perfeds2.runs.folder import Folder, claimed
-from perfeds2.runs.summary import summarise
+from perfeds2.runs.table import summarise
 
 STATUS_EVERY_S = 0.5
 CLAIM_WITHIN_S = 15.0  # whoever asked for this run may still hold its folder
@@ -119,7 +120,8 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     if not rows:
         raise InputError("no device evaluated any model; see events.log.")
     timelines = {which: federation.timeline()}
-    summary = summarise(setup.spec, "federate", [algorithm], timelines, {which: rows})
+    facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
+    summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary["overhead"] = record.overhead()
     summary["clocks"] = both_clocks(setup, record)

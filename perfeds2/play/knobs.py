@@ -161,11 +161,11 @@ def python_lines(train: Mapping[str, Any], show: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             "from perfeds2 import compare",
-            "from perfeds2.runs.execute import execute_timelines",
+            "from perfeds2.studies.compare import simulate_spec",
             "from perfeds2.spec.resolve import spec_from",
             "",
             f"settings = dict({_arguments({key: value for key, value in show.items() if key != 'horizon_s'})})",
-            f"shown = execute_timelines(spec_from(horizon_s={show['horizon_s']!r}, **settings), 'simulate', None)",
+            f"shown = simulate_spec(spec_from(horizon_s={show['horizon_s']!r}, **settings), 'simulate', None)",
             "for row in shown.summary['algorithms']:",
             "    print(row['algorithm'], row['rounds']['mean'], row['waiting_share']['mean'], row['joules']['mean'])",
             f"trained = compare(horizon_s={train['horizon_s']!r}, **settings)",

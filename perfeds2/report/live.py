@@ -17,7 +17,7 @@ from perfeds2.chart import LineStyle
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import named_styles, ordered_styles
 from perfeds2.report.terminal import LinePace, clock
-from perfeds2.runs.live import DONE, INTERRUPTED, Board, Training
+from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining
 
 MOST_CURVES = 12  # that a reader can tell apart; of more, the best
 MOST_IN_A_LINE = 4
@@ -47,7 +47,7 @@ class SoFar:
 
 def curves_of(board: Board) -> list[SoFar]:
     """Every curve that has begun, in the order they began; by their names when all is over."""
-    alike: dict[str, list[Training]] = {}
+    alike: dict[str, list[LiveTraining]] = {}
     trainings = list(board.trainings.values())
     if board.end == DONE:  # then it no longer matters who came first
         trainings.sort(key=lambda training: (training.curve, training.seed))
@@ -62,7 +62,7 @@ def curves_of(board: Board) -> list[SoFar]:
     ]
 
 
-def _mean_so_far(trainings: Sequence[Training]) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
+def _mean_so_far(trainings: Sequence[LiveTraining]) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
     """At each time the mean over those who have come so far; nothing where one is no number."""
     times = np.unique(np.concatenate([training.time_s for training in trainings]))
     total, count = np.zeros(times.size), np.zeros(times.size)

@@ -20,7 +20,7 @@ from perfeds2.chart import LineStyle
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score
 from perfeds2.report.live import SoFar, heading, last_words, score_of_board, shown_of, value
-from perfeds2.runs.live import DONE, Board, News
+from perfeds2.runs.progress import DONE, Board, News
 
 FIRST_S = 2.0  # what is over sooner has no live page
 EVERY_S = 2.0

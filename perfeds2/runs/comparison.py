@@ -9,8 +9,9 @@ from safetensors.numpy import load_file
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.runs.folder import Arrays, Folder, save_arrays
-from perfeds2.runs.summary import Row
+from perfeds2.runs.folder import Folder
+from perfeds2.runs.store import Arrays, Result, Row, save_arrays, write_index
+from perfeds2.runs.table import csv_text
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line, means_of
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.file import load_timelines, save_timelines
@@ -83,8 +84,11 @@ class Comparison:
         return draw_curves(axes_for(axes, (6, 3)), self.metrics, "time_s", metric)
 
 
-def write_results(comparison: Comparison, folder: Folder) -> None:
-    """The contract's files; the summary last, so that a folder that has it has everything."""
+def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tuple[str, Result]] = ()) -> None:
+    """Write the contract's files; the summary last, so that a folder that has it has everything.
+
+    ``trained`` has the keys and results of trainings, for other studies to reuse.
+    """
     several = len(comparison.timelines) > 1
     names = {which: "/".join(map(str, which)) if several else "" for which in comparison.timelines}
     save_timelines(folder.path / "timeline.npz", {names[which]: t for which, t in comparison.timelines.items()})
@@ -97,20 +101,11 @@ def write_results(comparison: Comparison, folder: Folder) -> None:
         save_arrays(folder.path / "model.safetensors", weights)
         write_text(folder.path / "metrics.csv", csv_text(comparison.rows))
         write_text(folder.path / "ue_metrics.csv", csv_text(comparison.ue_rows))
+    if trained:
+        write_index(folder.path, trained)
     write_text(folder.path / "summary.json", json.dumps(comparison.summary, indent=1) + "\n")
     folder.log("finished")
     folder.close()
-
-
-def csv_text(rows: Sequence[Row]) -> str:
-    """Rows as CSV; floats in the shortest form that reads back the same."""
-    if not rows:
-        return ""
-    lines = [",".join(rows[0])]
-    lines += [
-        ",".join(repr(value) if isinstance(value, float) else str(value) for value in row.values()) for row in rows
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def load_comparison(spec: Spec, folder: Folder) -> Comparison:

@@ -47,6 +47,10 @@ class Progress:
     time_s: float  # simulated, in this run
     rounds: int  # trained by this process so far
 
+    @property
+    def what(self) -> str:
+        return f"{self.algorithm} seed {self.seed}"
+
 
 ProgressWatch = Callable[[Progress], None]
 

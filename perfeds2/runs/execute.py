@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -18,15 +17,15 @@ from perfeds2.files import write_text
 from perfeds2.learning import on_gpu
 from perfeds2.learning.task import parameters
 from perfeds2.learning.train_many import group_lanes
-from perfeds2.runs.comparison import Comparison, Which, csv_text, load_comparison, write_results
+from perfeds2.runs.comparison import Comparison, Which, write_results
 from perfeds2.runs.crew import Assignment, Moved
 from perfeds2.runs.entrants import Contender, Entrant, Progress, ProgressWatch, Props, Teller, Trained, finish
-from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.runs.folder import Folder
 from perfeds2.runs.jobs import alone_with_it, count_group_jobs, count_jobs, do_jobs
 from perfeds2.runs.live import Follower, Live, Place, open_live
 from perfeds2.runs.sharing import sharing
 from perfeds2.runs.summary import summarise
-from perfeds2.runs.tracking import trackers
+from perfeds2.runs.table import csv_text
 from perfeds2.spec.build import (
     Algorithm,
     Stage,
@@ -35,42 +34,9 @@ from perfeds2.spec.build import (
     model_of,
 )
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.names import refuse_while_loading
-from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.timeline import Timeline
 
 DAY_S = 86_400.0
-
-
-def compare(
-    *,
-    out: Path | str | None = None,
-    watch: ProgressWatch | None = None,
-    together: bool | None = None,
-    jobs: int | None = 1,
-    yes: bool = False,
-    track: Any = None,
-    **settings: Any,
-) -> Comparison:
-    """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
-
-    Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Where they take a
-    name, your own object goes in as well: ``task`` a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
-    subclass or a function, ``algorithms`` names and ``Algorithm``s, and so on (``perfeds2.spec.build`` says what is
-    called with what). Without ``out`` nothing is written. ``together`` and ``jobs`` are explained at ``execute``; ``yes``
-    starts also what would take days. ``track`` names trackers that are told every evaluation, such as "tensorboard" (docs/live.md).
-    """
-    refuse_while_loading("compare")
-    spec = spec_from(**settings)
-    refuse_days([spec], yes=yes)
-    followers = trackers(track, out)
-    if out is None:
-        return execute(spec, "compare", None, watch=watch, together=together, jobs=jobs)
-    folder = open_folder(Path(out), spec)
-    with alone(folder.path):
-        if folder.finished:
-            return load_comparison(spec, folder)
-        return execute(spec, "compare", folder, watch=watch, together=together, jobs=jobs, followers=followers)
 
 
 def refuse_days(specs: Sequence[Spec], *, yes: bool, trains: bool = True) -> None:

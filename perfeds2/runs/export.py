@@ -13,7 +13,8 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.files import write_atomically
 from perfeds2.learning.models.model import Model
-from perfeds2.runs.folder import Arrays, load_arrays, read_run
+from perfeds2.runs.folder import read_run
+from perfeds2.runs.store import Arrays, load_arrays
 from perfeds2.spec.build import model_of
 from perfeds2.spec.tasks import told_with_a_model
 

@@ -5,8 +5,6 @@ finished (algorithm, seed) and a checkpoint of each at work (and its timeline, w
 moment leaves a folder that can be continued.
 """
 
-import hashlib
-import json
 import os
 import shutil
 import time
@@ -16,20 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
-
 from perfeds2.errors import InputError
-from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.files import clear_unfinished, write_text
 from perfeds2.runs.events import EVENTS, as_json, in_one_line
+from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.fleets import keep_fleet, with_kept_fleet
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
 from perfeds2.timeline.file import load_timeline, save_timelines
 from perfeds2.timeline.timeline import Timeline
 
-Arrays = dict[str, np.ndarray]
 FILES = {
     "run": "spec.toml",
     "sweep": "sweep.toml",
@@ -48,7 +42,7 @@ class Folder:
 
     @property
     def parts(self) -> Path:
-        return self.path / "parts"
+        return self.path / PARTS
 
     @property
     def finished(self) -> bool:
@@ -189,40 +183,6 @@ def free_folder(parent: Path, name: str) -> Path:
     while (parent / f"{name}-{number}").exists():
         number += 1
     return parent / f"{name}-{number}"
-
-
-def save_arrays(path: Path, arrays: Arrays, facts: dict[str, Any] | None = None) -> None:
-    """Named arrays, and facts as JSON, in one safetensors file."""
-    arrays = {key: np.asarray(values, order="C") for key, values in arrays.items()}
-    checked = {"sha256": _digest(arrays, facts or {}), "facts": facts or {}}
-    with write_atomically(path) as file:
-        file.write(save(arrays, {"facts": json.dumps(checked)}))
-
-
-def load_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Read what ``save_arrays`` wrote."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            checked = json.loads((file.metadata() or {})["facts"])
-            arrays, facts = {key: file.get_tensor(key) for key in file.keys()}, checked["facts"]  # noqa: SIM118 (not a mapping)
-        if checked["sha256"] != _digest(arrays, facts):
-            raise ValueError("its checksum is another")
-        return arrays, facts
-    except (SafetensorError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
-        raise InputError(
-            f"checkpoint {path} is corrupt ({' '.join(str(error).split())}); delete it to repeat the part of the run it "
-            f"stands for."
-        ) from None
-
-
-def _digest(arrays: Arrays, facts: dict[str, Any]) -> str:
-    """A flipped bit would else be a wrong number that nobody notices."""
-    digest = hashlib.sha256(json.dumps(facts).encode())
-    for key in sorted(arrays):
-        values = arrays[key]
-        digest.update(f"{key} {values.dtype} {values.shape} ".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from perfeds2.runs.grid import Grid, GridPoint, make_grid
 from perfeds2.runs.live import Follower, open_live
 from perfeds2.runs.statistics import censored_median, pareto, statistic, time_to_target
 from perfeds2.runs.summary import COSTS
-from perfeds2.runs.tracking import trackers
+from perfeds2.runs.trackers import trackers
 from perfeds2.runs.worker import FACTS, Result
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
 from perfeds2.spec.build import check_model, metric_of, recipe_of

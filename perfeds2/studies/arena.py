@@ -21,7 +21,7 @@ from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, crew_fo
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.live import Follower, Live, open_live
 from perfeds2.runs.sweep import check_work, with_seeds
-from perfeds2.runs.tracking import trackers
+from perfeds2.runs.trackers import trackers
 from perfeds2.runs.worker import Result
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import refuse_while_loading

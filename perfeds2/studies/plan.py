@@ -19,7 +19,7 @@ from perfeds2.runs.execute import Progress, ProgressWatch
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.live import Follower, open_live
 from perfeds2.runs.summary import radio_name
-from perfeds2.runs.tracking import trackers
+from perfeds2.runs.trackers import trackers
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.line import command_line

@@ -28,7 +28,7 @@ from perfeds2.runs.execute import refuse_days
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.live import Follower, Live, open_live
 from perfeds2.runs.statistics import mean_over_time, statistic
-from perfeds2.runs.tracking import trackers
+from perfeds2.runs.trackers import trackers
 from perfeds2.runs.worker import Result
 from perfeds2.spec.build import check_model, recipe_of
 from perfeds2.spec.names import refuse_while_loading

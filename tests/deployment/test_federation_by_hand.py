@@ -27,7 +27,8 @@ from perfeds2.learning.merges import Optax
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
-from perfeds2.runs.folder import alone, load_arrays
+from perfeds2.runs.folder import alone
+from perfeds2.runs.store import load_arrays
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.timeline import Timeline
 
@@ -332,7 +333,7 @@ def test_an_engine_without_a_memory_says_so():
 
 
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
-    from perfeds2.runs.folder import save_arrays
+    from perfeds2.runs.store import save_arrays
 
     out = tmp_path / "run"
     serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)

@@ -12,7 +12,7 @@ from perfeds2.deployment.mqtt.device import Owner, Worker, prepare, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Prepared, Script, advance, start
-from perfeds2.runs.folder import load_arrays, save_arrays
+from perfeds2.runs.store import load_arrays, save_arrays
 
 FIRST = {"v": np.zeros(3, np.float32), "share": np.float32(0.5)}
 SMALL = {"task": "synthetic", "batch": 4, "local-steps": 2, "devices": 3, "rounds": 7}

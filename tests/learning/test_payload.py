@@ -12,9 +12,9 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import quantised
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.network.cell import Cell
-from perfeds2.runs.execute import compare
 from perfeds2.spec.build import check, make_task, model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import compare
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 

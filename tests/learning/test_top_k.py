@@ -23,10 +23,10 @@ from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
-from perfeds2.runs.execute import compare
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import check, model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import compare
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 

@@ -9,8 +9,8 @@ import pytest
 from perfeds2.network.cell import Cell
 from perfeds2.network.quality import MOST_CARRIED, Quality, Spread, beyond_modulation, link_quality
 from perfeds2.report.run import print_summary
-from perfeds2.runs.execute import execute_timelines
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import simulate_spec
 
 
 def test_the_quality_by_hand():
@@ -52,7 +52,7 @@ def test_a_million_links_are_looked_at_once():
 
 
 def test_a_run_says_how_good_its_links_are(capsys):
-    summary = execute_timelines(spec_from(ues=50, rounds=2, seeds=[0, 1]), "simulate", None).summary
+    summary = simulate_spec(spec_from(ues=50, rounds=2, seeds=[0, 1]), "simulate", None).summary
     assert summary["radio"]["name"] == "paper"
     print_summary(json.loads(json.dumps(summary)))
     said = " ".join(capsys.readouterr().out.split())

@@ -25,7 +25,7 @@ from perfeds2.learning.datasets.formats import DataBroken, read_idx
 from perfeds2.learning.datasets.mnist import read_mnist
 from perfeds2.learning.datasets.plays import WINDOW, read_roles
 from perfeds2.network.cell import Cell
-from perfeds2.runs.folder import load_arrays, save_arrays
+from perfeds2.runs.store import load_arrays, save_arrays
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.timeline import Timeline

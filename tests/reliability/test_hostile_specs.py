@@ -175,7 +175,7 @@ def test_any_cell_has_a_timeline_or_is_refused(cell, protocol, mode):
     def play() -> Any:
         run = {"algorithms": [mode], "seeds": [0], "rounds": 3}
         spec = resolve({"task": {"name": "synthetic"}, "cell": cell, "protocol": protocol, "run": run})
-        return execute.execute_timelines(spec, "simulate", None)
+        return execute.simulate_spec(spec, "simulate", None)
 
     with np.errstate(all="ignore"):
         played = refused_or_read(play, InputError)

@@ -12,9 +12,9 @@ import pytest
 
 from perfeds2 import compare
 from perfeds2.errors import InputError
-from perfeds2.runs import tracking as module
+from perfeds2.runs import trackers as module
 from perfeds2.runs.live import Board, Live, Tail, open_live
-from perfeds2.runs.tracking import TOLD, TRACKERS, Tracked, flat, read_told, trackers
+from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, flat, read_told, trackers
 
 OWN = """
 import json

@@ -5,16 +5,16 @@ import pytest
 
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.errors import InputError
-from perfeds2.runs.execute import execute_timelines
 from perfeds2.spec.build import Stage
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import simulate_spec
 
 SMALL = {"task": "synthetic", "ues": 8, "quorum": 3, "seeds": 1, "rounds": 12, "algorithms": "FedAvgS2"}
 NAMES = [name for name in SCHEDULES if name not in ("first", "chen:DEADLINE")] + ["chen:0.2"]
 
 
 def timeline(**settings):
-    (line,) = execute_timelines(spec_from(**SMALL, **settings), "simulate", None).timelines.values()
+    (line,) = simulate_spec(spec_from(**SMALL, **settings), "simulate", None).timelines.values()
     return line
 
 
@@ -31,7 +31,7 @@ def test_every_schedule_closes_its_rounds(name, unplanned):
 
 def test_by_lot_every_seed_draws_its_own():
     spec = spec_from(**SMALL | {"seeds": 2}, schedule="random", unplanned="rest")
-    first, second = execute_timelines(spec, "simulate", None).timelines.values()
+    first, second = simulate_spec(spec, "simulate", None).timelines.values()
     assert (first.ues != second.ues).any()
 
 

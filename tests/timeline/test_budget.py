@@ -17,10 +17,10 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.radios import RADIOS
-from perfeds2.runs.execute import compare
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines, what_the_clock_sees
 from perfeds2.spec.radio import make_budget
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import compare
 from perfeds2.timeline.budget import Budget, too_few
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
 from perfeds2.timeline.rounds import IDLE, Protocol

@@ -22,8 +22,8 @@ from typing import Any, Protocol, runtime_checkable
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import METRICS
-from perfeds2.runs.live import DONE, Board, News, Row, Training
-from perfeds2.runs.summary import COSTS
+from perfeds2.runs.progress import DONE, Board, LiveTraining, News, Row
+from perfeds2.runs.table import COSTS
 from perfeds2.spec.names import Kind, Named, call
 
 TOLD = "track.json"
@@ -259,7 +259,7 @@ class Tracking:
             _ask(one, "close", board.end == DONE)
         self._open = {}
 
-    def _of(self, training: Training) -> Tracker:
+    def _of(self, training: LiveTraining) -> Tracker:
         if training.name not in self._open:
             assert self._told is not None
             folder = self._folder.resolve()

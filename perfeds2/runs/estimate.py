@@ -1,0 +1,170 @@
+"""How long will trainings take, how much memory, and so how many processes train them?"""
+
+import math
+import os
+import subprocess  # only ever starts this very Python
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+
+from perfeds2.errors import InputError
+from perfeds2.learning.compiled import may_have_gpu
+from perfeds2.learning.task import parameters
+from perfeds2.runs.trainer import Workbench
+from perfeds2.runs.training import Training
+from perfeds2.spec.build import make_algorithms, make_task, make_timelines, model_of
+
+DAY_S = 86_400.0
+ROUNDS = 8  # that are played to see the pace
+MOST_LOOKED_AT = 16  # trainings whose pace is looked at
+LEAST_WORK_S = 4.0  # of one core: with less to do, another process would come too late
+WORK_EACH_S = 2.0  # at least: what a process takes to start
+PROCESS_BYTES = 600 << 20  # of Python, JAX and its compiler; on a GPU, what CUDA loads
+GPU_PROCESS_BYTES = 2 << 30  # of the machine's memory, where a process computes on a GPU
+MOST_ON_GPU = 4  # processes, unless asked for more: they fill it
+GRADIENT_S = 1e-4  # of a small model, whatever its arithmetic
+FLOPS = 1e10  # a second, of one core
+
+
+# ---- time
+
+
+def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tuple[float, float]:
+    """Estimate the seconds of one core that the clocks and the trainings take, from the pace of the first rounds."""
+    some = [one for one in trainings if one.seed == trainings[0].seed]
+    some = some[:: max(1, len(some) // MOST_LOOKED_AT)]
+    bench, clock_s, train_s = Workbench(), 0.0, 0.0
+    for one in some:
+        spec, run, stage = one.spec, one.spec.run, bench.stage(one)
+        short = spec.model_copy(update={"run": run.model_copy(update={"rounds": ROUNDS, "horizon_s": None})})
+        (algorithm,) = make_algorithms(spec, stage)
+        began_s = time.perf_counter()
+        (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm])
+        pace_s = (time.perf_counter() - began_s) / ROUNDS
+        rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / ROUNDS, 1e-12)
+        clock_s += rounds * pace_s
+        if trains:
+            sample_s = 6.0 * parameters(model_of(spec)) / FLOPS  # forward and backward
+            train_s += rounds * played.quorum * (GRADIENT_S + sample_s * algorithm.learner.samples)
+    more = len(trainings) / max(len(some), 1)
+    return clock_s * more, train_s * more
+
+
+def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True) -> None:
+    """Refuse what would take more than a day of this machine's time."""
+    days = 0.0 if yes or not trainings else sum(seconds_needed(trainings, trains=trains)) / DAY_S
+    if days > 1:
+        raise InputError(
+            f"this would take about {days:.3g} days of this machine's time; "
+            f"give a shorter --horizon-s or fewer --rounds, or --yes if you mean it."
+        )
+
+
+# ---- memory
+
+
+def bytes_needed(trainings: Sequence[Training]) -> int:
+    """Estimate the memory of a process that trains any one of these: the data, and models in the buffer."""
+    every = {(one.spec.task, one.spec.cell.ues): one for one in trainings}
+    return PROCESS_BYTES + max(_training_bytes(one) for one in every.values())
+
+
+def _group_bytes(group: Sequence[Training]) -> int:
+    """Estimate the GPU memory of a group, twice: an evaluation looks at many UEs at once."""
+    return PROCESS_BYTES + 2 * len(group) * _training_bytes(group[0])
+
+
+def _training_bytes(one: Training) -> int:
+    task = make_task(one.spec, one.seed)
+    data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
+    models = 128 + 2 * one.spec.cell.ues  # the buffer, a round's uploads, and what each UE may keep
+    return 2 * data + 4 * parameters(task.model) * models
+
+
+def free_bytes() -> int | None:
+    """The free memory of this machine and its container; None where the system does not say."""
+    found: list[int] = []
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text(encoding="ascii")) for name in ("max", "current"))
+        found.append(limit - used)
+    return max(0, min(found)) if found else None
+
+
+def free_gpu_bytes() -> int | None:
+    """What this process leaves of its GPU's memory to others: nothing, if JAX reserved all of it."""
+    known = jax.local_devices()[0].memory_stats() or {}
+    return max(0, known["bytes_limit"] - known.get("pool_bytes", 0)) if "bytes_limit" in known else None
+
+
+# ---- processes
+
+
+def count_cores() -> int:
+    """The cores this process may use, and no more than its container is granted."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number: there is no limit
+    return cores
+
+
+def count_gpus() -> int:
+    """Ask in a process of its own: one that asks JAX holds the GPU from then on."""
+    if not may_have_gpu() or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
+        return 0
+    code = "import jax; print(jax.local_device_count() if jax.default_backend() == 'gpu' else 0)"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    return int(asked.stdout) if asked.returncode == 0 else 0
+
+
+def count_processes(trainings: Sequence[Training], asked: int | None) -> int:
+    """How many processes train on this machine's cores, this one among them.
+
+    As many as asked for, or as cores, memory and work call for. An object that is in no file cannot be sent to another process.
+    """
+    if asked == 1 or len(trainings) < 2 or any(one.spec.unwritten for one in trainings):
+        return 1
+    if jax.default_backend() != "cpu" or jax.local_device_count() > 1:
+        return 1
+    if asked is not None:
+        return min(asked, len(trainings))
+    count = min(len(trainings), count_cores())
+    if count < 2 or (work_s := seconds_needed(trainings)[1]) < LEAST_WORK_S:
+        return 1
+    count = min(count, math.ceil(work_s / WORK_EACH_S))
+    free = free_bytes()
+    return count if free is None else max(1, min(count, free // bytes_needed(trainings)))
+
+
+def count_group_processes(groups: Sequence[Sequence[Training]], asked: int | None) -> int:
+    """How many processes train groups on one GPU, this one not among them; 1: this one, group after group.
+
+    While one compiles the others train, and small models leave each other most of a GPU. Several GPUs share a group.
+    """
+    if len(groups) < 2 or any(one.spec.unwritten for group in groups for one in group):
+        return 1
+    if jax.default_backend() not in ("cpu", "gpu") or jax.local_device_count() > 1:
+        return 1
+    if asked is not None:
+        return min(asked, len(groups))
+    needed = max(_group_bytes(group) for group in groups)
+    return side_by_side(len(groups), count_cores(), needed, free_gpu_bytes(), free_bytes())
+
+
+def side_by_side(groups: int, cores: int, needed: int, free_gpu: int | None, free: int | None) -> int:
+    """As many as there are groups, cores to compile on, and memory on the GPU and beside it; a few are enough."""
+    count = min(groups, cores, MOST_ON_GPU)
+    if free_gpu is not None:
+        count = min(count, free_gpu // needed)
+    if free is not None:
+        count = min(count, free // GPU_PROCESS_BYTES)
+    return max(1, count)

@@ -1,0 +1,117 @@
+"""What should a reader know of a run: settings without effect, runs that ended early, models that diverged?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfeds2.runs.store import Facts, Row
+from perfeds2.spec.fields import Spec
+
+LOST = 0.5  # of what it had learned
+
+OfSeeds = Mapping[str, Sequence[Facts]]  # by algorithm, a training's facts per seed
+Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
+
+
+def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
+    """The notes of a run. ``rows`` is None where nothing was trained."""
+    from perfeds2.spec.build import alpha_of, recipe_of
+
+    notes, recipe = list[str](), recipe_of(spec)
+    if recipe is not None and recipe.said:
+        notes.append(f"{spec.task.name}: {recipe.said}; {how_it_is_learned(spec)}.")
+    if rows is not None and any(
+        name.startswith("FedProx") and own[0]["local_steps"] == 1 for name, own in facts.items()
+    ):
+        notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    auto = [name for name in facts if spec.learning_of(name).alpha == "auto"]
+    if rows is not None and auto:
+        notes.append(str(alpha_of(spec, auto[0]).note))
+    for name, own in facts.items():
+        if any(each["rounds"] == 0 for each in own):
+            notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
+            continue
+        notes += [*_ended_by_budget(spec, name, own), *_starved(name, own)]
+        if rows is not None:
+            notes += _learned(spec, name, own[0], [rows[name, seed] for seed in spec.run.seeds])
+    return notes
+
+
+def how_it_is_learned(spec: Spec) -> str:
+    """Of a file: by what, and who has what, as the flags would say it."""
+    task = spec.task
+    split = f"--labels-per-ue {task.labels_per_ue}" if task.split is None else f"--split {task.split}"
+    return f"{split} --loss {task.loss} --metric {task.metric}"
+
+
+def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[str]:
+    """Where a run ended because too few UEs had energy left."""
+    from perfeds2.spec.fleets import limits_energy
+
+    ends = [each for each in of_seeds if each["is_out_of_energy"]]
+    if not limits_energy(spec) or not ends:
+        return []
+    first, quorum, seeds = min(ends, key=lambda each: each["end_s"]), of_seeds[0]["quorum"], len(of_seeds)
+    left = "no UE was" if quorum == 1 else f"fewer than {quorum} UEs were"
+    return [
+        f"{name}: after {first['end_s']:.3g} s and {first['rounds']:,} rounds {left} left to close "
+        "one, the others having spent their energy budget, so it ended there"
+        f"{'.' if seeds == 1 else f' (in {len(ends)} of {seeds} seeds, the first of them).'}"
+    ]
+
+
+def _starved(name: str, of_seeds: Sequence[Facts]) -> list[str]:
+    starved = sorted({ue for each in of_seeds for ue in each["starved_ues"]})
+    if not starved:
+        return []
+    wait = "--stale wait, a larger --max-staleness or " if of_seeds[0]["max_staleness"] is not None else ""
+    return [
+        f"{name}: UE{'s' if len(starved) > 1 else ''} {', '.join(map(str, starved[:5]))}"
+        f"{' …' if len(starved) > 5 else ''} never got an update in (in at least one seed); try {wait}a longer horizon."
+    ]
+
+
+def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Row]]) -> list[str]:
+    notes, seeds = list[str](), len(of_seeds)
+    diverged = sum(map(has_diverged, of_seeds))
+    if diverged:
+        notes.append(
+            f"{name}: training diverged in {diverged} of {seeds} seeds: the loss ends above where it began, "
+            f"or most of the way back there. Its steps are too long; try a third, --beta {name}={facts['beta'] / 3:.2g}."
+        )
+    is_share = str(spec.task.metric or "accuracy") == "accuracy"  # else halves say nothing
+    is_for_personal_step = facts["objective"] not in ("FedAvg", "FedProx") and not facts["is_personal"]
+    collapsed = sum(map(has_collapsed, of_seeds)) if is_share and is_for_personal_step else 0
+    if collapsed:
+        notes.append(
+            f"{name}: in {collapsed} of {seeds} seeds the global model lost more than half of its accuracy "
+            f"again, while the personalised ones are fine: it is trained only for what comes after the personal step. See "
+            f"docs/personalisation.md; a smaller --alpha keeps both."
+        )
+    return notes
+
+
+def has_collapsed(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the global model lost over half of its accuracy again, while the personalised one is better than it ever was.
+
+    The rows are one seed's. A diverged model has no accuracy, and has not collapsed.
+    """
+    best = max(row["test_accuracy"] for row in rows)
+    return rows[-1]["test_accuracy"] < best / 2 and rows[-1]["test_accuracy_personal"] >= best
+
+
+def has_diverged(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether training diverged: both losses are NaN, end above where they began, or most of the way back there.
+
+    The rows are one seed's. Units that die of too long a step leave a finite loss, as large as at first.
+    """
+    return all(_came_apart([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
+
+
+def _came_apart(losses: Sequence[float]) -> bool:
+    first, last, least = float(losses[0]), float(losses[-1]), float(min(losses))
+    if not math.isfinite(last):
+        return True
+    learned = first - least
+    rose, fell_back = last > 1.1 * first, learned > 0.1 * first and last - least > LOST * learned
+    return first > 0 and (rose or fell_back)  # of an own loss below 0 nobody knows what is much

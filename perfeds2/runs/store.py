@@ -1,0 +1,202 @@
+"""Where are results kept? One file per training, found by its key, beside checkpoints of trainings under way."""
+
+import csv
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from perfeds2.errors import InputError
+from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.timeline.file import load_timeline, save_timelines
+from perfeds2.timeline.timeline import Timeline
+
+Arrays = dict[str, np.ndarray]
+Row = dict[str, Any]  # one line of metrics.csv or ue_metrics.csv
+Facts = dict[str, Any]  # what a training's timeline and settings say, as JSON
+TRAININGS = "trainings"  # the store of a study that keeps its results
+PARTS = "parts"  # the store of a run, until its tables are written
+INDEX = "trainings.json"  # keys and facts of a finished run, whose rows are in its tables
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one training leaves."""
+
+    rows: list[Row]  # one per evaluation: algorithm, seed, round, time_s, metrics, costs
+    ue_rows: list[Row]  # one per UE: how the final model serves it
+    facts: Facts
+    group: str = ""  # hash of the trainings it was trained together with; empty: it was trained alone
+    weights: Arrays = field(default_factory=dict, repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+
+
+class Store:
+    """Results by key, and checkpoints of trainings under way. Files are written atomically and have checksums.
+
+    Args:
+        path: The folder of the files. None keeps results in memory, and no checkpoints.
+        reuse: Folders of other studies whose results are taken as well.
+        whole: Keep weights and timelines, not only rows.
+    """
+
+    def __init__(self, path: Path | None, *, reuse: Sequence[Path] = (), whole: bool = False) -> None:
+        self.path, self.whole = path, whole
+        self._memory: dict[str, Result] = {}
+        self._reuse = [_Source(folder) for folder in reuse]
+        if path is not None:
+            path.mkdir(exist_ok=True)
+            clear_unfinished(path)
+
+    def get(self, key: str) -> Result | None:
+        """Return a training's result; None if there is none, or its file is damaged."""
+        if self.path is None:
+            return self._memory.get(key)
+        return _read_result(self.path, key, whole=self.whole)
+
+    def put(self, key: str, result: Result) -> None:
+        """Keep a result, and drop the checkpoint of its training."""
+        result = result if self.whole else replace(result, weights={}, timeline=None)
+        if self.path is None:
+            self._memory[key] = result
+            return
+        if result.timeline is not None:
+            save_timelines(self.path / f"{key}.npz", {"": result.timeline})
+        facts = {"rows": result.rows, "ue_rows": result.ue_rows, "facts": result.facts, "group": result.group}
+        save_arrays(self.path / f"{key}.safetensors", result.weights, facts)
+        _checkpoint(self.path, key).unlink(missing_ok=True)
+
+    def take(self, key: str, group: str) -> bool:
+        """Copy a result from the folders to reuse, if one was trained in an equal group."""
+        for source in self._reuse:
+            found = source.get(key)
+            if found is not None and found.group == group and not self.whole:
+                self.put(key, found)
+                return True
+        return False
+
+    def save_checkpoint(self, key: str, arrays: Arrays, facts: Facts) -> None:
+        if self.path is not None:
+            save_arrays(_checkpoint(self.path, key), arrays, facts)
+
+    def load_checkpoint(self, key: str) -> tuple[Arrays, Facts] | None:
+        """Return what was last saved of a training under way; None if there is nothing, or it is damaged."""
+        if self.path is None or not _checkpoint(self.path, key).exists():
+            return None
+        with suppress(InputError):
+            return load_arrays(_checkpoint(self.path, key))
+        return None
+
+
+def _checkpoint(path: Path, key: str) -> Path:
+    return path / f"{key}.checkpoint.safetensors"
+
+
+def _read_result(path: Path, key: str, *, whole: bool) -> Result | None:
+    file = path / f"{key}.safetensors"
+    if not file.exists():
+        return None
+    try:
+        weights, kept = load_arrays(file)
+        timeline = load_timeline(path / f"{key}.npz") if whole else None
+        return Result(kept["rows"], kept["ue_rows"], kept["facts"], kept["group"], weights, timeline)
+    except (InputError, OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+# ---- what another study has
+
+
+class _Source:
+    """The results of another folder: of a study that keeps them, of a run under way, or of a finished run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stores = [folder / name for name in (TRAININGS, PARTS) if (folder / name).is_dir()]
+        self._finished = read_finished(folder) if (folder / INDEX).exists() else {}
+        if not self._stores and not (folder / INDEX).exists():
+            raise InputError(
+                f"--reuse {folder} has no trainings; give the folder of a comparison, sweep, tuning or plan."
+            )
+
+    def get(self, key: str) -> Result | None:
+        found = (_read_result(path, key, whole=False) for path in self._stores)
+        return next((one for one in found if one is not None), self._finished.get(key))
+
+
+def write_index(folder: Path, results: Sequence[tuple[str, Result]]) -> None:
+    """Say which trainings the tables of a finished run contain, so that another study can reuse them."""
+    listed = [{"key": key, "group": one.group, "facts": one.facts} for key, one in results]
+    write_text(folder / INDEX, json.dumps(listed) + "\n")
+
+
+def read_finished(folder: Path) -> dict[str, Result]:
+    """The results of a finished run by key, from its index and tables."""
+    try:
+        rows, ue_rows = (_by_training(folder / f"{name}.csv") for name in ("metrics", "ue_metrics"))
+        found: dict[str, Result] = {}
+        for one in json.loads((folder / INDEX).read_text(encoding="utf-8")):
+            which = one["facts"]["algorithm"], one["facts"]["seed"]
+            found[one["key"]] = Result(rows[which], ue_rows[which], one["facts"], one["group"])
+        return found
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"--reuse {folder} cannot be read ({type(error).__name__}: {error}).") from None
+
+
+def _by_training(path: Path) -> dict[tuple[str, int], list[Row]]:
+    found: dict[tuple[str, int], list[Row]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for read in csv.DictReader(file):
+            row: Row = {name: text if name == "algorithm" else _number(text) for name, text in read.items()}
+            found.setdefault((row["algorithm"], row["seed"]), []).append(row)
+    return found
+
+
+def _number(text: str) -> float:
+    return int(text) if text.removeprefix("-").isdecimal() else float(text)
+
+
+# ---- arrays and facts in one file
+
+
+def save_arrays(path: Path, arrays: Arrays, facts: Facts | None = None) -> None:
+    """Write named arrays, and facts as JSON, into one safetensors file with a checksum."""
+    arrays = {key: np.asarray(values, order="C") for key, values in arrays.items()}
+    checked = {"sha256": _digest(arrays, facts or {}), "facts": facts or {}}
+    with write_atomically(path) as file:
+        file.write(save(arrays, {"facts": json.dumps(checked)}))
+
+
+def load_arrays(path: Path) -> tuple[Arrays, Facts]:
+    """Read what ``save_arrays`` wrote.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            checked = json.loads((file.metadata() or {})["facts"])
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        if checked["sha256"] != _digest(arrays, checked["facts"]):
+            raise ValueError("its checksum is another")
+        return arrays, checked["facts"]
+    except (SafetensorError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise InputError(
+            f"checkpoint {path} is corrupt ({' '.join(str(error).split())}); delete it to repeat the part of the run it "
+            f"stands for."
+        ) from None
+
+
+def _digest(arrays: Arrays, facts: Facts) -> str:
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for key in sorted(arrays):
+        values = arrays[key]
+        digest.update(f"{key} {values.dtype} {values.shape} ".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,166 @@
+"""What do results say together? Tidy rows, and one summary row per algorithm with intervals over seeds."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from perfeds2 import __version__
+from perfeds2.files import write_atomically
+from perfeds2.learning.metrics import METRICS
+from perfeds2.network.quality import beyond_modulation, link_quality
+from perfeds2.runs.notes import OfSeeds, Rows, notes_of
+from perfeds2.runs.statistics import censored_median, statistic, time_to_target
+from perfeds2.runs.store import Facts, Result, Row
+from perfeds2.spec.fields import Spec
+
+COSTS = ("joules", "merged_bits")  # what had been spent when a model was evaluated
+SAME_IN_SEEDS = ("algorithm", "objective", "mode", "quorum", "max_staleness", "stale")
+OF_TIMELINE = (
+    *("rounds", "merges", "staleness_mean", "staleness_max", "seconds_per_round", "waiting_share", "wasted_share"),
+    "starved",
+)
+MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
+TO_TARGET = {"rounds_to_target": "round", "joules_to_target": "joules", "bits_to_target": "merged_bits"}
+SEEDS_OF_RADIO = 5  # whose cells are looked at
+
+
+# ---- of a run
+
+
+def summarise(
+    spec: Spec, command: str, facts: Mapping[tuple[str, int], Facts], rows: Rows | None, *, radio: bool = True
+) -> dict[str, Any]:
+    """What summary.json says: a row per algorithm, with statistics over seeds.
+
+    Args:
+        spec: What was run.
+        command: Which command it was.
+        facts: By algorithm and seed, in the order of the algorithms.
+        rows: Evaluations by algorithm and seed; None where nothing was trained.
+        radio: Say how good the simulated links are; a federation has real ones.
+    """
+    from perfeds2.spec.build import metric_of
+
+    trained, seeds = rows is not None, spec.run.seeds
+    names = list(dict.fromkeys(name for name, _ in facts))
+    of_seeds: OfSeeds = {name: [facts[name, seed] for seed in seeds] for name in names}
+    return {
+        "perfeds2": __version__,
+        "command": command,
+        "task": spec.task.name.label,
+        "ues": spec.cell.ues,
+        "horizon_s": spec.run.horizon_s,
+        "rounds": spec.run.rounds,
+        "seeds": list(seeds),
+        "target_accuracy": spec.run.target_accuracy if trained else None,
+        "metric": metric_of(spec) if trained else None,
+        "notes": notes_of(spec, of_seeds, rows),
+        "radio": _radio_part(spec) if radio else None,
+        "algorithms": [
+            _timeline_part(own) | ({} if rows is None else _learning_part(spec, [rows[name, seed] for seed in seeds]))
+            for name, own in of_seeds.items()
+        ],
+    }
+
+
+def _radio_part(spec: Spec) -> dict[str, Any] | None:
+    """How good the simulated links are, over a few seeds, and a warning where no modem would carry so much."""
+    from perfeds2.spec.build import make_cell
+
+    name = radio_name(spec)
+    quality = link_quality(make_cell(spec, seed) for seed in spec.run.seeds[:SEEDS_OF_RADIO])
+    if quality is None:  # every UE has an uplink of its own
+        return None
+    return {"name": name, **asdict(quality), "warning": beyond_modulation(name, quality)}
+
+
+def radio_name(spec: Spec) -> str:
+    """Of the radio, or of a cell that brings its own."""
+    named = spec.radio.name or spec.cell.kind
+    return "paper" if named is None else named.label
+
+
+def _timeline_part(of_seeds: Sequence[Facts]) -> dict[str, Any]:
+    energy = ("joules", "joules_per_merge") if "joules" in of_seeds[0] else ()
+    same = {name: of_seeds[0][name] for name in SAME_IN_SEEDS}
+    return same | {name: statistic([each[name] for each in of_seeds]) for name in (*OF_TIMELINE, *energy)}
+
+
+def _learning_part(spec: Spec, of_seeds: Sequence[Sequence[Row]]) -> dict[str, Any]:
+    times, joules = (
+        [time_to_target(rows, spec.run.target_accuracy, what) for rows in of_seeds] for what in ("time_s", "joules")
+    )
+    return {
+        "time_to_target_s": {
+            "values": times,
+            "reached": sum(time is not None for time in times),
+            "median": censored_median(times),
+        },
+        "joules_to_target": {"values": joules, "median": censored_median(joules)},
+        **{name: statistic([rows[-1][name] for rows in of_seeds]) for name in METRICS},
+        "diverged": sum(not math.isfinite(rows[-1]["train_loss"]) for rows in of_seeds),
+    }
+
+
+# ---- of a point
+
+
+def summarise_point(spec: Spec, results: Sequence[Result]) -> dict[str, Any]:
+    """One algorithm in one setting: means over seeds with their 95 % intervals at the end, and when the target was met.
+
+    A seed that never met the target counts as later than all others in the median, and leaves no mean.
+    """
+    from perfeds2.spec.build import metric_of
+
+    target = spec.run.target_accuracy
+    times = [time_to_target(each.rows, target) for each in results]
+    last = [each.rows[-1] for each in results]
+    row: dict[str, Any] = {
+        "seeds": len(results),
+        "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
+        **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
+        "target_accuracy": target,
+        "censored": times.count(None),  # seeds that never met the target
+        "time_to_target_s_median": censored_median(times),
+        **_interval("time_to_target_s", times),
+    }
+    for name, column in TO_TARGET.items():
+        spent = [time_to_target(each.rows, target, column) for each in results]
+        row |= {f"{name}_median": censored_median(spent), **_interval(name, spent)}
+    for name in METRICS:
+        row |= _interval(name, [each[name] for each in last])
+    means = {fact: statistic([each.facts[fact] for each in results])["mean"] for fact in MEANS}
+    return row | {f"{fact.removesuffix('_mean')}_mean": mean for fact, mean in means.items()}
+
+
+def _interval(name: str, values: Sequence[float | None]) -> dict[str, Any]:
+    found = statistic(values)
+    return {f"{name}_{part}": found[part] for part in ("mean", "low", "high")}
+
+
+# ---- as files
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Rows as CSV; floats in the shortest form that reads back the same."""
+    if not rows:
+        return ""
+    lines = [",".join(rows[0])]
+    lines += [
+        ",".join(repr(value) if isinstance(value, float) else str(value) for value in row.values()) for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table row by row; what has no column is left out."""
+    with write_atomically(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        table = csv.DictWriter(text, heads, lineterminator="\n", extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+        text.detach()

@@ -1,0 +1,225 @@
+"""How is a training done: its timeline is simulated, replayed and evaluated, and its result put into a store."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from perfeds2.learning.devices import on_one
+from perfeds2.learning.evaluate import evaluate, own_model
+from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.replay import Script, start
+from perfeds2.learning.task import Task
+from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train
+from perfeds2.learning.train_many import Lane, group_lanes, train_together
+from perfeds2.runs.facts import costs_at, facts_of
+from perfeds2.runs.store import Result, Row, Store
+from perfeds2.runs.training import Training
+from perfeds2.spec.build import (
+    Algorithm,
+    Stage,
+    make_algorithms,
+    make_task,
+    make_timelines,
+    what_the_clock_sees,
+)
+from perfeds2.spec.names import blaming
+from perfeds2.timeline.timeline import Timeline
+
+CHECKPOINT_EVERY_S = 2.0
+CHECKPOINT_SHARE = 0.05  # of the time, at most
+
+ClockTold = Callable[[Algorithm, int, float], None]  # rounds closed and the simulated second reached
+Evaluated = Callable[["Prepared", Sequence[Values]], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A training with everything it needs: its data, its algorithm and its timeline."""
+
+    training: Training
+    task: Task
+    stage: Stage
+    algorithm: Algorithm
+    timeline: Timeline
+    points: Sequence[EvaluationPoint]
+    costs: list[Row]  # at each evaluation: joules, and bits that were merged
+
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.task, self.timeline, self.algorithm.learner, self.points, self.training.seed)
+
+    def rows(self, values: Sequence[Values], first: int = 0) -> list[Row]:
+        """What evaluations showed, from number ``first`` on, and what had been spent by then."""
+        return [
+            {"round": self.points[at].round, "time_s": self.points[at].time_s, **values[at], **self.costs[at]}
+            for at in range(first, len(values))
+        ]
+
+
+class Workbench:
+    """Prepares trainings. Those that agree in data, or in everything the clock sees, share them.
+
+    Args:
+        most: How many data sets and cells are kept. Data may be large.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._tasks: dict[Any, Task] = {}
+        self._stages: dict[Any, Stage] = {}
+
+    def prepare(self, training: Training, told: ClockTold | None = None) -> Prepared:
+        """Make a training's data and simulate its timeline."""
+        spec, seed, stage = training.spec, training.seed, self.stage(training)
+        task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
+        (algorithm,) = make_algorithms(spec, stage)
+        (timeline,) = make_timelines(spec, stage, [algorithm], told)
+        points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
+        costs = costs_at(spec, stage.cell, algorithm, timeline, points)
+        return Prepared(training, task, stage, algorithm, timeline, points, costs)
+
+    def stage(self, training: Training) -> Stage:
+        """What algorithms with this cell, protocol and seed have in common."""
+        spec, seed = training.spec, training.seed
+        return self._kept(self._stages, (what_the_clock_sees(spec), seed), lambda: Stage.of(spec, seed))
+
+    def _kept(self, known: dict[Any, Any], what: Any, make: Callable[[], Any]) -> Any:
+        if what not in known:
+            while self._most is not None and len(known) >= self._most:
+                del known[next(iter(known))]
+            known[what] = make()
+        return known[what]
+
+
+def train_group(
+    group: Sequence[Prepared], store: Store, evaluated: Evaluated, *, group_key: str = "", halves: bool = True
+) -> None:
+    """Train a group and put the results into a store: at once those of equal shape for which there is memory.
+
+    With ``halves``, those that do not fit into memory after all are trained half of them at a time.
+    """
+    parts = group_lanes([one.lane for one in group]) if len(group) > 1 else [[0]]
+    for numbers in parts:
+        _train(_Work(store, evaluated, group_key, halves), [group[number] for number in numbers])
+
+
+@dataclass(frozen=True)
+class _Work:
+    store: Store
+    evaluated: Evaluated
+    group_key: str
+    halves: bool
+
+
+def _train(work: _Work, alike: Sequence[Prepared]) -> None:
+    try:
+        learner = alike[0].algorithm.learner
+        with blaming(f"--algorithms {alike[0].algorithm.name}", learner.objective, learner.merge):
+            ends = (_train_one if len(alike) == 1 else _train_together)(work, alike)
+        for one, end in zip(alike, ends, strict=True):
+            if work.store.get(one.training.key) is None:  # else it is there, from another group
+                work.store.put(one.training.key, _result(one, end, work.group_key))
+        return
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(alike) == 1 or not work.halves:
+            raise
+    half = len(alike) // 2
+    _train(work, alike[:half])
+    _train(work, alike[half:])
+
+
+def _train_one(work: _Work, alike: Sequence[Prepared]) -> list[TrainState]:
+    (one,) = alike
+    lane, checkpoints = one.lane, _Checkpoints(work.store, alike)
+    end = resume = checkpoints.load()[0]
+    stop = bool(one.training.spec.run.stop_when_diverged)
+    how: dict[str, Any] = {"seed": lane.seed, "resume": resume, "stop_when_diverged": stop}
+    for end in train(lane.task, lane.timeline, lane.learner, lane.points, **how):
+        checkpoints.save_if_due(lambda _, end=end: end)
+        work.evaluated(one, end.values)
+    assert end is not None
+    return [end]
+
+
+def _train_together(work: _Work, alike: Sequence[Prepared]) -> list[TrainState]:
+    checkpoints, stand = _Checkpoints(work.store, alike), None
+    stop = bool(alike[0].training.spec.run.stop_when_diverged)
+    for stand in train_together([one.lane for one in alike], resume=checkpoints.load(), stop_when_diverged=stop):
+        checkpoints.save_if_due(stand.__getitem__)
+        for number in stand.moved:
+            work.evaluated(alike[number], stand.values[number])
+    assert stand is not None
+    return [stand[number] for number in range(len(alike))]
+
+
+class _Checkpoints:
+    """Saves where trainings stand every two seconds; where saving takes long, for a twentieth of the time."""
+
+    def __init__(self, store: Store, alike: Sequence[Prepared]) -> None:
+        self._store, self._alike = store, alike
+        self._wait_s, self._since = CHECKPOINT_EVERY_S, time.monotonic()
+
+    def save_if_due(self, standing: Callable[[int], TrainState]) -> None:
+        began = time.monotonic()
+        if self._store.path is None or began - self._since <= self._wait_s:
+            return
+        for number, one in enumerate(self._alike):
+            save_checkpoint(self._store, one, standing(number))
+        self._since = time.monotonic()
+        self._wait_s = max(CHECKPOINT_EVERY_S, (self._since - began) / CHECKPOINT_SHARE if CHECKPOINT_EVERY_S else 0.0)
+
+    def load(self) -> list[TrainState | None]:
+        return [load_checkpoint(self._store, one) for one in self._alike]
+
+
+def save_checkpoint(store: Store, one: Prepared, standing: TrainState) -> None:
+    """Save where a training stands."""
+    leaves = jax.tree.leaves(standing.state)
+    arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+    store.save_checkpoint(one.training.key, arrays, {"values": standing.values})
+
+
+def load_checkpoint(store: Store, one: Prepared) -> TrainState | None:
+    """Where a training stood when it was last saved; None if it begins anew."""
+    saved = store.load_checkpoint(one.training.key)
+    if saved is None:
+        return None
+    arrays, facts = saved
+    lane = one.lane
+    fresh = start(lane.task, Script.of(lane.timeline, lane.learner.merge), lane.learner, lane.seed)
+    leaves, structure = jax.tree.flatten(fresh)
+    kept = [arrays[key] for key in sorted(arrays)]
+    if [(a.shape, a.dtype) for a in kept] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
+        return None
+    return TrainState(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in kept]))
+
+
+def _result(one: Prepared, end: TrainState, group_key: str) -> Result:
+    weights, which = on_one(end.state.params), {"algorithm": one.algorithm.name, "seed": one.training.seed}
+    return Result(
+        [{**which, **row} for row in one.rows(end.values)],
+        _per_ue(one, weights, on_one(end.state.memory)),
+        facts_of(one.training.spec, one.algorithm, one.timeline, one.training.seed, one.stage.cell),
+        group_key,
+        {key: np.asarray(value) for key, value in weights.items()},
+        one.timeline,
+    )
+
+
+def _per_ue(one: Prepared, weights: Any, memory: Any) -> list[Row]:
+    """How the final model serves each UE."""
+    task, learner = one.task, one.algorithm.learner
+    own, steps = own_model(learner.objective), learner.personal_steps
+    table = evaluate(task, weights, learner.personal_step, memory, own, steps)
+    metrics = {key: np.asarray(values) for key, values in table.items()}
+    samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
+    merges, which = one.timeline.merges, {"algorithm": one.algorithm.name, "seed": one.training.seed}
+    return [
+        {**which, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
+        | {key: float(metrics[key][ue]) for key in METRICS}
+        for ue in range(metrics[METRICS[0]].size)
+    ]

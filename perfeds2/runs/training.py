@@ -1,0 +1,99 @@
+"""What is one training? One spec with one algorithm and one seed, known by the hash of what decides its result."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from perfeds2.spec.build import combination_of, settings_name
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import Named
+
+GROUP_SIZE = 64  # trainings of one group: more would leave other workers idle
+NAMES_OR_SUMMARISES = {"task": ("data_dir",), "run": ("target_accuracy", "stop_when_diverged")}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One spec with one algorithm and one seed."""
+
+    spec: Spec
+    label: str = ""  # what sets it apart for people, such as "quorum=5"; not part of the key
+
+    def __post_init__(self) -> None:
+        if len(self.spec.algorithms) != 1 or len(self.spec.run.seeds) != 1:
+            raise ValueError("a training has one algorithm and one seed; see trainings_of().")
+
+    @property
+    def named(self) -> Named:
+        return self.spec.algorithms[0]
+
+    @property
+    def algorithm(self) -> str:
+        """Its name in tables."""
+        return settings_name(self.named) or getattr(self.named.value, "name", self.named.label)
+
+    @property
+    def seed(self) -> int:
+        return self.spec.run.seeds[0]
+
+    @property
+    def title(self) -> str:
+        """For people: ``quorum=5, PerFedS2 seed 0``."""
+        name = f"{self.algorithm} seed {self.seed}"
+        return f"{self.label}, {name}" if self.label else name
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of what decides the result: the spec without what only names or summarises it.
+
+        The spec contains the hashes of the user's own files. An object that is in no file counts as itself.
+        """
+        spec = self.spec
+        values = spec.values() | {"learning": spec.learning_of(self.algorithm).model_dump(mode="json")}
+        for section, keys in NAMES_OR_SUMMARISES.items():
+            values[section] = {name: value for name, value in values[section].items() if name not in keys}
+        values.pop("each", None)
+        decides = [values, bool(spec.run.stop_when_diverged), [one.identity for one in spec.given]]
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]
+
+    @property
+    def program(self) -> str:
+        """Roughly what is compiled for it. A worker had better train those with the same program."""
+        spec, found = self.spec, combination_of(self.named)
+        made = self.named.text if found is None else (found[1].objective, found[1].merge)
+        learning = spec.learning_of(self.algorithm)
+        return repr((spec.task.name, spec.task.model, spec.cell.ues, made, learning.batch, learning.local_steps))
+
+
+def trainings_of(spec: Spec, label: str = "") -> list[Training]:
+    """Every algorithm and seed of a spec, seed by seed."""
+    made: list[Training] = []
+    for seed in spec.run.seeds:
+        for named in spec.algorithms:
+            run = spec.run.model_copy(update={"algorithms": (named,), "seeds": (seed,)})
+            name = settings_name(named)
+            each = {other: own for other, own in spec.each.items() if other == name}
+            alone = spec.model_copy(update={"run": run, "each": each})
+            own = {one.source: one.digest for one in alone.given}
+            made.append(Training(alone.model_copy(update={"own": own}), label))
+    return made
+
+
+def groups_of(trainings: Sequence[Training]) -> list[list[Training]]:
+    """Which trainings a GPU trains at once: those of one algorithm, task, population and quorum.
+
+    Decided by all trainings that were asked for, not by those that are missing: grouping changes the last digits.
+    """
+    alike: dict[object, list[Training]] = {}
+    for one in trainings:
+        spec = one.spec
+        shape = (spec.task.name, spec.task.model, spec.cell.ues, one.named, spec.protocol.quorum)
+        alike.setdefault((*shape, bool(spec.run.stop_when_diverged)), []).append(one)
+    return [own[first : first + GROUP_SIZE] for own in alike.values() for first in range(0, len(own), GROUP_SIZE)]
+
+
+def group_key(group: Sequence[Training]) -> str:
+    """The hash of what is trained together."""
+    return hashlib.sha256(" ".join(one.key for one in group).encode()).hexdigest()[:12]

@@ -1,0 +1,495 @@
+"""Who trains? This process, other processes of this machine, or a Ray cluster.
+
+Workers take jobs from a queue and report events. They know nothing of studies, stores or retries: a job that is to be tried
+again is put into the queue again.
+"""
+
+import json
+import logging
+import os
+import queue
+import signal
+import subprocess  # only ever starts this very Python
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from perfeds2.errors import InputError
+from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compiled
+from perfeds2.learning.train import Values
+from perfeds2.runs.progress import Live
+from perfeds2.runs.store import Result, Store
+from perfeds2.runs.trainer import Prepared, Workbench, train_group
+from perfeds2.runs.training import Training
+from perfeds2.spec.build import metric_of
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import resolve
+
+# Workers of a study run side by side, so each keeps to one core. Then a result does not depend on how many there are.
+ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+CHANGES_NUMBERS = (  # settings of JAX that a program may have made
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"),
+    *("jax_numpy_dtype_promotion", "jax_disable_most_optimizations"),
+)
+TELL_EVERY_S = 0.2
+KEPT_DATA = 2  # data sets and cells that a worker keeps for its next jobs
+
+Reply = dict[str, Any]  # what a worker says of a job: started, share, clock, done or error
+Tell = Callable[[Reply], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a worker: a training, or a group that a GPU trains at once."""
+
+    number: int
+    trainings: tuple[Training, ...]
+    group: str = ""  # hash of the group; empty for a training alone
+    halves: bool = True  # may be trained half of them at a time, where memory is short
+
+    @property
+    def title(self) -> str:
+        more = len(self.trainings) - 1
+        return self.trainings[0].title + (f" and {more} more" if more else "")
+
+    @cached_property
+    def program(self) -> str:
+        return self.trainings[0].program
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker said of a job."""
+
+    place: int  # of the worker
+    job: Job
+    reply: Reply
+
+
+class JobQueue:
+    """The jobs that wait."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._waiting: dict[str, deque[Job]] = {}
+        for job in jobs:
+            self.put(job)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, job: Job) -> None:
+        self._waiting.setdefault(job.program, deque()).append(job)
+
+    def take(self, last: str | None = None, busy: Iterable[str] = ()) -> Job:
+        """The next job: of the program this worker has compiled, else of the one fewest others train."""
+        at = Counter(busy)
+        program = last if last in self._waiting else min(self._waiting, key=lambda one: at[one])
+        assert program is not None
+        job = self._waiting[program].popleft()
+        if not self._waiting[program]:
+            del self._waiting[program]
+        return job
+
+    def take_first(self) -> Job:
+        """The job that was put first."""
+        first = min(self._waiting, key=lambda one: self._waiting[one][0].number)
+        return self.take(first)
+
+
+# ---- one job
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where results and evaluations of jobs go."""
+
+    store: Store
+    live: Live | None
+
+
+def train_job(job: Job, prepared: Sequence[Prepared], place: Place, tell: Tell) -> None:
+    """Train a job whose clocks have been played. ``tell`` hears how far it is."""
+    at: dict[str, tuple[float, int]] = {}  # share and rounds of each training
+
+    def evaluated(one: Prepared, values: Sequence[Values]) -> None:
+        training, spec = one.training, one.training.spec
+        if place.live is not None:
+            known = {"metric": metric_of(spec), "target": spec.run.target_accuracy, "config": spec.values()}
+            of = len(one.points)
+            name = place.live.training(training.label, one.algorithm.name, training.seed, of, **known)
+            place.live.evaluations(name, partial(one.rows, values))
+        now, last = one.points[len(values) - 1], one.points[-1]
+        at[training.key] = now.time_s / max(last.time_s, 1e-300), now.round
+        share = sum(share for share, _ in at.values()) / len(prepared)
+        tell({"share": share, "time_s": now.time_s, "rounds": sum(rounds for _, rounds in at.values())})
+
+    train_group(prepared, place.store, evaluated, group_key=job.group, halves=job.halves)
+
+
+def _failure(error: Exception) -> Reply:
+    if isinstance(error, InputError):
+        return {"error": str(error), "again": False, "cause": error}
+    return {"error": f"{type(error).__name__}: {error}", "again": True, "cause": error}
+
+
+def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
+    """Pass replies on a few times a second; at once where it must be."""
+    told_s = 0.0
+
+    def throttled(reply: Reply) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > TELL_EVERY_S or must():
+            told_s = time.monotonic()
+            tell(reply)
+
+    return throttled
+
+
+# ---- in this process
+
+
+class _Here:
+    """This process as a worker: one thread plays clocks ahead of the threads that train.
+
+    Args:
+        takes_all: Give it every job at once, so that clocks are played while others train.
+    """
+
+    last_words, program, pid = "", None, os.getpid()
+
+    def __init__(self, number: int, inbox: "Inbox", place: Place, *, threads: int = 1, takes_all: bool = False) -> None:
+        self.number, self.takes_all, self.jobs = number, takes_all, list[Job]()
+        self._inbox, self._place, self._bench = inbox, place, Workbench(None if takes_all else KEPT_DATA)
+        self._clocks, self._trainers = ThreadPoolExecutor(1), ThreadPoolExecutor(threads)
+        self._free = list(range(number, number + threads))  # numbers of idle threads
+        self._stopped = threading.Event()
+
+    def give(self, job: Job) -> None:
+        self.jobs.append(job)
+        self._clocks.submit(self._prepare, job)
+
+    def _prepare(self, job: Job) -> None:
+        says = now_and_then(lambda reply: self._say(self.number, job, reply), self._stopped.is_set)
+
+        def told(algorithm: Any, _: int, time_s: float) -> None:
+            says({"clock": f"{algorithm.name} seed {job.trainings[0].seed}", "time_s": time_s})
+
+        with suppress(KeyboardInterrupt):
+            try:
+                prepared = [self._bench.prepare(one, told) for one in job.trainings]
+                self._trainers.submit(self._train, job, prepared)
+            except Exception as error:
+                self._say(self.number, job, _failure(error))
+
+    def _train(self, job: Job, prepared: Sequence[Prepared]) -> None:
+        number = self._free.pop()
+        with suppress(KeyboardInterrupt):
+            try:
+                self._say(number, job, {"started": True})
+                train_job(job, prepared, self._place, partial(self._say, number, job))
+                self._say(number, job, {"done": True})
+            except Exception as error:
+                self._say(number, job, _failure(error))
+        self._free.append(number)
+
+    def _say(self, number: int, job: Job, reply: Reply) -> None:
+        if self._stopped.is_set():
+            raise KeyboardInterrupt  # which no handler takes for an error
+        self._inbox.put((self, Event(number, job, reply)))
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def end(self) -> None:
+        self._clocks.shutdown(cancel_futures=True)
+        self._trainers.shutdown(cancel_futures=True)
+
+
+# ---- in other processes
+
+
+class _Process:
+    """A process that does one job after another. Its replies arrive in an inbox; None when it has ended."""
+
+    takes_all = False
+
+    def __init__(self, number: int, inbox: "Inbox", place: Place, env: Mapping[str, str], log: Path) -> None:
+        code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from perfeds2.runs.workers import main; main()"
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", code, json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=os.environ | dict(env),
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # an interrupt from the keyboard is for the command
+            )
+        self.number, self.jobs, self.program = number, list[Job](), None
+        self._place, self._inbox = place, inbox
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def give(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.program: str | None = job.program
+        self._inbox.put((self, Event(self.number, job, {"started": True})))
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # if it has died, its reader says so
+            self.process.stdin.write(json.dumps(_as_text(job, self._place)) + "\n")
+            self.process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.endswith("\n"):  # else it died in the middle of a word
+                self._inbox.put((self, Event(self.number, self.jobs[0], json.loads(line))))
+        self.process.wait()
+        self._inbox.put((self, None))
+
+    def stop(self) -> None:
+        self.process.kill()
+
+    def end(self) -> None:
+        self.process.kill()
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # what it had not read yet
+                pipe.close()
+
+    @property
+    def last_words(self) -> str:
+        status = self.process.returncode
+        if status < 0:
+            name = signal.Signals(-status).name
+            return f"its process was killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
+        return f"its process ended with status {status}"
+
+
+def _as_text(job: Job, place: Place) -> dict[str, Any]:
+    """A job as JSON, for another process."""
+    return {
+        "trainings": [[one.spec.values(), one.label] for one in job.trainings],
+        "group": job.group,
+        "halves": job.halves,
+        "store": None if place.store.path is None else str(place.store.path),
+        "whole": place.store.whole,
+        "live": None if place.live is None else str(place.live.folder),
+    }
+
+
+Inbox = queue.SimpleQueue[tuple[_Here | _Process, Event | None]]
+
+
+def in_threads(waiting: JobQueue, place: Place, threads: int) -> Iterator[Event]:
+    """Do jobs in this process."""
+    inbox: Inbox = queue.SimpleQueue()
+    return _serve(waiting, 1, inbox, lambda _: _Here(0, inbox, place, threads=threads, takes_all=True))
+
+
+def in_processes(
+    waiting: JobQueue,
+    place: Place,
+    count: int,
+    environment: Callable[[int], Mapping[str, str]],
+    log: Path,
+    *,
+    here: bool = False,
+) -> Iterator[Event]:
+    """Do jobs in processes of this machine; with ``here`` this one is among them, and works while others start."""
+    inbox: Inbox = queue.SimpleQueue()
+
+    def make(number: int) -> _Here | _Process:
+        if here and number == 0:
+            return _Here(number, inbox, place)
+        return _Process(number, inbox, place, environment(number), log)
+
+    return _serve(waiting, count, inbox, make)
+
+
+def _serve(waiting: JobQueue, count: int, inbox: Inbox, make: Callable[[int], _Here | _Process]) -> Iterator[Event]:
+    workers: dict[int, _Here | _Process] = {}
+    try:
+        while True:
+            for number in range(count):
+                if waiting and number not in workers:
+                    workers[number] = make(number)
+                worker = workers.get(number)
+                while waiting and worker is not None and (worker.takes_all or not worker.jobs):
+                    busy = [other.jobs[0].program for other in workers.values() if other.jobs]
+                    worker.give(waiting.take_first() if worker.takes_all else waiting.take(worker.program, busy))
+            if not any(worker.jobs for worker in workers.values()):
+                return
+            worker, event = inbox.get()
+            if event is None:  # another takes its place when there is work
+                del workers[worker.number]
+                worker.end()
+                for job in worker.jobs:
+                    yield Event(worker.number, job, {"error": worker.last_words, "again": True, "died": True})
+                continue
+            if "done" in event.reply or "error" in event.reply:
+                worker.jobs.remove(event.job)
+            yield event
+    finally:
+        for worker in workers.values():
+            worker.stop()
+        for worker in workers.values():
+            worker.end()
+
+
+def as_this_process() -> dict[str, str]:
+    """The environment in which another process computes as this one does, without a GPU."""
+    told = {name: jax.config.values.get(name) for name in CHANGES_NUMBERS}
+    return {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
+
+
+def one_gpu_each(gpus: int, number: int) -> dict[str, str]:
+    """The environment of a worker on one of several GPUs; of one core where there is none."""
+    if not gpus:
+        return ONE_CORE
+    given, gpu = os.environ.get("CUDA_VISIBLE_DEVICES"), number % gpus
+    return {"CUDA_VISIBLE_DEVICES": given.split(",")[gpu] if given else str(gpu), **deterministic()}
+
+
+# ---- what such a process does
+
+
+def main() -> None:
+    """Serve jobs from standard input until it ends: then the command is gone, even if it was killed."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what is printed must not get between the replies
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+
+    def say(reply: Reply) -> None:
+        reply.pop("cause", None)
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+    collect_rarely()
+    keep_compiled()  # programs compiled by one worker are found by the others and the next study
+    bench, tell = Workbench(KEPT_DATA), now_and_then(say)
+    while True:
+        say(serve_text(json.loads(lines.get()), bench, tell))
+
+
+def _read_lines(lines: "queue.SimpleQueue[str]") -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)  # the command is gone, whatever the other threads do
+
+
+def serve_text(asked: Mapping[str, Any], bench: Workbench, tell: Tell) -> Reply:
+    """Do a job that came as JSON. Without a store, the reply has the results."""
+    live = None
+    try:
+        made = tuple(Training(_resolved(json.dumps(values)), label) for values, label in asked["trainings"])
+        job = Job(0, made, asked["group"], asked["halves"])
+        store = Store(None if asked["store"] is None else Path(asked["store"]), whole=asked["whole"])
+        live = None if asked["live"] is None else Live(Path(asked["live"]))
+        train_job(job, [bench.prepare(one) for one in made], Place(store, live), tell)
+        return {"done": True} | (
+            {"results": [_plain(store.get(one.key)) for one in made]} if store.path is None else {}
+        )
+    except Exception as error:
+        if not isinstance(error, InputError):
+            traceback.print_exc()
+        return _failure(error)
+    finally:
+        if live is not None:
+            live.close()
+
+
+@lru_cache(maxsize=64)
+def _resolved(values: str) -> Spec:
+    """The same spec for the same text, so that the user's own objects are loaded once."""
+    return resolve(json.loads(values))
+
+
+def _plain(result: Result | None) -> dict[str, Any]:
+    assert result is not None
+    return asdict(result)
+
+
+# ---- on a Ray cluster
+
+
+def _on_cluster(asked: dict[str, Any]) -> Reply:
+    keep_compiled()
+    reply = serve_text(asked, Workbench(), lambda _: None)
+    reply.pop("cause", None)
+    return reply
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, but no shared disk."""
+
+    count: int
+    has_gpus: bool
+    is_ours: bool  # started here, and shut down at the end
+
+    @classmethod
+    def open(cls, on: str, workers: int | None) -> "Ray":
+        try:
+            import ray  # pyright: ignore[reportMissingImports]  # an extra
+        except ImportError:
+            raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
+        started = not ray.is_initialized()
+        if started:
+            try:
+                local: dict[str, Any] = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
+                ray.init("local" if on == "ray" else on, log_to_driver=False, logging_level=logging.ERROR, **local)
+            except (ConnectionError, OSError, ValueError, RuntimeError) as error:
+                raise InputError(f"--on {on}: Ray cannot be reached: {str(error).splitlines()[0]}") from None
+        has = ray.cluster_resources()
+        gpus = int(has.get("GPU", 0))
+        return cls(workers or gpus or max(1, int(has.get("CPU", 1))), gpus > 0, started)
+
+    def events(self, waiting: JobQueue, place: Place) -> Iterator[Event]:
+        import ray  # pyright: ignore[reportMissingImports]
+        from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
+
+        environment = {"env_vars": deterministic() if self.has_gpus else ONE_CORE}
+        how = {"num_cpus": 1, "num_gpus": int(self.has_gpus), "max_retries": 0, "runtime_env": environment}
+        task: Any = ray.remote(**how)(_on_cluster)
+        running: dict[Any, Event] = {}
+        try:
+            while waiting or running:
+                for number in sorted(set(range(self.count)) - {event.place for event in running.values()}):
+                    if waiting:
+                        job = waiting.take()
+                        event = Event(number, job, {"started": True})
+                        running[task.remote(_as_text(job, place) | {"store": None, "live": None})] = event
+                        yield event
+                ended, _ = ray.wait(list(running), num_returns=1)
+                event = running.pop(ended[0])
+                try:
+                    reply = ray.get(ended[0])
+                except RayError as error:  # its process or its machine died
+                    reply = {
+                        "error": f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                        "again": True,
+                        "died": True,
+                    }
+                for one, plain in zip(event.job.trainings, reply.pop("results", ()), strict=False):
+                    place.store.put(one.key, Result(**plain))
+                yield Event(event.place, event.job, reply)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+            if self.is_ours:
+                ray.shutdown()

@@ -1,0 +1,151 @@
+"""Which algorithm learns fastest on the same cell, data, fading and initial weights, in the same simulated time?"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from perfeds2.files import write_text
+from perfeds2.runs.comparison import Comparison, Which, load_comparison, write_results
+from perfeds2.runs.estimate import refuse_days
+from perfeds2.runs.facts import facts_of
+from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.store import Result, Store
+from perfeds2.runs.table import csv_text, summarise
+from perfeds2.runs.trackers import trackers
+from perfeds2.runs.training import Training, trainings_of
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.resolve import spec_from
+
+
+def compare(
+    *,
+    out: Path | str | None = None,
+    watch: Watch | None = None,
+    together: bool | None = None,
+    jobs: int | None = 1,
+    yes: bool = False,
+    track: Any = None,
+    **settings: Any,
+) -> Comparison:
+    """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
+
+    Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Where they take a
+    name, your own object goes in as well: ``task`` a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
+    subclass or a function, ``algorithms`` names and ``Algorithm``s, and so on (``perfeds2.spec.build`` says what is
+    called with what).
+
+    Args:
+        out: The folder of the results. Without it nothing is written.
+        watch: Called with a ``Progress`` as the work goes on.
+        together: Train seeds of equal shape at once, as a GPU does. None decides by the kind of device.
+        jobs: Processes that train side by side; None decides by cores, memory and work. The results are the same.
+        yes: Run even if the estimate exceeds one day.
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+    """
+    refuse_while_loading("compare")
+    spec = spec_from(**settings)
+    refuse_days(trainings_of(spec), yes=yes)
+    followers, workers = trackers(track, out), Workers(jobs, together=together)
+    if out is None:
+        return train_spec(spec, "compare", None, workers, watch)
+    folder = open_folder(Path(out), spec)
+    with alone(folder.path):
+        if folder.finished:
+            return load_comparison(spec, folder)
+        return train_spec(spec, "compare", folder, workers, watch, followers)
+
+
+def train_spec(
+    spec: Spec,
+    command: str,
+    folder: Folder | None,
+    workers: Workers = Workers(),  # noqa: B008 (frozen)
+    watch: Watch | None = None,
+    followers: Sequence[Follower] = (),
+) -> Comparison:
+    """Train every algorithm and seed of a spec, continuing from what its folder has."""
+    make_algorithms(spec, Stage.of(spec, spec.run.seeds[0]))  # whether they go together
+    trainings = trainings_of(spec)
+    store = Store(None if folder is None else folder.parts, whole=True)
+    done: dict[str, Result] = {}
+
+    def keep(one: Training, result: Result) -> None:
+        done[one.key] = result
+        if folder is not None and len(done) < len(trainings):
+            rows = [row for each in in_order(spec, trainings) if each.key in done for row in done[each.key].rows]
+            write_text(folder.path / "metrics.csv", csv_text(rows))
+
+    with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
+        log = None if folder is None else folder.log
+        run_all(trainings, store, workers, Reporter(watch, live), strict=True, kept=keep, log=log)
+        results = [done[one.key] for one in in_order(spec, trainings)]
+        comparison = comparison_of(spec, command, results)
+        if folder is not None:
+            write_results(comparison, folder, [(one.key, done[one.key]) for one in in_order(spec, trainings)])
+    return comparison
+
+
+def in_order(spec: Spec, trainings: Sequence[Training]) -> list[Training]:
+    """Trainings as tables list them: algorithm by algorithm."""
+    return sorted(trainings, key=lambda one: spec.algorithms.index(one.named))
+
+
+def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Comparison:
+    """What trainings of one spec say together."""
+    of: dict[Which, Result] = {(one.facts["algorithm"], one.facts["seed"]): one for one in results}
+    facts, rows = ({which: one.facts for which, one in of.items()}, {which: one.rows for which, one in of.items()})
+    return Comparison(
+        spec,
+        summarise(spec, command, facts, rows),
+        {which: one.timeline for which, one in of.items() if one.timeline is not None},
+        [row for one in results for row in one.rows],
+        [row for one in results for row in one.ue_rows],
+        {which: one.weights for which, one in of.items()},
+    )
+
+
+def simulate_spec(
+    spec: Spec,
+    command: str,
+    folder: Folder | None,
+    watch: Watch | None = None,
+    followers: Sequence[Follower] = (),
+) -> Comparison:
+    """Play only the clock: who is merged when, without training anything."""
+    with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
+        comparison = _play(spec, command, Reporter(watch, live))
+        if folder is not None and not folder.finished:
+            write_results(comparison, folder)
+    return comparison
+
+
+def _play(spec: Spec, command: str, reporter: Reporter) -> Comparison:
+    found: dict[Which, tuple[Any, Any]] = {}
+    total, rounds = len(spec.algorithms) * len(spec.run.seeds), 0
+
+    def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
+        share = (len(found) + _share_played(spec, closed, time_s)) / total
+        reporter.step(f"{algorithm.name} seed {seed}", share, time_s, rounds + closed)
+
+    for seed in spec.run.seeds:
+        stage = Stage.of(spec, seed)
+        algorithms = make_algorithms(spec, stage)
+        for algorithm, timeline in zip(algorithms, make_timelines(spec, stage, algorithms, tell), strict=True):
+            found[algorithm.name, seed] = (timeline, facts_of(spec, algorithm, timeline, seed, stage.cell))
+            rounds += timeline.rounds
+            reporter.step(f"{algorithm.name} seed {seed}", len(found) / total, timeline.end_s, rounds)
+    facts = {which: facts for which, (_, facts) in found.items()}
+    timelines = {which: timeline for which, (timeline, _) in found.items()}
+    return Comparison(spec, summarise(spec, command, facts, None), timelines, [], [], {})
+
+
+def _share_played(spec: Spec, closed: int, time_s: float) -> float:
+    """How much of a timeline is there, by its rounds or by its horizon."""
+    if spec.run.rounds is not None:
+        return min(closed / spec.run.rounds, 1.0)
+    return min(time_s / spec.run.horizon_s, 1.0) if spec.run.horizon_s else 0.0
