@@ -9,7 +9,7 @@ import pytest
 
 from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
 from perfeds2.errors import InputError
-from perfeds2.runs import checkpoint as module
+from perfeds2.runs import trainer as module
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.store import load_arrays
 from perfeds2.spec.resolve import resolve

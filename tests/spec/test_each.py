@@ -17,8 +17,8 @@ from perfeds2.runs.sweep import read_sweep
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import LearningSpec, Spec, settings
 from perfeds2.spec.resolve import name_of, place_of, put, put_text, resolve, spec_from, take
-from perfeds2.studies.plan_space import make_space
 from perfeds2.studies.compare import compare
+from perfeds2.studies.plan_space import make_space
 
 OTHER: dict[str, object] = {  # none of them the default
     "alpha": 0.01,
