@@ -309,12 +309,12 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "learning/datasets/tables.py",
+        "learning/files/tables.py",
         "learning/test_own_files.py",
         ('f"line {row + 2}: column', 'f"line {row + 1}: column', "test_a_bad_csv_is_one_sentence_with_its_line"),
     ),
     *of(
-        "learning/datasets/own_file.py",
+        "learning/files/own_file.py",
         "learning/test_own_files.py",
         ("x[training].mean(", "x.mean(", "test_columns_are_scaled_by_the_training_parts_alone"),
         ("np.array(table.stretch) * mean)", "mean)", "test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs"),

@@ -7,15 +7,14 @@ from pathlib import Path
 import typer
 
 from perfeds2.commands.common import flag
-from perfeds2.commands.completion import among
+from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
 data_app = typer.Typer(
     help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/fleets.md."
 )
-NAMES = "mnist, cifar100 or shakespeare"
-COMPLETE = among("mnist", "cifar100", "shakespeare")
+COMPLETE = of_kind("task")
 DATA_DIR = flag("--data-dir", "Look here first; else $PERFEDS2_DATA, then the user's cache.", "DIR")
 
 
@@ -28,62 +27,62 @@ def _without_command(context: typer.Context) -> None:
 @data_app.command()
 def fetch(
     names: list[str] | None = typer.Argument(
-        None, help=f"Which: {NAMES}. (default: all)", metavar="[NAME]...", autocompletion=COMPLETE
+        None, help="Data sets to download. (default: all)", metavar="[NAME]...", autocompletion=COMPLETE
     ),
     data_dir: Path | None = flag(
         "--data-dir", "Put them here. (default: $PERFEDS2_DATA, else the user's cache)", "DIR"
     ),
     quiet: bool = flag("--quiet", "No progress, print nothing.", default=False),
 ) -> None:
-    """Download official files over HTTPS and check them. What is already there and right stays as it is."""
+    """Download official files over HTTPS and check them. Files that exist and are right are kept."""
     with guarded("data fetch", []), _data_errors():
-        from perfeds2.learning.datasets.sources import SOURCES, source
-        from perfeds2.learning.datasets.sources import fetch as fetch_files
+        from perfeds2.learning import datasets
+        from perfeds2.learning.files import sources
         from perfeds2.report.terminal import download
 
-        wanted = [source(name) for name in (SOURCES if not names or names == ["all"] else dict.fromkeys(names))]
-        for each in wanted:
-            with download(quiet, each.name) as watch:
-                folder = fetch_files(each.name, data_dir, watch=watch)
-            say(quiet, f"{each.name}: {folder} ({each.terms})")
+        wanted = datasets.sources() if not names or names == ["all"] else dict.fromkeys(names)
+        for source in [datasets.source_of(name) for name in wanted]:
+            with download(quiet, source.name) as watch:
+                folder = sources.fetch(source, data_dir, watch=watch)
+            say(quiet, f"{source.name}: {folder} ({source.terms})")
 
 
 @data_app.command()
 def status(data_dir: Path | None = DATA_DIR) -> None:
-    """What is there of each data set, where, and whether it is complete."""
+    """Show which data sets are here, where, and whether they are complete."""
     with guarded("data status", []), _data_errors():
-        from perfeds2.learning.datasets.sources import status as look
+        from perfeds2.learning import datasets
+        from perfeds2.learning.files.sources import folders, look_for
 
-        every = look(data_dir)
-        for each in every:
-            if each.found is not None:
-                kind = "official files" if each.official else "not the official files' bytes"
-                typer.echo(f"{each.name:<12} complete    {each.found.folder} ({each.found.form}; {kind})")
-            elif each.missing:
-                typer.echo(
-                    f"{each.name:<12} incomplete  {', '.join(each.missing)} missing; perfeds2 data fetch {each.name}"
-                )
+        for name, source in datasets.sources().items():
+            found = look_for(source, data_dir)
+            if found.files:
+                kind = "official files" if found.official else "not the official files' bytes"
+                typer.echo(f"{name:<12} complete    {found.folder} ({found.form}; {kind})")
+            elif found.missing:
+                typer.echo(f"{name:<12} incomplete  {', '.join(found.missing)} missing; perfeds2 data fetch {name}")
             else:
-                typer.echo(f"{each.name:<12} not found   perfeds2 data fetch {each.name}")
-        typer.echo(f"Looked in {', '.join(map(str, every[0].looked_in))}.")
+                typer.echo(f"{name:<12} not found   perfeds2 data fetch {name}")
+        typer.echo(f"Looked in {', '.join(map(str, folders(data_dir)))}.")
 
 
 @data_app.command()
 def path(
-    name: str | None = typer.Argument(None, help=f"Which: {NAMES}.", metavar="[NAME]", autocompletion=COMPLETE),
+    name: str | None = typer.Argument(None, help="A data set.", metavar="[NAME]", autocompletion=COMPLETE),
     data_dir: Path | None = DATA_DIR,
 ) -> None:
-    """Where a data set is; without a name, where data sets are looked for first."""
+    """Print where a data set is; without a name, where data sets are looked for first."""
     with guarded("data path", []), _data_errors():
-        from perfeds2.learning.datasets.sources import find, folders
+        from perfeds2.learning import datasets
+        from perfeds2.learning.files.sources import find, folders
 
-        typer.echo(folders(data_dir)[0] if name is None else find(name, data_dir).folder)
+        typer.echo(folders(data_dir)[0] if name is None else find(datasets.source_of(name), data_dir).folder)
 
 
 @contextmanager
 def _data_errors() -> Iterator[None]:
-    """What is wrong with the data is for the user to put right."""
-    from perfeds2.learning.datasets.sources import DataMissing, FetchFailed
+    """Report missing data as an input error."""
+    from perfeds2.learning.files.sources import DataMissing, FetchFailed
 
     try:
         yield

@@ -70,7 +70,7 @@ def may_have_gpu() -> bool:
 
 
 def _default_folder() -> Path:
-    from perfeds2.learning.datasets.sources import cache_folder
+    from perfeds2.learning.files.sources import cache_folder
 
     return cache_folder() / "xla"
 

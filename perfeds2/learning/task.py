@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from inspect import signature
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
-from perfeds2.learning.losses import LOSSES, MEASURES, OF_NUMBERS, R2, Loss, Metric, accuracy, cross_entropy
+from perfeds2.learning.files.own_file import OwnFile, own_data
+from perfeds2.learning.files.sources import Source, find
+from perfeds2.learning.losses import Loss, Metric
 from perfeds2.learning.models.from_torch import from_torch
-from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged, Model, bare
+from perfeds2.learning.models.mlp import MLP, sized
+from perfeds2.learning.models.model import Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
+from perfeds2.learning.target import Targets, judged
 
 SAMPLES_PER_UE = 32  # a UE's distribution, as the theory's constants see it
 MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
@@ -64,7 +66,7 @@ class Task:
         ``r2``; both may be a name or a function (``perfeds2.learning.losses``).
         """
         x, y = np.asarray(x, np.float32).reshape(len(x), -1), np.asarray(y)
-        target = Target.of(y)
+        target = Targets.of(y)
         if split is None:
             split = ByLabel(min(3, target.labels) if labels_per_ue is None else labels_per_ue)
         parts = split(Samples(target.groups(y), owners=owners), ues, seed)
@@ -87,12 +89,10 @@ class Task:
         metric: str | Metric | None = None,
     ) -> "Task":
         """Your own samples from FILE.csv, FILE.npz or a folder of npz files, one a UE (docs/data.md)."""
-        from perfeds2.learning.datasets.own_file import OwnFile
-
         file = OwnFile.open(path)
         table = file.table(tuple(target), ue_column, loss if isinstance(loss, str) else None)
         chosen = loss or file.usual_loss(table)
-        recipe = file.recipe(tuple(target), ue_column, chosen if isinstance(chosen, str) else None)
+        recipe = Recipe.of_file(file, tuple(target), ue_column, chosen if isinstance(chosen, str) else None)
         split = split or file.usual_split(table)
         task = recipe(ues or (len(table.names) or 20), None, seed, split=split)
         return replace(task, model=judged(model or bare(task.model), recipe.learned, chosen, metric))
@@ -111,78 +111,34 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is to be said of a sample: which of so many labels it has, or some numbers."""
-
-    labels: int = 0  # how many there are; 0: numbers
-    shift: tuple[float, ...] = ()  # of numbers, the mean: they are learned in units of their own,
-    unit: tuple[float, ...] = ()  # of one standard deviation
-
-    @classmethod
-    def of(cls, y: np.ndarray) -> "Target":
-        if y.dtype.kind != "f":
-            return cls(int(y.max()) + 1)
-        columns = y.reshape(len(y), -1)
-        deviation = columns.std(axis=0, dtype=float)
-        unit = np.where(deviation > 0, deviation, 1.0)
-        return cls(0, tuple(columns.mean(axis=0, dtype=float).tolist()), tuple(unit.tolist()))
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers a model says to a sample."""
-        return self.labels or len(self.unit)
-
-    def in_units(self, y: np.ndarray) -> np.ndarray:
-        if self.labels:
-            return y.astype(int)
-        return ((y.reshape(len(y), -1) - np.array(self.shift)) / np.array(self.unit)).astype(np.float32)
-
-    def groups(self, y: np.ndarray) -> np.ndarray:
-        """What a split may go by: the labels, or in which tenth of all a number is (the first, where there are several)."""
-        return y.astype(int) if self.labels else tenths(y.reshape(len(y), -1)[:, 0])
-
-
-def tenths(values: np.ndarray) -> np.ndarray:
-    """In which tenth of all values each is, from 0; of fewer different values there are fewer tenths."""
-    edges = np.unique(np.quantile(values, np.arange(1, 10) / 10))
-    return np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1].reshape(-1)
-
-
-def judged(model: Model, target: Target, loss: str | Loss | None, metric: str | Metric | None) -> Model:
-    """A model with a loss and a metric that fit the target. By cross-entropy and accuracy it is as it is."""
-    for flag, name in (("--loss", loss), ("--metric", metric)):
-        if isinstance(name, str) and (name in OF_NUMBERS) != (not target.labels):
-            what = f"is one of {target.labels} labels" if target.labels else "is a number"
-            raise ValueError(f"{flag} {name} is for {'numbers' if target.labels else 'labels'}, and the target {what}.")
-    if loss == "binary" and target.labels != 2:
-        raise ValueError(f"--loss binary is for 2 labels, and there are {target.labels}.")
-    loss = loss or ("cross-entropy" if target.labels else "mse")
-    metric = metric or ("accuracy" if target.labels else "r2")
-    loss_function = LOSSES[loss] if isinstance(loss, str) else loss
-    measure: Any = MEASURES[metric] if isinstance(metric, str) else metric
-    measure = R2(target.unit) if measure is R2 else measure
-    if loss_function is cross_entropy and measure is accuracy:
-        return bare(model)
-    return Judged(bare(model), loss_function, measure, target.shift, target.unit)
-
-
-@dataclass(frozen=True)
 class Recipe:
     """How to make a task for n UEs, and what is known of it before its data are read."""
 
     name: str
     model: Model
-    data: Callable[..., Data]  # called with (ues, split, seed), and with data_dir where it has such a parameter
+    data: Callable[..., Data]  # called with (ues, split, seed), and with the ``Found`` files where there is a source
     sample: jax.ShapeDtypeStruct  # what one sample will look like: a model can be chosen before the data are read
     # Settings that fit it, by section, where they differ from the general ones: {"run": {"horizon_s": 600.0}}.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-    target: Target | None = None  # None: the labels that its model tells apart
+    target: Targets | None = None  # None: the labels that its model tells apart
     said: str = ""  # what was taken for what, in a file
+    source: Source | None = None  # where its files come from; None: it needs none
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def of_file(cls, file: OwnFile, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> "Recipe":
+        """Return the recipe of a user's own file."""
+        table = file.table(target, ue_column, loss)
+        learned = Targets(len(table.labels), table.shift, table.unit)
+        sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
+        network = sized(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype)
+        data = partial(own_data, file, target, ue_column, loss)
+        return cls(file.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
 
     @property
-    def learned(self) -> Target:
+    def learned(self) -> Targets:
         """What is to be said of a sample."""
-        return self.target or Target(logits(self.model, self.sample)[0])
+        return self.target or Targets(logits(self.model, self.sample)[0])
 
     def __call__(
         self,
@@ -196,8 +152,8 @@ class Recipe:
         if split is None:
             assert labels_per_ue is not None
             split = ByLabel(labels_per_ue)
-        where = {"data_dir": data_dir} if "data_dir" in signature(self.data).parameters else {}
-        return Task(self.name, self.model, self.data(ues, split, seed, **where))
+        found = [] if self.source is None else [find(self.source, data_dir)]
+        return Task(self.name, self.model, self.data(ues, split, seed, *found))
 
 
 def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:

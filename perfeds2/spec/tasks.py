@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from perfeds2.errors import InputError
-from perfeds2.learning.datasets.own_file import OwnFile, in_words
+from perfeds2.learning.files.own_file import OwnFile, in_words
 from perfeds2.learning.models.model import Judged, Model, bare
 from perfeds2.learning.partition import ByLabel, Given, Samples, Split
-from perfeds2.learning.task import Recipe, Target, Task, judged, logits
+from perfeds2.learning.target import Targets, judged
+from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, blaming, call
 
@@ -35,7 +36,7 @@ def recipe_of(spec: Spec) -> Recipe | None:
     if isinstance(value, OwnFile):
         loss = task.loss.text if task.loss is not None and not task.loss.source else None
         with blaming_task(task.name):
-            return value.recipe(task.target or (), task.ue_column, loss)
+            return Recipe.of_file(value, task.target or (), task.ue_column, loss)
     for flag, given in (("--target", task.target), ("--ue-column", task.ue_column)):
         if given is not None:
             raise InputError(f"{flag} is for a CSV file, and --task is {task.name}; leave it out.")
@@ -75,9 +76,9 @@ def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
         target = task.learned
     else:
         target = (
-            Target(0, before.shift, before.unit)
+            Targets(0, before.shift, before.unit)
             if before and before.unit
-            else Target(max(2, *logits(model, task.sample)))
+            else Targets(max(2, *logits(model, task.sample)))
         )
     own = [None if one is None else one.value if one.source else one.text for one in (loss, metric)]
     own = [
@@ -91,7 +92,7 @@ def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
 
 
 @lru_cache(maxsize=64)
-def _check_judged(model: Judged, target: Target, sample: jax.ShapeDtypeStruct, loss: str, metric: str) -> None:
+def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, loss: str, metric: str) -> None:
     """Refuse a loss that does not give one number a sample, and a metric that does not give one number."""
     x, mask = jax.ShapeDtypeStruct((3, *sample.shape), sample.dtype), jax.ShapeDtypeStruct((3,), bool)
     y = jax.ShapeDtypeStruct((3,), np.int32) if target.labels else jax.ShapeDtypeStruct((3, target.outputs), np.float32)

@@ -41,7 +41,7 @@ def _open_data(place: str) -> Named | None:
     """Samples in FILE.csv, FILE.npz or a folder; None if a text is the place of no such."""
     if not is_place_of_data(place):
         return None
-    from perfeds2.learning.datasets.own_file import OwnFile
+    from perfeds2.learning.files.own_file import OwnFile
 
     file = OwnFile.open(place)
     return Named(place, file, place, file.digest)

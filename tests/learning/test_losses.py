@@ -11,7 +11,7 @@ from perfeds2.learning.losses import LOSSES, MEASURES, R2, accuracy, binary, cro
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, mean_loss, measure
 from perfeds2.learning.partition import Natural, Quantity
-from perfeds2.learning.task import Target, judged, tenths
+from perfeds2.learning.target import Targets, judged, tenths
 
 random = np.random.default_rng(1)
 LOGITS, LABELS = random.normal(size=(50, 4)).astype(np.float32), random.integers(0, 4, 50)
@@ -74,7 +74,7 @@ def test_numbers_are_learned_in_units_of_their_own_and_measured_as_they_were():
 
 
 def test_by_cross_entropy_and_accuracy_a_model_is_as_it_was():
-    model, labels = MLP((3, 2)), Target(2)
+    model, labels = MLP((3, 2)), Targets(2)
     assert judged(model, labels, None, None) is model
     assert judged(model, labels, "cross-entropy", "accuracy") is model
     assert judged(Judged(model, mse, MEASURES["rmse"]), labels, None, None) is model
@@ -83,16 +83,16 @@ def test_by_cross_entropy_and_accuracy_a_model_is_as_it_was():
 @pytest.mark.parametrize(
     ("target", "loss", "metric", "sentence"),
     [
-        (Target(3), "mse", None, "--loss mse is for numbers, and the target is one of 3 labels"),
-        (Target(3), "binary", None, "--loss binary is for 2 labels, and there are 3"),
-        (Target(3), None, "r2", "--metric r2 is for numbers"),
+        (Targets(3), "mse", None, "--loss mse is for numbers, and the target is one of 3 labels"),
+        (Targets(3), "binary", None, "--loss binary is for 2 labels, and there are 3"),
+        (Targets(3), None, "r2", "--metric r2 is for numbers"),
         (
-            Target(0, (0.0,), (1.0,)),
+            Targets(0, (0.0,), (1.0,)),
             "cross-entropy",
             None,
             "--loss cross-entropy is for labels, and the target is a number",
         ),
-        (Target(0, (0.0,), (1.0,)), None, "accuracy", "--metric accuracy is for labels"),
+        (Targets(0, (0.0,), (1.0,)), None, "accuracy", "--metric accuracy is for labels"),
     ],
 )
 def test_a_loss_that_does_not_fit_its_target_is_refused(target, loss, metric, sentence):

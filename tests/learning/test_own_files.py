@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from perfeds2 import Task
 from perfeds2.learning.data import Shards
-from perfeds2.learning.datasets.formats import DataBroken
-from perfeds2.learning.datasets.own_file import OwnFile, in_words
-from perfeds2.learning.datasets.tables import Table
+from perfeds2.learning.files.formats import DataBroken
+from perfeds2.learning.files.own_file import OwnFile, in_words
+from perfeds2.learning.files.tables import SampleTable
 from perfeds2.learning.losses import binary, mse
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged
 from perfeds2.learning.partition import Quantity, Samples
-from perfeds2.learning.task import tenths
+from perfeds2.learning.target import tenths
 
 random = np.random.default_rng(0)
 
 
-def table_of(path, target=(), ue_column=None, loss=None) -> Table:
+def table_of(path, target=(), ue_column=None, loss=None) -> SampleTable:
     return OwnFile.open(path).table(tuple(target), ue_column, loss)
 
 

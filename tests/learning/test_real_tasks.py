@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.learning.datasets import TASKS, sources
-from perfeds2.learning.datasets.cifar100 import cifar100_data
-from perfeds2.learning.datasets.mnist import mnist_data
+from perfeds2.learning.datasets import TASKS, source_of
 from perfeds2.learning.datasets.plays import WHOLE, WINDOW, Role, count_roles, read_roles
-from perfeds2.learning.datasets.shakespeare import ALPHABET, Windows, letters, shakespeare_data
-from perfeds2.learning.datasets.sources import DataMissing, find
+from perfeds2.learning.datasets.shakespeare import ALPHABET, Windows, letters
+from perfeds2.learning.files import sources
+from perfeds2.learning.files.sources import DataMissing, find
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.partition import ByLabel
 from perfeds2.spec.resolve import resolve
 
 pytestmark = pytest.mark.slow
@@ -54,7 +52,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
-    data = mnist_data(5, ByLabel(2), 0, folder)
+    data = TASKS["mnist"](5, 2, 0, folder).data
     assert data.x.dtype == jnp.uint8
     assert data.ues == 5
     for ue in range(5):
@@ -68,7 +66,7 @@ def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
 
 
 def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
-    data = cifar100_data(4, ByLabel(30), 0, folder)
+    data = TASKS["cifar100"](4, 30, 0, folder).data
     colours = np.asarray(data.x).reshape(-1, 3, 1024).swapaxes(1, 2).reshape(-1, 3)
     assert {tuple(pixel) for pixel in np.unique(colours, axis=0)} == {(1, 2, n) for n in range(6)}
     for ue in range(4):
@@ -76,17 +74,17 @@ def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
         assert np.unique(data.y[first : first + train]).size == 30
         assert set(np.asarray(data.test_part(jnp.asarray(ue), 64)[0][:, -1])) == {5}
     with pytest.raises(ValueError, match="from 1 to the task's 100 labels, got 101"):
-        cifar100_data(4, ByLabel(101), 0, folder)
+        TASKS["cifar100"](4, 101, 0, folder)
 
 
 def test_ues_are_roles_that_say_enough_drawn_by_the_seed(folder):
-    sizes = [int(n) for n in np.sort(shakespeare_data(5, ByLabel(3), 0, folder).train_count)]
+    sizes = [int(n) for n in np.sort(TASKS["shakespeare"](5, 3, 0, folder).data.train_count)]
     # Of 200 + 90n characters, 80 are no window's start and 80 keep the parts apart; a fifth of the rest is for tests.
     assert sizes == [130 + 90 * n - round((130 + 90 * n) / 5) for n in range(5)]
     with pytest.raises(ValueError, match="there are 5 roles that say enough, got 6 UEs"):
-        shakespeare_data(6, ByLabel(3), 0, folder)
+        TASKS["shakespeare"](6, 3, 0, folder)
     chosen = [
-        np.asarray(shakespeare_data(3, ByLabel(3), seed, folder).train_count).tolist() for seed in (0, 0, 1, 2, 3)
+        np.asarray(TASKS["shakespeare"](3, 3, seed, folder).data.train_count).tolist() for seed in (0, 0, 1, 2, 3)
     ]
     assert chosen[0] == chosen[1]
     assert len({str(sizes) for sizes in chosen}) > 1
@@ -95,9 +93,9 @@ def test_ues_are_roles_that_say_enough_drawn_by_the_seed(folder):
 def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.delenv(sources.VARIABLE, raising=False)
-    for data in (mnist_data, cifar100_data, shakespeare_data):
-        with pytest.raises(DataMissing, match="perfeds2 data fetch"):
-            data(2, ByLabel(2), 0, tmp_path)
+    for name in ("mnist", "cifar100", "shakespeare"):
+        with pytest.raises(DataMissing, match=f"perfeds2 data fetch {name}"):
+            TASKS[name](2, 2, 0, tmp_path)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -183,7 +181,7 @@ def test_unknown_characters_are_one_letter():
 
 def real(name):
     try:
-        return find(name)
+        return find(source_of(name))
     except DataMissing as error:
         pytest.skip(str(error))
 
@@ -198,7 +196,7 @@ def test_the_real_plays_give_leafs_counts():
 
 def test_the_real_digits_have_their_counts():
     real("mnist")
-    data = mnist_data(1, ByLabel(10), 0)
+    data = TASKS["mnist"](1, 10, 0).data
     assert (int(data.train_count[0]), int(data.test_count[0])) == (60_000, 10_000)
     assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # fmt: skip
     assert abs(float(np.asarray(data.x[:60_000]).mean()) / 255 - 0.1307) < 1e-4

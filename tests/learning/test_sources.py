@@ -17,14 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfeds2.learning.datasets import sources
-from perfeds2.learning.datasets.cifar100 import read_cifar100_archive, read_cifar100_parts
-from perfeds2.learning.datasets.formats import DataBroken, read_idx
-from perfeds2.learning.datasets.mnist import read_mnist
+from perfeds2.learning.datasets import source_of
+from perfeds2.learning.datasets import sources as data_sources
+from perfeds2.learning.datasets.cifar100 import CIFAR100, read_cifar100_archive, read_cifar100_parts
+from perfeds2.learning.datasets.mnist import MNIST, read_mnist
 from perfeds2.learning.datasets.plays import Role, read_roles, roles_of_text
-from perfeds2.learning.datasets.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, status
+from perfeds2.learning.datasets.shakespeare import SHAKESPEARE
+from perfeds2.learning.files import sources
+from perfeds2.learning.files.formats import DataBroken, read_idx
+from perfeds2.learning.files.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, look_for
 
-MNIST_FILES = tuple(names[0] for names in sources.MNIST.forms[0].files)
+MNIST_FILES = tuple(names[0] for names in MNIST.forms[0].files)
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (4, 3072), dtype=np.uint8)
 LABELS = [19, 99, 0, 7]
@@ -158,19 +161,19 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_a_given_folder_comes_before_the_variable_and_the_cache(tmp_path, monkeypatch, own_cache):
     write_mnist(own_cache / "mnist")
-    assert find("mnist").folder == own_cache / "mnist"
+    assert find(MNIST).folder == own_cache / "mnist"
     write_mnist(tmp_path / "variable" / "mnist")
     monkeypatch.setenv(sources.VARIABLE, str(tmp_path / "variable"))
-    assert find("mnist").folder == tmp_path / "variable" / "mnist"
+    assert find(MNIST).folder == tmp_path / "variable" / "mnist"
     (tmp_path / "given").mkdir()
-    assert find("mnist", tmp_path / "given").folder == tmp_path / "variable" / "mnist"
+    assert find(MNIST, tmp_path / "given").folder == tmp_path / "variable" / "mnist"
     write_mnist(tmp_path / "given", packed=False)
-    assert find("mnist", tmp_path / "given").folder == tmp_path / "given"
+    assert find(MNIST, tmp_path / "given").folder == tmp_path / "given"
 
 
 def test_a_missing_data_set_says_where_it_was_looked_for_and_what_to_do(tmp_path, own_cache):
     with pytest.raises(DataMissing) as caught:
-        find("shakespeare", tmp_path)
+        find(SHAKESPEARE, tmp_path)
     sentence = str(caught.value)
     for word in ("shakespeare was not found", str(tmp_path), str(own_cache), "perfeds2 data fetch shakespeare", "--data-dir"):  # fmt: skip
         assert word in sentence
@@ -180,28 +183,25 @@ def test_a_missing_data_set_says_where_it_was_looked_for_and_what_to_do(tmp_path
 def test_an_incomplete_data_set_names_the_missing_files(tmp_path):
     write_mnist(tmp_path / "mnist")[1].unlink()
     with pytest.raises(DataMissing, match=r"mnist is incomplete \(train-labels-idx1-ubyte.gz missing\)"):
-        find("mnist", tmp_path)
-    (mnist, cifar, shakespeare) = status(tmp_path)
-    assert mnist.found is None
+        find(MNIST, tmp_path)
+    mnist, cifar, shakespeare = (look_for(source, tmp_path) for source in data_sources().values())
     assert mnist.missing == ("train-labels-idx1-ubyte.gz",)
-    assert cifar.found is shakespeare.found is None
-    assert cifar.missing == ()
+    assert mnist.files == cifar.files == shakespeare.files == cifar.missing == ()
 
 
 def test_a_folder_that_is_none_and_a_data_set_that_is_none_are_errors(tmp_path):
     with pytest.raises(DataMissing, match=r"--data-dir .*nowhere is not a folder"):
-        find("mnist", tmp_path / "nowhere")
+        find(MNIST, tmp_path / "nowhere")
     with pytest.raises(DataMissing, match="'mnis' is no data set; expected one of mnist, cifar100, shakespeare"):
-        find("mnis", tmp_path)
+        source_of("mnis")
 
 
-def test_status_tells_official_files_from_others(tmp_path, monkeypatch):
+def test_official_files_are_told_from_others(tmp_path):
     write_mnist(tmp_path)
-    assert [(now.found is not None, now.official) for now in status(tmp_path)] == [(True, False), (False, False), (False, False)]  # fmt: skip
+    assert not look_for(MNIST, tmp_path).official
     sums = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in MNIST_FILES]
-    same = tuple(replace(d, sha256=s) for d, s in zip(sources.MNIST.downloads, sums, strict=True))
-    monkeypatch.setitem(sources.SOURCES, "mnist", replace(sources.MNIST, downloads=same))
-    assert status(tmp_path)[0].official
+    same = tuple(replace(d, sha256=s) for d, s in zip(MNIST.downloads, sums, strict=True))
+    assert look_for(replace(MNIST, downloads=same), tmp_path).official
 
 
 # ---- fetching
@@ -213,14 +213,14 @@ def one_file_source(content=b"content", urls=("https://one.example/a.bin", "http
 
 
 def test_every_address_is_https_and_every_file_but_one_has_a_checksum():
-    downloads = [download for source in sources.SOURCES.values() for download in source.downloads]
+    downloads = [download for source in data_sources().values() for download in source.downloads]
     assert all(url.startswith("https://") for download in downloads for url in download.urls)
     assert [download.file for download in downloads if download.sha256 is None] == ["1994-01-100.zip"]
     assert all(len(download.sha256) == 64 for download in downloads if download.sha256)
 
 
-def test_fetched_files_are_checked_and_then_found(tmp_path, monkeypatch):
-    monkeypatch.setitem(sources.SOURCES, "small", one_file_source())
+def test_fetched_files_are_checked_and_then_found(tmp_path):
+    small = one_file_source()
     asked = []
 
     def downloader(url, file, _):
@@ -229,41 +229,41 @@ def test_fetched_files_are_checked_and_then_found(tmp_path, monkeypatch):
             raise OSError("the first mirror is down")
         Path(file).write_bytes(b"content")
 
-    assert fetch("small", tmp_path, downloader=downloader) == tmp_path / "small"
-    assert find("small", tmp_path).files == (tmp_path / "small" / "a.bin",)
+    assert fetch(small, tmp_path, downloader=downloader) == tmp_path / "small"
+    assert find(small, tmp_path).files == (tmp_path / "small" / "a.bin",)
     assert len(asked) == 2
-    fetch("small", tmp_path, downloader=downloader)
+    fetch(small, tmp_path, downloader=downloader)
     assert len(asked) == 2, "what is there is not asked for again"
 
 
-def test_a_wrong_file_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setitem(sources.SOURCES, "small", one_file_source())
+def test_a_wrong_file_is_not_kept(tmp_path):
+    small = one_file_source()
     with pytest.raises(FetchFailed, match="another checksum than the official one"):
-        fetch("small", tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(b"forged"))
+        fetch(small, tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(b"forged"))
     assert list((tmp_path / "small").iterdir()) == []
 
 
-def test_without_a_network_it_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setitem(sources.SOURCES, "small", one_file_source(urls=("https://127.0.0.1:9/a.bin",)))
+def test_without_a_network_it_is_one_sentence(tmp_path):
+    small = one_file_source(urls=("https://127.0.0.1:9/a.bin",))
     with pytest.raises(FetchFailed) as caught:
-        fetch("small", tmp_path)
+        fetch(small, tmp_path)
     assert str(caught.value) == (
         "a.bin could not be downloaded (127.0.0.1:9: no connection); try again when online, or get it elsewhere and "
         f"put it into {tmp_path / 'small'}."
     )
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setitem(sources.SOURCES, "small", one_file_source())
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    small = one_file_source()
     (tmp_path / "file").write_text("")
     with pytest.raises(FetchFailed, match=r"a.bin could not be downloaded"):
-        fetch("small", tmp_path / "file", downloader=lambda *_: None)
+        fetch(small, tmp_path / "file", downloader=lambda *_: None)
 
 
 def test_a_text_of_another_edition_is_not_kept(tmp_path):
     content = zipped(PLAYS)
     with pytest.raises(FetchFailed, match=r"2 plays, 2 roles and .* samples; LEAF's edition has 36, 1129 and 4226158"):
-        fetch("shakespeare", tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(content))
+        fetch(SHAKESPEARE, tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(content))
     assert list((tmp_path / "shakespeare").iterdir()) == []
 
 
@@ -328,16 +328,16 @@ def test_the_python_archive_is_answered_with_the_name_of_the_file_that_is_read(t
     old = tmp_path / "cifar100" / "cifar-100-python.tar.gz"
     old.write_bytes(archive({"cifar-100-python/train": b"x"}))
     with pytest.raises(DataMissing) as caught:
-        find("cifar100", tmp_path)
+        find(CIFAR100, tmp_path)
     assert str(caught.value) == (
         f"{old} is not read; expected cifar-100-binary.tar.gz beside it: get it with `perfeds2 data fetch cifar100`."
     )
     renamed = old.rename(old.with_name("cifar-100-binary.tar.gz"))
     with pytest.raises(DataBroken, match=r"lacks train.bin and test.bin; expected the binary version"):
-        read_cifar100_archive(find("cifar100", tmp_path).files[0])
+        read_cifar100_archive(find(CIFAR100, tmp_path).files[0])
     renamed.write_bytes(cifar_archive())
     old.write_bytes(b"still here")
-    assert find("cifar100", tmp_path).files == (renamed,)
+    assert find(CIFAR100, tmp_path).files == (renamed,)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
@@ -472,7 +472,7 @@ def test_other_json_is_one_sentence(written, content):
 
 
 def test_a_few_packed_bytes_do_not_become_gigabytes(written, monkeypatch):
-    monkeypatch.setattr("perfeds2.learning.datasets.formats.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("perfeds2.learning.files.formats.MOST_BYTES", 1 << 20)
     bomb = gzip.compress(bytes(8 << 20))
     with pytest.raises(DataBroken, match="unpacks to more than"):
         read_cifar100_archive(written(gzip.compress(archive({"meta": bytes(8 << 20)}, packed=False)), "a.tar.gz"))

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfeds2.learning.datasets import TASKS, digits, synthetic
+from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.datasets.shakespeare import SHAKESPEARE, shakespeare_data
+from perfeds2.learning.files.sources import Found
 from perfeds2.learning.partition import (
     SPLITS,
     TEST_SHARE,
@@ -167,4 +169,4 @@ def test_built_in_tasks_take_splits_or_say_why_not():
     with pytest.raises(ValueError, match="nothing to divide"):
         synthetic(4, None, 0, split=Quantity(1.0))
     with pytest.raises(ValueError, match="each of its UEs is a role"):
-        TASKS["shakespeare"](4, None, 0, split=Quantity(1.0))
+        shakespeare_data(4, Quantity(1.0), 0, Found(SHAKESPEARE))

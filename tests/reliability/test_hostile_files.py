@@ -21,9 +21,9 @@ from tiny_data import idx
 import perfeds2.report.run
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets.cifar100 import read_cifar100_archive, read_cifar100_parts
-from perfeds2.learning.datasets.formats import DataBroken, read_idx
 from perfeds2.learning.datasets.mnist import read_mnist
 from perfeds2.learning.datasets.plays import WINDOW, read_roles
+from perfeds2.learning.files.formats import DataBroken, read_idx
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import load_arrays, save_arrays
 from perfeds2.timeline.rounds import Protocol

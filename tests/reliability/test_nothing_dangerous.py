@@ -16,7 +16,7 @@ from tiny_data import write_mnist
 import perfeds2
 from perfeds2.learning.datasets import sources
 from perfeds2.learning.datasets.cifar100 import read_cifar100_archive
-from perfeds2.learning.datasets.formats import DataBroken, read_text
+from perfeds2.learning.files.formats import DataBroken, read_text
 
 PACKAGE = Path(perfeds2.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -98,7 +98,7 @@ def test_the_scan_finds_what_it_looks_for():
 
 
 def test_every_address_is_https_and_every_download_is_checked():
-    for source in sources.SOURCES.values():
+    for source in sources().values():
         for download in source.downloads:
             assert all(url.startswith("https://") for url in download.urls)
             # The plays have no official checksum: their content is counted instead.

@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from perfeds2.learning.data import Shards
-from perfeds2.learning.datasets.formats import (
+from perfeds2.learning.datasets.images import Images, check_labels, shards_of_images
+from perfeds2.learning.files.formats import (
     DataBroken,
     NotTooLong,
     everything,
@@ -22,8 +23,7 @@ from perfeds2.learning.datasets.formats import (
     times,
     unpacked,
 )
-from perfeds2.learning.datasets.images import Images, check_labels, shards_of_images
-from perfeds2.learning.datasets.sources import Found, find
+from perfeds2.learning.files.sources import Download, Form, Found, Source
 from perfeds2.learning.models.lenet import LENET
 from perfeds2.learning.partition import Split
 from perfeds2.learning.task import Recipe
@@ -32,15 +32,32 @@ Labelled = tuple[UInt8[np.ndarray, "N p"], UInt8[np.ndarray, " N"]]
 RECORD_BYTES = 2 + 3072  # of the binary archive: a coarse label, a fine one, then the pixels
 
 
-def cifar100_data(ues: int, split: Split, seed: int, data_dir: Path | str | None = None) -> Shards:
-    """The labels are the 100 fine ones. A UE's test part is taken from the official test set."""
-    return shards_of_images(_read_once(find("cifar100", data_dir)), ues, split, seed)
+CIFAR100 = Source(
+    "cifar100",
+    (
+        Form("official archive", (("cifar-100-binary.tar.gz", "cifar-100-binary.tar"),)),
+        Form("npz parts", (*((f"train_{number}.npz",) for number in range(1, 6)), ("test.npz",))),
+    ),
+    (
+        Download(
+            "cifar-100-binary.tar.gz",
+            ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        ),
+    ),
+    "no licence stated; free for research that cites A. Krizhevsky's report of 2009",
+    not_read=("cifar-100-python.tar.gz", "cifar-100-python.tar"),  # pickles
+)
 
 
-@lru_cache(maxsize=1)
-def _read_once(found: Found) -> Images:
-    """For all seeds: unpacking takes seconds."""
-    return read_cifar100_parts(found.files) if found.form == "npz parts" else read_cifar100_archive(found.files[0])
+def cifar100_data(ues: int, split: Split, seed: int, found: Found) -> Shards:
+    """Give out the images with their 100 fine labels."""
+    return shards_of_images(_read_once(found.files), ues, split, seed)
+
+
+@lru_cache(maxsize=1)  # for all seeds: unpacking takes seconds
+def _read_once(files: tuple[Path, ...]) -> Images:
+    return read_cifar100_archive(files[0]) if len(files) == 1 else read_cifar100_parts(files)
 
 
 def read_cifar100_archive(path: Path) -> Images:
@@ -96,8 +113,9 @@ cifar100 = Recipe(
     cifar100_data,
     jax.ShapeDtypeStruct((3072,), np.uint8),
     defaults={
-        "task": {"labels_per_ue": 5, "model": "lenet5"},  # a spec says which: it was another once (spec/resolve.py)
+        "task": {"labels_per_ue": 5, "model": "lenet5"},
         "learning": {"alpha": 0.02, "beta": 0.06},  # Table I
         "run": {"horizon_s": 2000.0, "target_accuracy": 0.5},
     },
+    source=CIFAR100,
 )

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from perfeds2.learning.data import Shards
-from perfeds2.learning.datasets.formats import DataBroken
+from perfeds2.learning.files.formats import DataBroken
 from perfeds2.learning.partition import Samples, Split
 
 

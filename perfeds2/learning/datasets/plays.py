@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from perfeds2.learning.datasets.formats import DataBroken, read_json_file, read_text
+from perfeds2.learning.files.formats import DataBroken, read_json_file, read_text
 
 WINDOW = 80  # characters of a sample, before the one that follows
 MARKER = "by William Shakespeare"
@@ -42,6 +42,16 @@ def read_roles(path: Path) -> list[Role]:
 def count_roles(roles: Sequence[Role]) -> tuple[int, int, int]:
     """How many plays, roles and samples there are."""
     return len({role.play for role in roles}), len(roles), sum(role.samples for role in roles)
+
+
+def check_edition(path: Path) -> None:
+    """Raise DataBroken unless a text is the edition of the plays that LEAF reads."""
+    found = count_roles(read_roles(path))
+    if found != WHOLE:
+        raise DataBroken(
+            f"{path.name} has {found[0]} plays, {found[1]} roles and {found[2]} samples; LEAF's edition has {WHOLE[0]}, "
+            f"{WHOLE[1]} and {WHOLE[2]}"
+        )
 
 
 def _roles_of_json(path: Path, table: Any) -> list[Role]:

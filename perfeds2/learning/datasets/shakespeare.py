@@ -8,7 +8,6 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Int, Key, UInt8
 
 from perfeds2.learning.data import Batch, Part, draw_numbers, held_out_of
-from perfeds2.learning.datasets.plays import WINDOW, Role, read_roles
-from perfeds2.learning.datasets.sources import find
+from perfeds2.learning.datasets.plays import WINDOW, Role, check_edition, read_roles
+from perfeds2.learning.files.sources import Download, Form, Found, Source
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.partition import ByLabel, Natural, Split
 from perfeds2.learning.task import Recipe
@@ -26,6 +25,29 @@ MOST_WINDOWS = 64  # of a part, in an evaluation
 FEWEST_SAMPLES = 64  # of a role that can be a UE, beside the gap between its training and test part
 OTHER = 0  # LEAF's newline, which its samples never hold: stands for any character that is not in the alphabet
 ALPHABET = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"  # LEAF's 80
+SHAKESPEARE = Source(
+    "shakespeare",
+    (
+        Form("LEAF's roles", (("leaf_roles.json.gz", "leaf_roles.json"),)),
+        Form(
+            "Project Gutenberg's text",
+            (("raw_data.txt.gz", "raw_data.txt", "1994-01-100.zip", "100.txt", "100.txt.gz"),),
+        ),
+        Form("LEAF's all_data", (("all_data.json", "all_data.json.gz"),)),
+    ),
+    (
+        Download(
+            "1994-01-100.zip",  # the file LEAF reads
+            (
+                "https://www.gutenberg.org/files/100/old/old/1994-01-100.zip",
+                "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
+            ),
+            None,
+        ),
+    ),
+    "copyright 1990-1993 World Library, Inc.; for personal use only, not to be used or distributed commercially",
+    check=check_edition,
+)
 
 
 @partial(
@@ -113,11 +135,11 @@ def letters(text: str) -> UInt8[np.ndarray, " m"]:
     return np.where(codes < 256, table[np.minimum(codes, 255)], np.uint8(OTHER))
 
 
-def shakespeare_data(ues: int, split: Split, seed: int, data_dir: Path | str | None = None) -> Windows:
-    """One UE per speaking role, drawn among those with at least 64 samples beside the gap. How many labels has no say."""
+def shakespeare_data(ues: int, split: Split, seed: int, found: Found) -> Windows:
+    """Draw one UE per speaking role among those with at least 64 samples beside the gap. Ignores labels per UE."""
     if not isinstance(split, Natural | ByLabel):
         raise ValueError("each of its UEs is a role, who speaks as it speaks; leave --split out, or give natural.")
-    roles = _read_once(find("shakespeare", data_dir).files[0])
+    roles = _read_once(found.files[0])
     roles = [role for role in roles if role.samples >= WINDOW + FEWEST_SAMPLES]
     if ues > len(roles):
         raise ValueError(f"there are {len(roles)} roles that say enough, got {ues} UEs; use fewer UEs.")
@@ -132,4 +154,5 @@ shakespeare = Recipe(
     shakespeare_data,
     jax.ShapeDtypeStruct((WINDOW,), np.uint8),
     defaults={"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},  # 188: the paper's number
+    source=SHAKESPEARE,
 )

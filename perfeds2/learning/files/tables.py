@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from perfeds2.errors import did_you_mean
-from perfeds2.learning.datasets.formats import UNREADABLE, DataBroken
+from perfeds2.learning.files.formats import UNREADABLE, DataBroken
 
 TARGETS = ("label", "target", "y")  # what a target's column is called, where nobody says
 OWNERS = ("ue", "client")  # … and a UE's
@@ -26,7 +26,7 @@ Meaning = Literal["labels", "numbers"]  # of a target
 
 
 @dataclass(frozen=True)
-class Table:
+class SampleTable:
     """Samples as rows, with their targets. Of numbers, the targets are in units of their own: mean 0, deviation 1."""
 
     x: Shaped[np.ndarray, "N f"]  # bytes or single precision
@@ -48,7 +48,7 @@ class Table:
     called: str = "y"  # what they are called
     usual: Meaning = "labels"  # what they look like
 
-    def meant(self, meaning: Meaning | None) -> "Table":
+    def meant(self, meaning: Meaning | None) -> "SampleTable":
         """With its targets as labels or as numbers; as they look where nobody says."""
         return with_target(self, meaning or self.usual)
 
@@ -56,7 +56,7 @@ class Table:
 # ---- a CSV file
 
 
-def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Table:
+def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> SampleTable:
     """A line a sample. Every column that is neither target nor UE is an input. What its targets mean is not decided yet."""
     frame, names = _read_frame(path)
     target = _chosen(names, target, TARGETS, "--target")
@@ -149,7 +149,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _inputs(frame: Any, names: Sequence[str]) -> tuple[Table, list[str]]:
+def _inputs(frame: Any, names: Sequence[str]) -> tuple[SampleTable, list[str]]:
     """Columns of numbers, then one for every text of those that hold texts; and which do."""
     numbers, scales, texts, of_texts = {}, [], {}, []
     for name in names:
@@ -170,7 +170,7 @@ def _inputs(frame: Any, names: Sequence[str]) -> tuple[Table, list[str]]:
     every = numbers | texts
     x = np.stack(list(every.values()), axis=1)
     centre, stretch = zip(*scales, strict=True) if scales else ((), ())
-    return Table(x, np.zeros(len(x), int), columns=tuple(every), centre=centre, stretch=stretch), of_texts
+    return SampleTable(x, np.zeros(len(x), int), columns=tuple(every), centre=centre, stretch=stretch), of_texts
 
 
 def _numbers(column: Any, name: str) -> Float[np.ndarray, " N"] | None:
@@ -223,7 +223,7 @@ def looks_like_labels(values: Shaped[np.ndarray, " N"], most: int) -> bool:
     return bool((values == np.round(values)).all()) and np.unique(values).size <= most
 
 
-def with_target(table: Table, meaning: Meaning) -> Table:
+def with_target(table: SampleTable, meaning: Meaning) -> SampleTable:
     """A table with its targets: labels counted from 0, or columns of numbers in units of their own."""
     given, tests, what = table.given, table.given_test, table.called
     said = list(table.said)
@@ -271,4 +271,4 @@ def standard(values: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray, " N"], 
 
 def _called(value: Any) -> str:
     """2.0 is called 2."""
-    return str(int(value)) if isinstance(value, float | np.floating) and value == int(value) else str(value)
+    return str(int(value)) if isinstance(value, float | np.floating) and value.is_integer() else str(value)

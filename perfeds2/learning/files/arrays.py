@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from perfeds2.learning.datasets.formats import UNREADABLE, DataBroken, times
-from perfeds2.learning.datasets.tables import FEW_VALUES, LARGEST, MOST_LABELS, Table, looks_like_labels
+from perfeds2.learning.files.formats import UNREADABLE, DataBroken, times
+from perfeds2.learning.files.tables import FEW_VALUES, LARGEST, MOST_LABELS, SampleTable, looks_like_labels
 
 MOST_BYTES = 8 << 30  # of one file, unpacked
 PARTS = ("x", "y", "ue", "x_test", "y_test", "ue_test")
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 
-def read_npz(path: Path) -> Table:
+def read_npz(path: Path) -> SampleTable:
     """x and y, a row a sample; ``ue``: whose each is; x_test and y_test (with ``ue_test``): a test set of its own."""
     return table_of(load(path))
 
 
-def read_folder(path: Path) -> Table:
+def read_folder(path: Path) -> SampleTable:
     """A file a UE, all alike. The UEs stand in the order of their names, numbers in them counting as numbers."""
     files = sorted(path.glob("*.npz"), key=lambda file: [(len(part), part) for part in re.split(r"(\d+)", file.stem)])
     if not files:
@@ -126,7 +126,7 @@ def _check_finite(name: str, values: Shaped[np.ndarray, "..."]) -> None:
             raise DataBroken(f"row {first + row} of {name} holds {bad:g}; expected numbers up to {LARGEST:g}.")
 
 
-def table_of(arrays: Arrays) -> Table:
+def table_of(arrays: Arrays) -> SampleTable:
     """Arrays that belong together as a table: samples flat, bytes as bytes, all else in single precision."""
     x, y = arrays["x"], arrays["y"]
     owners, names, test_owners = None, (), None
@@ -139,7 +139,7 @@ def table_of(arrays: Arrays) -> Table:
     said += [f"{len(arrays['x_test']):,} for testing"] if "x_test" in arrays else []
     said += [f"of {len(names)} UEs"] if names else []
     x_test = flat(arrays["x_test"]) if "x_test" in arrays else None
-    table = Table(
+    table = SampleTable(
         flat(x),
         np.zeros(len(x), int),
         owners=owners,

@@ -5,20 +5,18 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from perfeds2.learning.data import Shards
-from perfeds2.learning.datasets.arrays import read_folder, read_npz
-from perfeds2.learning.datasets.formats import DataBroken
-from perfeds2.learning.datasets.tables import Meaning, Table, read_csv
-from perfeds2.learning.models.mlp import sized
+from perfeds2.learning.files.arrays import read_folder, read_npz
+from perfeds2.learning.files.formats import DataBroken
+from perfeds2.learning.files.tables import Meaning, SampleTable, read_csv
 from perfeds2.learning.partition import SIZE_SPREAD, Dirichlet, Natural, Partition, Quantity, Samples, Split
-from perfeds2.learning.task import Recipe, Target, tenths
+from perfeds2.learning.target import tenths
 
 MEANINGS: Mapping[str, Meaning] = {"mse": "numbers", "cross-entropy": "labels", "binary": "labels"}
 USUAL_ALPHA = 0.5  # of a Dirichlet split, where nobody says how labels are given out
@@ -49,14 +47,14 @@ class OwnFile:
         lines = [f"{digest} {file.name}\n" for digest, file in zip(digests, files, strict=True)]
         return cls(path, hashlib.sha256("".join(lines).encode()).hexdigest())
 
-    def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> Table:
+    def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> SampleTable:
         """What it says. A loss that is for numbers, or for labels, says which the target is."""
         return _meant(self.path, self.digest, target, ue_column, MEANINGS.get(loss or ""))
 
-    def usual_loss(self, table: Table) -> str:
+    def usual_loss(self, table: SampleTable) -> str:
         return "mse" if not table.labels else "binary" if len(table.labels) == 2 else "cross-entropy"
 
-    def usual_split(self, table: Table) -> Split:
+    def usual_split(self, table: SampleTable) -> Split:
         if table.owners is not None:
             return Natural()
         return Dirichlet(USUAL_ALPHA) if table.labels else Quantity(SIZE_SPREAD)
@@ -74,17 +72,6 @@ class OwnFile:
         run = {"target_accuracy": reached[metric]} if isinstance(metric, str) and metric in reached else {}
         natural = table.names and (given.get("split") or task.get("split")) == "natural"
         return {"task": task, "run": run} | ({"cell": {"ues": len(table.names)}} if natural else {})
-
-    @lru_cache(maxsize=16)  # noqa: B019 (frozen, and a file's table is kept once anyway)
-    def recipe(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> Recipe:
-        """How to make a task of it."""
-        table = self.table(target, ue_column, loss)
-        learned = Target(len(table.labels), table.shift, table.unit)
-        sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
-        outputs = 1 if loss == "binary" else learned.outputs
-        data = partial(own_data, self, target, ue_column, loss)
-        network = sized(table.x.shape[1], outputs, table.x.dtype)
-        return Recipe(self.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
 
 
 def own_data(
@@ -104,14 +91,14 @@ def own_data(
     return Shards.of(scaled(x, parts, len(table.centre)), y, parts)
 
 
-def given_out(table: Table, ues: int, split: Split, seed: int) -> Partition:
+def given_out(table: SampleTable, ues: int, split: Split, seed: int) -> Partition:
     y = table.y if table.y_test is None else np.concatenate([table.y, table.y_test])
     groups, count = y if table.labels else tenths(y[:, 0]), len(table.y)
     tests = None if table.y_test is None else groups[count:]
     return split(Samples(groups[:count], tests, table.owners, table.test_owners, table.names), ues, seed)
 
 
-def in_words(table: Table, ues: int, split: Split, seed: int) -> dict[str, str]:
+def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str, str]:
     """What must be known to use a model that was trained on a file: its inputs and their scale, its outputs and theirs.
 
     A model takes (a column − its mean) / its deviation; what it says to numbers is to be multiplied by the deviation, and the
@@ -168,12 +155,14 @@ def _digest(file: Path, *_: int) -> str:
 
 
 @lru_cache(maxsize=4)  # the samples themselves are there once
-def _meant(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning | None) -> Table:
+def _meant(
+    path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning | None
+) -> SampleTable:
     return _read_once(path, digest, target, ue_column).meant(meaning)
 
 
 @lru_cache(maxsize=1)  # for all seeds
-def _read_once(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None) -> Table:  # noqa: ARG001 (another digest is another file)
+def _read_once(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None) -> SampleTable:  # noqa: ARG001 (another digest is another file)
     if path.suffix == ".csv" and not path.is_dir():
         return read_csv(path, target, ue_column)
     if target or ue_column:

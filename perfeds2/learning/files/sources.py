@@ -1,0 +1,250 @@
+"""Find and download real data sets.
+
+A data set is looked for in the given folder, in $PERFEDS2_DATA, then in the user's cache; in each of them first in a
+folder with the data set's name. ``fetch`` downloads the official files over HTTPS and checks them.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "PERFEDS2_DATA"
+
+
+class DataMissing(ValueError):  # noqa: N818 (named for what is the case)
+    """A data set was not found. The message says where it was looked for and how to get it."""
+
+
+class FetchFailed(ValueError):  # noqa: N818 (named for what is the case)
+    """A download did not work."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to store a data set: the files it needs, each with the names it may have."""
+
+    name: str
+    files: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Download:
+    """One official file."""
+
+    file: str
+    urls: tuple[str, ...]  # tried in this order
+    sha256: str | None  # None where the publisher gives none: ``Source.check`` looks at the content instead
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from and the forms we read."""
+
+    name: str
+    forms: tuple[Form, ...]  # fastest to read first
+    downloads: tuple[Download, ...]
+    terms: str
+    not_read: tuple[str, ...] = ()  # common files of the data set in a form we do not read
+    check: Callable[[Path], None] = lambda _: None  # raises ValueError for a download with the wrong content
+
+
+@dataclass(frozen=True)
+class Found:
+    """What this machine has of a data set."""
+
+    source: Source
+    form: str = ""
+    files: tuple[Path, ...] = ()  # empty if the data set is missing or incomplete
+    missing: tuple[str, ...] = ()  # files that would complete it, if some of them exist
+
+    @property
+    def folder(self) -> Path:
+        return self.files[0].parent
+
+    @property
+    def official(self) -> bool:
+        """Whether every file has the official checksum. Reads all files."""
+        sums = {download.file: download.sha256 for download in self.source.downloads}
+        return all(sums.get(path.name) == _sha256(path) for path in self.files)
+
+
+# ---- finding
+
+
+def cache_folder() -> Path:
+    """Return the default folder for downloads."""
+    import pooch
+
+    return Path(pooch.os_cache("perfeds2"))
+
+
+def folders(data_dir: Path | str | None = None) -> tuple[Path, ...]:
+    """Return the folders in which data sets are looked for, in order."""
+    given = [] if data_dir is None else [Path(data_dir).expanduser()]
+    if given and not given[0].is_dir():
+        raise DataMissing(f"--data-dir {data_dir} is not a folder; give the folder that holds the data sets.")
+    variable = [Path(os.environ[VARIABLE]).expanduser()] if os.environ.get(VARIABLE) else []
+    return tuple(dict.fromkeys([*given, *variable, cache_folder()]))
+
+
+def look_for(source: Source, data_dir: Path | str | None = None) -> Found:
+    """Return the first complete copy of a data set, or what is missing."""
+    missing: tuple[str, ...] = ()
+    for base in folders(data_dir):
+        for folder in (base / source.name, base):
+            for form in source.forms:
+                files = [_first_file(folder, names) for names in form.files]
+                found = tuple(path for path in files if path is not None)
+                if len(found) == len(files):
+                    return Found(source, form.name, found)
+                if found and not missing:
+                    missing = tuple(names[0] for names, path in zip(form.files, files, strict=True) if path is None)
+    return Found(source, missing=missing)
+
+
+def find(source: Source, data_dir: Path | str | None = None) -> Found:
+    """Return the first complete copy of a data set.
+
+    Raises:
+        DataMissing: there is none.
+    """
+    found, name = look_for(source, data_dir), source.name
+    if found.files:
+        return found
+    for folder in (each for base in folders(data_dir) for each in (base / name, base)):
+        if path := _first_file(folder, source.not_read):
+            raise DataMissing(
+                f"{path} is not read; expected {source.downloads[0].file} beside it: get it with `perfeds2 data fetch {name}`."
+            )
+    what = f"is incomplete ({', '.join(found.missing)} missing)" if found.missing else "was not found"
+    looked = ", ".join(map(str, folders(data_dir)))
+    raise DataMissing(
+        f"{name} {what}; looked in {looked}; get it with `perfeds2 data fetch {name}`, or say where it is with --data-dir."
+    )
+
+
+def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in names if os.path.isfile(folder / name)), None)
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+# ---- fetching
+
+Watch = Callable[[str, int, int], None]  # file name, bytes so far, bytes in all (0 if unknown)
+
+
+def fetch(
+    source: Source,
+    to: Path | str | None = None,
+    *,
+    watch: Watch | None = None,
+    downloader: Callable[..., Any] | None = None,
+) -> Path:
+    """Download a data set's official files.
+
+    Files that already exist with the right checksum are kept. A file gets its name only once it is complete and checked.
+
+    Args:
+        source: the data set.
+        to: the files go to ``to/NAME``; by default to $PERFEDS2_DATA or the user's cache.
+        watch: called as bytes arrive.
+        downloader: replaces pooch's; called with an address, an open file and the pooch.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        FetchFailed: a file could not be downloaded from any of its addresses.
+    """
+    base = Path(to) if to is not None else Path(os.environ.get(VARIABLE) or cache_folder())
+    folder = base.expanduser() / source.name
+    for download in source.downloads:
+        reasons = []
+        for url in download.urls:
+            try:
+                _fetch_from(url, download, folder, watch, downloader)
+                _check(source, folder / download.file)
+                break
+            except (OSError, ValueError, RuntimeError) as error:  # requests' errors are OSErrors
+                reasons.append(f"{url.split('/')[2]}: {_reason(error)}")
+        else:
+            raise FetchFailed(
+                f"{download.file} could not be downloaded ({'; '.join(reasons)}); try again when online, or get it elsewhere "
+                f"and put it into {folder}."
+            )
+    return folder
+
+
+def _fetch_from(
+    url: str, download: Download, folder: Path, watch: Watch | None, downloader: Callable[..., Any] | None
+) -> None:
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    assert url.startswith("https://")
+    bar: Any = False if watch is None else _Bar(download.file, watch)
+    get = downloader or pooch.HTTPDownloader(
+        progressbar=bar, chunk_size=1 << 16, timeout=30, hooks={"response": _stay_with_https}
+    )
+    known = None if download.sha256 is None else f"sha256:{download.sha256}"
+    pooch.retrieve(url, known, fname=download.file, path=folder, downloader=get)
+
+
+def _check(source: Source, path: Path) -> None:
+    """Delete a file with the wrong content."""
+    try:
+        source.check(path)
+    except ValueError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
+    """Refuse redirects to plain HTTP. requests calls this for every response."""
+    following = response.headers.get("location", "")
+    if not response.url.startswith("https://") or following.startswith("http://"):
+        raise OSError(f"led to an address without HTTPS ({following or response.url})")
+
+
+def _reason(error: Exception) -> str:
+    import requests
+
+    match error:
+        case requests.exceptions.Timeout():
+            return "no answer in time"
+        case requests.exceptions.ConnectionError():
+            return "no connection"
+        case requests.exceptions.HTTPError() if error.response is not None:
+            return f"answered {error.response.status_code}"
+        case ValueError() if "hash" in str(error).lower():
+            return "the file has another checksum than the official one"
+        case OSError() if error.strerror:
+            return error.strerror
+    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
+
+
+class _Bar:
+    """Pass pooch's progress on to a function."""
+
+    def __init__(self, file: str, watch: Watch) -> None:
+        self.file, self.watch, self.total, self.done = file, watch, 0, 0
+
+    def update(self, size: int) -> None:
+        self.done += size
+        self.watch(self.file, min(self.done, self.total) if self.total else self.done, self.total)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
