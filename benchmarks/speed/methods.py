@@ -9,8 +9,10 @@ import jax
 
 from benchmarks.speed.replay import NETWORK, bench_timeline, random_tasks
 from benchmarks.speed.timing import BATCH, BETA, Announce, Measurement, measured, take_turns
-from perfeds2.learning.keeping import Ditto, Scaffold
-from perfeds2.learning.merges import CA2FL, Stale, WithControl
+from perfeds2.learning.methods.ca2fl import CA2FL
+from perfeds2.learning.methods.ditto import Ditto
+from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.scaffold import ControlVariates, Scaffold
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
@@ -34,10 +36,10 @@ class Remembering:
 
 LEARNERS = {
     "plain": Learner(FedAvg(), BETA, BATCH),
-    "merge": Learner(FedAvg(), BETA, BATCH, merge=Stale("constant")),
+    "merge": Learner(FedAvg(), BETA, BATCH, merge=FedBuff("constant")),
     "memory": Learner(Remembering(), BETA, BATCH),
     "CA2FL": Learner(FedAvg(), BETA, BATCH, merge=CA2FL()),
-    "SCAFFOLD": Learner(Scaffold(), BETA, BATCH, merge=WithControl()),
+    "SCAFFOLD": Learner(Scaffold(), BETA, BATCH, merge=ControlVariates()),
     "Ditto": Learner(Ditto(), BETA, BATCH),
 }
 IDLE = {"merge": "a merge that sees every upload and takes their mean", "memory": "a whole model kept for nothing"}

@@ -12,7 +12,7 @@ from perfeds2.commands.common import (
     followed,
     nested_values,
     new_folder,
-    refuse_unheard_flags,
+    refuse_unused_flags,
     take_settings,
 )
 from perfeds2.commands.completion import of_kind
@@ -25,7 +25,7 @@ LEAVES_OUT = ("algorithms", "rounds", "held_out")
 
 def arena(
     methods: str | None = flag("--methods", "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)", "NAMES", autocompletion=of_kind("algorithm"), **PANEL),
-    mine: list[str] | None = flag("--mine", "Your own beside them: an objective, a merge, a Combination or an Algorithm. Repeatable.", "FILE.py:NAME", **PANEL),
+    mine: list[str] | None = flag("--mine", "Your own beside them: an objective, a merge, a method or an Algorithm. Repeatable.", "FILE.py:NAME", **PANEL),
     tasks: str | None = flag("--tasks", "Several tasks, comma-separated, instead of --task.", "NAMES", autocompletion=of_kind("task"), **PANEL),
     cells: str | None = flag("--cells", "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with sections such as cell and protocol, or your own FILE.py:NAME.", "CELLS", **PANEL),
     tune: int | None = flag("--tune", "How many settings are tried of each method. (default: 20; 0 where a --spec has settings of single methods, as tuned.toml has)", "N", **PANEL),
@@ -78,7 +78,7 @@ def arena(
                 tuning_seeds=tuning_seeds,
                 rungs=rungs,
             )
-            refuse_unheard_flags(flags, plan.methods, "--methods")
+            refuse_unused_flags(flags, assignments, plan.methods, plan.bouts[0].spec.merges, where="--methods")
         path = resume or new_folder(out, f"arena-{plan.bouts[0].task}")
         place.append(path)
         with followed(path, track) as followers:

@@ -77,7 +77,10 @@ COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
     "set_": (
         list[str] | None,
         flag(
-            "--set", "Any setting of the spec: section.key=value. Repeatable.", "KEY=VALUE", autocompletion=setting_keys
+            "--set",
+            "Any setting: section.key=value or Method.key=value. Repeatable.",
+            "KEY=VALUE",
+            autocompletion=setting_keys,
         ),
     ),
     "out": (Path | None, flag("--out", "Where the results go. (default: a new folder in runs/)", "DIR")),
@@ -130,7 +133,7 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
     spec_file, assignments, flags = take_settings(given)
     if resume is None:
         spec = resolve(nested_values(spec_file, flags, assignments, defaults))
-        refuse_unheard_flags(flags, spec.algorithms)
+        refuse_unused_flags(flags, assignments, spec.algorithms, spec.merges)
         return spec
     if flags or spec_file or assignments:
         raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
@@ -141,11 +144,11 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
     return read_run(resume)
 
 
-def refuse_unheard_flags(flags: Mapping[str, Any], algorithms: Iterable[Any], where: str = "--algorithms") -> None:
-    """Refuse flags that are for an algorithm which does not take part."""
-    from perfeds2.spec.heard import refuse_unheard
+def refuse_unused_flags(flags: Mapping[str, Any], assignments: Sequence[str], *methods: Any, **where: str) -> None:
+    """Refuse settings of methods that do not take part."""
+    from perfeds2.spec.unused_flags import refuse_unused  # brings JAX
 
-    refuse_unheard(flags, algorithms, where)
+    refuse_unused(flags, assignments, *methods, **where)
 
 
 def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:

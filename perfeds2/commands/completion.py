@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from perfeds2.spec.fields import Setting, settings
-from perfeds2.spec.modes import MODES, algorithm_name
+from perfeds2.spec.names import MODES, algorithm_name
 
 PACKAGE = Path(__file__).parents[1]
 TABLES = {  # of each kind of name: the file it stands in, and what it is called there
@@ -23,9 +23,9 @@ TABLES = {  # of each kind of name: the file it stands in, and what it is called
     "schedule": ("allocation/schedule.py", "SCHEDULES"),
     "shares rule": ("allocation/shares.py", "SHARES"),
     "bandwidth policy": ("allocation/bandwidth.py", "POLICIES"),
-    "merge": ("learning/merges.py", "MERGES"),
+    "merge": ("learning/methods/__init__.py", "MERGES"),
     "objective": ("learning/objectives.py", "OBJECTIVES"),
-    "method": ("spec/methods.py", "METHODS"),
+    "method": ("learning/methods/__init__.py", "METHODS"),
 }
 Completer = Callable[[str], list[str]]
 

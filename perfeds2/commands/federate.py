@@ -55,6 +55,7 @@ OWN_DEFAULTS = {each.keyword: [each.default] for each in TOLD if (each.section, 
 SETTINGS = setting_flags(TOLD)
 REPEATABLE = ("slow", "uplink_bps")  # as often as one likes
 SETTINGS |= {name: (list[str] | None, SETTINGS[name][1]) for name in REPEATABLE}
+SETTINGS |= {"set_": (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))}
 CELL = {each.keyword for each in TOLD if each.section == "cell" and each.name != "devices"}  # for --shape only
 
 
@@ -76,7 +77,9 @@ def make_setup(given: dict[str, Any]) -> "Setup":
         raise InputError(
             f"--model {given['model']} and --app-module were both given; the module has a model of its own."
         )
-    setup = Setup.from_texts({name.replace("_", "-"): value for name, value in given.items()})
+    assigned = [text.partition("=") for text in given.pop("set_") or []]
+    texts = {name.replace("_", "-"): value for name, value in given.items()}
+    setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned})
     check_model(setup.spec)
     return setup
 

@@ -5,7 +5,7 @@ from typing import Any
 from perfeds2.commands.compare import do_spec
 
 LEAVES_OUT = (  # what a clock has no use for
-    *("data_dir", "alpha", "beta", "proximal", "eval_every_s", "target_accuracy", "metric", "stop_when_diverged"),
+    *("data_dir", "alpha", "beta", "eval_every_s", "target_accuracy", "metric", "stop_when_diverged"),
     "no_compile_cache",
 )
 

@@ -12,7 +12,7 @@ from perfeds2.commands.common import (
     followed,
     nested_values,
     new_folder,
-    refuse_unheard_flags,
+    refuse_unused_flags,
     take_settings,
 )
 from perfeds2.console import guarded
@@ -60,7 +60,9 @@ def sweep(
                 raise InputError(f"the spec is given twice: {file} and --spec {also}; give one of them.")
             values = nested_values(file or also, flags, assignments, DEFAULTS)
             points = grid_from_flags(values, grid or [], flags)
-            refuse_unheard_flags(flags, {each: None for point in points.points for each in point.spec.algorithms})
+            algorithms = {each: None for point in points.points for each in point.spec.algorithms}
+            merges = [each for point in points.points for each in point.spec.merges]
+            refuse_unused_flags(flags, assignments, algorithms, merges)
         path = resume or new_folder(out, "sweep")
         place.append(path)
         with followed(path, track) as followers:

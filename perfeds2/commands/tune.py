@@ -11,7 +11,7 @@ from perfeds2.commands.common import (
     followed,
     nested_values,
     new_folder,
-    refuse_unheard_flags,
+    refuse_unused_flags,
     take_settings,
 )
 from perfeds2.console import guarded
@@ -58,7 +58,7 @@ def tune(
             if figure is not None:
                 values = _of_figure(figure, values)
             made = make_search(values, parse_grid(search or [], "--search"), seeds=tuning_seeds, rungs=rungs)
-            refuse_unheard_flags(flags, made.spec.algorithms)
+            refuse_unused_flags(flags, assignments, made.spec.algorithms, made.spec.merges)
         path = resume or new_folder(out, f"tune-{made.spec.task.name.label}")
         place.append(path)
         with followed(path, track) as followers:

@@ -11,8 +11,8 @@ from perfeds2.deployment.merging import Handed, uploaded
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.learning.evaluate import look_at_ue, own_model
-from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Known, Learner, Program, local_job, local_update
 from perfeds2.learning.task import Task
 
@@ -45,7 +45,7 @@ def compute_job(setup: Setup, task: Task, handed: Handed, ue: int, version: int,
     """The update, without what the device keeps of the model for itself; and what it keeps."""
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
-    if isinstance(learner.objective, Keeping):
+    if isinstance(learner.objective, Stateful):
         told = None if handed.told is None else _on_device(handed.told)
         update, (left, _) = _job(program, known, (_on_device(handed.params), told), (kept, None), ue, version)
     else:
@@ -56,7 +56,7 @@ def compute_job(setup: Setup, task: Task, handed: Handed, ue: int, version: int,
 
 def kept_at_first(learner: Learner, first_params: Arrays) -> Any:
     """What a device has before its first job; None where it keeps nothing."""
-    if not isinstance(learner.objective, Keeping):
+    if not isinstance(learner.objective, Stateful):
         return None
     uploaded(first_params, learner)  # a model without the part that is to be kept is refused
     return jax.tree.map(np.asarray, learner.objective.first(_on_device(first_params)))

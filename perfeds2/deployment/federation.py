@@ -28,8 +28,8 @@ from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus,
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
 from perfeds2.errors import InputError
-from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Learner
 from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
 from perfeds2.timeline.timeline import Timeline
@@ -89,7 +89,7 @@ class Federation:
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
-        self._keeps, self._looks_back = isinstance(self.learner.objective, Keeping), needs_past(self.learner)
+        self._keeps, self._looks_back = isinstance(self.learner.objective, Stateful), needs_past(self.learner)
 
     @property
     def devices(self) -> list[Device]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
-from perfeds2.learning.keeping import Withholding
 from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling
+from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.replay import Learner, merge_now
 
 TOLD = "told/"  # before the names of what a merge sends along

@@ -17,13 +17,14 @@ from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
-from perfeds2.learning.keeping import Keeping
 from perfeds2.learning.models.model import Model
+from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.task import Task
-from perfeds2.spec.build import Algorithm, Combination, make_learner, make_task, model_of, protocol_of
+from perfeds2.spec.build import Algorithm, make_learner, make_task, model_of, protocol_of
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind
-from perfeds2.spec.resolve import as_it_was, put, resolve, validated
+from perfeds2.spec.resolve import EACH, as_it_was, place_of, put, resolve, validated
 from perfeds2.spec.values import CELL, TASK, is_place_of_data
 
 FILE = "federation.toml"
@@ -53,9 +54,9 @@ class Setup:
     @property
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
-        what: Combination = named.value
-        learner, protocol = make_learner(self.spec, named.text, what), protocol_of(self.spec, what.mode)
-        return Algorithm(named.text, learner, protocol, mode=what.mode)
+        method: Method = named.value
+        learner = make_learner(self.spec, named.text, method)
+        return Algorithm(named.text, learner, protocol_of(self.spec, method.mode), mode=method.mode)
 
     def with_own(self, **changed: Any) -> "Setup":
         """The same with other settings of the deployment."""
@@ -68,6 +69,9 @@ class Setup:
         given |= {name: value for name, value in texts.items() if value not in (None, "")}
         values: dict[str, Any] = {}
         for name, value in given.items():
+            if "." in name:  # a method's: Ditto.pull
+                put(values, *place_of(name), value)
+                continue
             if name not in SETTINGS:
                 raise InputError(f"{name} is not a setting of a federation.")
             each = SETTINGS[name]
@@ -103,6 +107,7 @@ class Setup:
         values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
         given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
         given |= {name: given[name][0] for name in ONE_OF_MANY}
+        given |= {f"{name}.{key}": value for name, own in values[EACH].items() for key, value in own.items()}
         return tomli_w.dumps({name: value for name, value in given.items() if value not in (None, "")})
 
     @classmethod
@@ -146,7 +151,7 @@ class Setup:
 
 def refuse_memory(algorithm: Algorithm) -> None:
     """For an engine whose devices keep nothing between jobs."""
-    if isinstance(algorithm.learner.objective, Keeping):
+    if isinstance(algorithm.learner.objective, Stateful):
         raise InputError(f"--algorithm {algorithm.name} keeps something at the devices between jobs, which only --engine mqtt does.")  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.data import Data, Part
-from perfeds2.learning.keeping import Personal
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.model import Model, Params, measure, summed_loss
+from perfeds2.learning.objectives import Personal
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at

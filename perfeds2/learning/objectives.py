@@ -1,13 +1,14 @@
 """What does a UE compute from the model it was handed?
 
-An objective is a small immutable object that *is* the behaviour: called with a loss, the parameters, the version the
-job started from and its batches, it returns a gradient. Its numbers are traced, so another α needs no new compilation.
+An objective is a small immutable object: called with a loss, the parameters, the model the job started from and its batches, it
+returns a gradient. One with a memory does a whole job at once: from the model it was handed, what it kept of its last job and
+its batches it makes the upload, and what it keeps now. The memory is stored when the upload is merged, so a lost job leaves no
+trace. Objectives that are used in all three modes are here; ``methods/`` has the others.
 """
 
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -15,10 +16,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.models.model import Params
+from perfeds2.learning.settings import Length, Steps, StepSize, setting, traced
 
 Loss = Callable[[Params, Any], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]
-MOREAU = 15.0  # λ of pFedMe's experiments on MNIST
+ALPHA = 0.03  # Table I: step size of the personal gradient step
+Gradient = Callable[[Params, Any], Params]  # at a model, on one step's batches
 
 
 @typing.runtime_checkable
@@ -52,46 +55,78 @@ class Annealed(Objective, typing.Protocol):
     def at(self, version: Int[Array, ""]) -> Objective: ...
 
 
+@typing.runtime_checkable
+class Stateful(typing.Protocol):
+    """What a UE with a memory computes. Implement these and pass your own."""
+
+    @property
+    def batches(self) -> int:
+        """Number of independent batches one step takes."""
+        ...
+
+    def first(self, params: Params) -> Any:
+        """Return the memory before the first job, as arrays; ``params`` is w_0."""
+        ...
+
+    def job(
+        self, loss: Loss, start: Params, told: Any, kept: Any, batches: Any, beta: Float[Array, ""]
+    ) -> tuple[Params, Any]:
+        """Return the upload (the sum of the steps' gradients) and the new memory.
+
+        ``batches`` has one row for each local step, of ``batches`` batches each; ``told`` is what the merge sent along.
+        """
+        ...
+
+
+@typing.runtime_checkable
+class Personal(Stateful, typing.Protocol):
+    """One that keeps a model of its own: evaluations use that instead of the model after a personal step."""
+
+    @staticmethod
+    def personal(params: Params, kept: Any) -> Params:
+        """Return a UE's own model, from the newest one and its memory. It must not use the objective's numbers."""
+        ...
+
+
+@typing.runtime_checkable
+class Withholding(Stateful, typing.Protocol):
+    """One whose UEs keep a part of the model for themselves, so it is not uploaded."""
+
+    @staticmethod
+    def withheld(params: Params) -> Params:
+        """Return the arrays of that part."""
+        ...
+
+
 def passes(objective: Any) -> int:
     """How many batches of computing time one step costs."""
     return getattr(objective, "passes", objective.batches)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
-@dataclass(frozen=True)
+@traced
 class FedAvg:
     """∇f on one batch."""
 
-    @property
-    def batches(self) -> int:
-        return 1
+    batches = 1
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
-        return jax.grad(loss)(params, _batch(batches, 0))
+        return jax.grad(loss)(params, pick(batches, 0))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["proximal"], meta_fields=[])
-@dataclass(frozen=True)
+@traced
 class FedProx:
     """∇f + μ(w − w_start): held near the model version it started from. With one local step the term is zero."""
 
-    proximal: float | Array = 0.1  # μ
+    proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")
 
-    @property
-    def batches(self) -> int:
-        return 1
+    batches = 1
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:
-        gradient = jax.grad(loss)(params, _batch(batches, 0))
+        gradient = jax.grad(loss)(params, pick(batches, 0))
         return jax.tree.map(lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, start)
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["alpha", "inner_clip", "anneal"],
-    meta_fields=["hessian", "hessian_batch"],
-)
-@dataclass(frozen=True)
+@traced
 class PerFed:
     """The meta-gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) of eq. (7), on three independent batches.
 
@@ -101,11 +136,11 @@ class PerFed:
     differentiated as such: (I − α∇²f·J) with J its derivative. docs/gradients.md says when which helps.
     """
 
-    alpha: float | Array = 0.03
-    hessian: Hessian = "exact"
-    hessian_batch: Literal["own", "inner"] = "own"
-    inner_clip: float | Array | None = None
-    anneal: float | Array | None = None  # so many model versions, counted from here, are first order
+    alpha: StepSize = ALPHA
+    hessian: Hessian = setting("exact", static=True)
+    hessian_batch: Literal["own", "inner"] = setting("own", static=True)
+    inner_clip: Length | None = None
+    anneal: Any = None  # number of model versions, counted from here, that are first order
 
     @property
     def batches(self) -> int:
@@ -120,15 +155,15 @@ class PerFed:
         return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
-        inner = jax.grad(loss)(params, _batch(batches, 0))
+        inner = jax.grad(loss)(params, pick(batches, 0))
         step = inner if self.inner_clip is None else clip(inner, self.inner_clip)
         adapted = jax.tree.map(lambda w, g: w - self.alpha * g, params, step)
-        outer = jax.grad(loss)(adapted, _batch(batches, 1))
+        outer = jax.grad(loss)(adapted, pick(batches, 1))
         if self.hessian == "fo":
             return outer
         product, on = _jvp if self.hessian == "exact" else _difference, 0 if self.hessian_batch == "inner" else 2
         direction = outer if self.inner_clip is None else _through_clip(inner, self.inner_clip, outer)
-        curvature = product(lambda w: jax.grad(loss)(w, _batch(batches, on)), params, direction)
+        curvature = product(lambda w: jax.grad(loss)(w, pick(batches, on)), params, direction)
         exact = jax.tree.map(lambda g, h: g - self.alpha * h, outer, curvature)
         if self.anneal is None:
             return exact
@@ -136,8 +171,7 @@ class PerFed:
         return jax.tree.map(lambda first_order, g: jnp.where(is_early, first_order, g), outer, exact)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "moreau"], meta_fields=["moreau_steps"])
-@dataclass(frozen=True)
+@traced
 class Moreau:
     """The gradient λ(w − θ̂) of the Moreau envelope min_θ f(θ) + (λ/2)‖θ − w‖², as pFedMe and PersA-FL have it.
 
@@ -145,20 +179,18 @@ class Moreau:
     length α, the penalised f is for these.
     """
 
-    alpha: float | Array = 0.03
-    moreau: float | Array = MOREAU  # λ
-    moreau_steps: int = 5  # K
+    alpha: StepSize = ALPHA
+    moreau: Length = setting(15.0, "λ: how strongly the personal model is held near the global one.")
+    moreau_steps: Steps = setting(5, "K: gradient steps to the personal model.", static=True)
 
-    @property
-    def batches(self) -> int:
-        return 1
+    batches = 1
 
     @property
     def passes(self) -> int:
         return self.moreau_steps
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
-        theta = self.personal_model(loss, params, _batch(batches, 0))
+        theta = self.personal_model(loss, params, pick(batches, 0))
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
     def personal_model(self, loss: Loss, params: Params, batch: Any) -> Params:
@@ -177,10 +209,22 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "FedProx": FedProx,
     "PerFed": PerFed,
     "Moreau": Moreau,
-}  # each is called with the learning settings its parameters name
+}  # in all three modes
 
 
-def _batch(batches: Any, number: int) -> Any:
+def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
+    """Take local steps. Return where they end, and the sum of their gradients."""
+
+    def step(carry: tuple[Params, Params], own: Any) -> tuple[tuple[Params, Params], None]:
+        w, total = carry
+        g = gradient(w, own)
+        return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g)), None
+
+    return jax.lax.scan(step, (start, jax.tree.map(jnp.zeros_like, start)), batches)[0]
+
+
+def pick(batches: Any, number: int) -> Any:
+    """Return one of the batches of a step."""
     return jax.tree.map(lambda b: b[number], batches)
 
 

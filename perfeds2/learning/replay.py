@@ -18,18 +18,16 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.devices import all_of, everywhere, on_one, over_devices, shared_by, sum_of
-from perfeds2.learning.keeping import Keeping, Withholding
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
+from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
-from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, clip, passes
+from perfeds2.learning.objectives import ALPHA, Adapting, Annealed, Loss, Objective, Stateful, Withholding, clip, passes
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task
-from perfeds2.learning.tier_merges import with_undrafted
 from perfeds2.timeline.timeline import Timeline
 
-ALPHA = 0.03  # Table I
 QUANTISING = 7  # the use of a job's key for its coins
 FEW, WIDE = 8, 2**16  # uploads and weights, up to and from which a round's plain gradients are written out
 SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are costs a GPU launches
@@ -39,7 +37,7 @@ SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are 
 class Learner:
     """How a job is computed and a round merged."""
 
-    objective: Objective | Keeping
+    objective: Objective | Stateful
     beta: float = 0.07  # β, the server's step size, and the UE's where it takes several local steps
     batch: int = 40
     local_steps: int = 1
@@ -134,7 +132,7 @@ class Program:
         one_by_one: bool = True,
         mesh: Mesh | None = None,
     ) -> "Program":
-        keeps = isinstance(learner.objective, Keeping) or learner.top_k is not None
+        keeps = isinstance(learner.objective, Stateful) or learner.top_k is not None
         if keeps and isinstance(learner.merge, Undrafted):
             raise ValueError(
                 "some jobs are done again for this merge, so take an objective without a memory, and no top_k."
@@ -249,7 +247,7 @@ def _start(
 def _at_first(objective: Any, merge: Any, params: Params, ues: int, all_sent: bool) -> tuple[Any, Any, Any]:
     """What the merge has in mind, what every UE keeps, and what it has not sent, before the first round."""
     unsent = None if all_sent else jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params)
-    if not isinstance(objective, Keeping):
+    if not isinstance(objective, Stateful):
         return merge.init(params, ues), None, unsent
     rows = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), objective.first(params))
     return merge.init(params, ues), rows, unsent
@@ -316,7 +314,7 @@ def local_job(
     def loss(w: Params, xy: Any) -> Float[Array, ""]:
         return mean_loss(program.model, w, *xy)
 
-    if isinstance(objective, Keeping):
+    if isinstance(objective, Stateful):
         total, kept = objective.job(loss, params, told, kept, batches, known.beta)
     else:
         total = _summed_gradients(program, known, objective, loss, params, batches)

@@ -206,7 +206,7 @@ def _notes(
     timelines: dict[tuple[str, int], Timeline],
     rows: dict[tuple[str, int], list[Row]] | None,
 ) -> list[str]:
-    from perfeds2.learning.keeping import Personal
+    from perfeds2.learning.objectives import Personal
     from perfeds2.spec.build import recipe_of
 
     notes, recipe = list[str](), recipe_of(spec)

@@ -13,9 +13,9 @@ What is the user's own is called with what it names of what is known here:
   samples) that returns rows of UEs or such a function;
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
-- a merge: a ``Merge``, or a function or class of any of the learning settings that gives one;
-- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, a ``Combination``, or only an
-  objective or a merge, which then runs in the spec's semi-synchronous rounds.
+- a merge: a ``Merge``, or a function or class of settings (its own, and any of the learning settings) that gives one;
+- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a method: an objective, a merge, or a
+  class with one of each as ``objective`` and ``merge``. It runs in the spec's semi-synchronous rounds unless its ``mode`` says otherwise.
 """
 
 import inspect
@@ -32,23 +32,23 @@ from jaxtyping import Float
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
-from perfeds2.errors import InputError, did_you_mean
+from perfeds2.errors import InputError
 from perfeds2.learning.data import Data, Divisible
-from perfeds2.learning.keeping import Scaffold, Withholding
 from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean
+from perfeds2.learning.methods import parts_of
+from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.models.model import Judged, Model
-from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task, cycles_per_sample, payload_bits, weight_shapes
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
+from perfeds2.spec.fields import CellSpec, LearningSpec, Spec, TaskSpec
 from perfeds2.spec.fleets import cell_of_fleet, limits_energy, refuse_without_a_fleet, seconds_a_step
-from perfeds2.spec.methods import ALGORITHMS, Combination
-from perfeds2.spec.modes import algorithm_name
+from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, blaming, call, expect
 from perfeds2.spec.networks import network_of
 from perfeds2.spec.payload import shortened
@@ -234,13 +234,6 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     """The spec's algorithms in a stage."""
     algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
     names = [algorithm.name for algorithm in algorithms]
-    made = [settings_name(named) for named in spec.algorithms]
-    lost = next((name for name in spec.each if name not in ALGORITHMS and name not in made), None)
-    if lost is not None:
-        why = "it brings its own" if lost in names else did_you_mean(lost, [*filter(None, made), *ALGORITHMS])
-        raise InputError(
-            f"settings for {lost} were given, but nothing of that name takes any; {why}{'' if why.endswith('?') else '.'}"
-        )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"--algorithms has {twice} twice; give each its own name.")
@@ -253,36 +246,13 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     return algorithms
 
 
-def settings_name(named: Named) -> str | None:
-    """Under which name an algorithm gets settings of its own, ``--beta MineS2=0.02``; None if it brings all with it."""
-    found = combination_of(named)
-    return None if found is None else found[0]
-
-
-def combination_of(named: Named) -> tuple[str, Combination] | None:
-    """What a name combines, and what that is called; None if it is an ``Algorithm``, or makes one.
-
-    An objective of one's own runs in S2 rounds and is merged by the mean; to a merge of one's own UEs upload what FedAvg does.
-    """
-    own: Any = named.value
-    if isinstance(own, Combination):
-        return named.label, own
-    kind = own if inspect.isclass(own) else type(own)
-    make: Any = own if inspect.isclass(own) else lambda: named.value
-    if hasattr(own, "batches"):  # an objective, or a class of such
-        return algorithm_name(kind.__name__, "S2"), Combination(make, "S2")
-    if hasattr(own, "init") and (hasattr(own, "step") or callable(own)) and not isinstance(own, Algorithm):
-        return algorithm_name(kind.__name__, "S2"), Combination(FedAvg, "S2", make)
-    return None
-
-
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     """What a name stands for. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
 
     Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
     first would be rounding noise (erratum 12).
     """
-    found = combination_of(named)
+    found = method_of(named)
     if isinstance(named.value, Algorithm):
         return named.value
     if found is None:
@@ -307,35 +277,45 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     )
 
 
-def make_learner(spec: Spec, algorithm: str, what: Combination) -> Learner:
-    """What the UEs compute and how it is merged: each called with those of the algorithm's learning settings that it names."""
+def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
+    """Return what the UEs compute and how it is merged: made with the settings that the method and the merge name."""
     learning, alpha = spec.learning_of(algorithm), alpha_of(spec, algorithm).value
     known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
     how, _, rounds = learning.hessian.partition(":")
     known |= {"hessian": "exact", "anneal": int(rounds)} if how == "anneal" else {}
+    made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
+    objective, merge = parts_of(made)
     chosen = learning.merge
-    if chosen is not None and what.objective is Scaffold:
+    if isinstance(objective, Scaffold):
+        _refuse_for_scaffold(learning)
+    if chosen is not None:
+        merge = chosen.value
+        if callable_to_make(merge):
+            merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
+    merge = _expect_merge(merge, chosen)
+    return Learner(
+        objective,
+        learning.beta,
+        learning.batch,
+        learning.local_steps,
+        merge,
+        alpha=alpha,
+        clip=learning.clip,
+        **shortened(spec, algorithm, objective, merge),
+        personal_steps=learning.personal_steps or 1,
+    )
+
+
+def _refuse_for_scaffold(learning: LearningSpec) -> None:
+    if learning.merge is not None:
         raise InputError(
-            f"--merge {chosen} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
+            f"--merge {learning.merge} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
         )
-    if learning.clip is not None and what.objective is Scaffold:
+    if learning.clip is not None:
         raise InputError(
             f"--clip {learning.clip:g} would shorten what SCAFFOLD's control variates are computed from at the server, and not "
             f"at the UE; leave it out, or give it to the others (--clip PerFedS2={learning.clip:g})."
         )
-    made = call(what.objective, f"the objective {what.objective}", known)
-    merge: Any = what.merge if chosen is None else chosen.value
-    merge = call(merge, f"--merge {chosen or algorithm}", known) if callable_to_make(merge) else merge
-    merge, steps = _expect_merge(merge, chosen), (learning.beta, learning.batch, learning.local_steps)
-    return Learner(
-        made,
-        *steps,
-        merge,
-        alpha=alpha,
-        clip=learning.clip,
-        **shortened(spec, algorithm, what, merge),
-        personal_steps=learning.personal_steps or 1,
-    )
 
 
 def callable_to_make(merge: Any) -> bool:

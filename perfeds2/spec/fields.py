@@ -13,7 +13,7 @@ import pydantic
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from perfeds2.spec.names import Kind, Named
+from perfeds2.spec.names import Kind, Named, method_name
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
@@ -58,7 +58,7 @@ from perfeds2.spec.values import (
     read_seeds,
     read_shares,
     within,
-    write_each,
+    write_methods,
     write_shares,
 )
 
@@ -167,21 +167,11 @@ class LearningSpec(Section, title="Learning"):
     personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Personal gradient steps at an evaluation, one after the other: fine-tuning, for every method whose UEs keep no model of their own.", shown="1")  # fmt: skip
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples a batch; PerFed draws three batches a step.")  # fmt: skip
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps of one job.")
-    proximal: StepSize = setting(0.1, "MU", "How strongly FedProx is held near its start.")
     hessian: HessianName = setting("exact", "HOW", "PerFed's Hessian term: exact, left out (fo), by differences of gradients (hf), or left out in the first K rounds (anneal:K).")  # fmt: skip
     hessian_batch: Literal["own", "inner"] | None = setting(None, "WHICH", "PerFed's Hessian is on a batch of its own, or on the inner one.", shown="own")  # fmt: skip
     clip: Length | None = setting(None, "NORM", "The largest norm of an upload: a longer one is shortened.")
     inner_clip: Length | None = setting(None, "NORM", "The largest norm of PerFed's inner gradient, differentiated through.")  # fmt: skip
-    moreau: Length | None = setting(None, "LAMBDA", "How strongly Moreau's personal model is held near the global one.", shown="15")  # fmt: skip
-    moreau_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "K", "Gradient steps to the personal model of Moreau and pFedMe.", shown="5")  # fmt: skip
     merge: MergeName | None = setting(None, "NAME", "How uploads become a model: {names}, or your own.", shown="the algorithm's own, mean for most", kind=MERGE)  # fmt: skip
-    server_step: Length | None = setting(None, "STEP", "Server's step of the methods that have one beside β.", shown="the method's own")  # fmt: skip
-    discount: Literal["poly", "hinge", "constant"] | None = setting(None, "RULE", "How FedBuff and FedAsync trust a stale upload.", shown="poly")  # fmt: skip
-    mixing: Annotated[float, Field(gt=0, le=1)] | None = setting(None, "SHARE", "How much of the model FedAsync takes from a fresh upload.", shown="0.6")  # fmt: skip
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = setting(None, "SHARE", "How much of its last step the server keeps, in FedAvgM and FedBuff.", shown="0.9 in FedAvgM, none in FedBuff")  # fmt: skip
-    own_share: Annotated[float, Field(ge=0, le=1)] | None = setting(None, "SHARE", "How much of its own model a UE of APFL takes at first.", shown="0.5")  # fmt: skip
-    head_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(None, "N", "Steps of FedRep's own head for each of the layers below.", shown="10")  # fmt: skip
-    pull: StepSize | None = setting(None, "LAMBDA", "How strongly Ditto's own models are held near the global one.", shown="1")  # fmt: skip
 
 
 class RunSpec(Section, title="Run"):
@@ -206,9 +196,9 @@ class Spec(Section):
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
     run: RunSpec = Field(default_factory=RunSpec)
-    each: Annotated[dict[str, dict[str, Any]], PlainSerializer(write_each)] = Field(
+    methods: Annotated[dict[str, dict[str, Any]], PlainSerializer(write_methods)] = Field(
         default_factory=dict
-    )  # learning settings that one algorithm has otherwise
+    )  # by method or algorithm: its own settings, and learning settings it has otherwise
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
 
     @property
@@ -233,9 +223,14 @@ class Spec(Section):
             shares,
             self.protocol.bandwidth,
         )
-        merges = (self.learning.merge, *(own.get("merge") for own in self.each.values()))
-        named = (one for one in (*every, *merges, *(self.run.algorithms or ())) if isinstance(one, Named))
+        named = (one for one in (*every, *self.merges, *(self.run.algorithms or ())) if isinstance(one, Named))
         return [one for one in named if one.source]
+
+    @property
+    def merges(self) -> list[Named]:
+        """The merges that were chosen."""
+        chosen = (self.learning.merge, *(own.get("merge") for own in self.methods.values()))
+        return [one for one in chosen if isinstance(one, Named)]
 
     @property
     def unwritten(self) -> list[str]:
@@ -244,8 +239,15 @@ class Spec(Section):
 
     def learning_of(self, algorithm: str) -> LearningSpec:
         """How an algorithm learns: the general settings, and its own over them."""
-        own = self.each.get(algorithm)
-        return self.learning if own is None else self.learning.model_copy(update=own)
+        own = {key: value for key, value in self._given(algorithm).items() if key in LearningSpec.model_fields}
+        return self.learning.model_copy(update=own) if own else self.learning
+
+    def method_settings(self, algorithm: str) -> dict[str, Any]:
+        """The settings that were given to a method and that only it has."""
+        return {key: value for key, value in self._given(algorithm).items() if key not in LearningSpec.model_fields}
+
+    def _given(self, algorithm: str) -> dict[str, Any]:
+        return self.methods.get(method_name(algorithm), {}) | self.methods.get(algorithm, {})
 
     def values(self) -> dict[str, Any]:
         """Nested values, as a TOML file has them."""
@@ -253,7 +255,7 @@ class Spec(Section):
         return {
             section: inner
             for section, inner in dumped.items()
-            if inner or section not in ("radio", "energy", "each", "own")
+            if inner or section not in ("radio", "energy", "methods", "own")
         }
 
     def to_toml(self) -> str:

@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from perfeds2.spec.fields import Spec, settings
+from perfeds2.spec.fields import LearningSpec, Spec, settings
 from perfeds2.spec.resolve import EACH, put, put_flags, resolve
 
 # What gives others their defaults, and what one reads first.
@@ -31,7 +31,13 @@ def flags_of(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
             flags[each.keyword] = value
         if own:
             flags[each.keyword] = {"*": flags[each.keyword], **own} if each.keyword in flags else own
-    return flags
+    assigned = [
+        f"{name}.{key}={_number(value)}"
+        for name, own in said.get(EACH, {}).items()
+        for key, value in own.items()
+        if key not in LearningSpec.model_fields
+    ]
+    return flags | ({"set": assigned} if assigned else {})
 
 
 def _without(keyword: str, usual: dict[str, Any], known: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +61,9 @@ def as_words(flags: dict[str, Any]) -> list[str]:
     words: list[str] = []
     for keyword, value in flags.items():
         flag = f"--{keyword.replace('_', '-')}"
+        if keyword == "set":
+            words += [word for assignment in value for word in (flag, assignment)]
+            continue
         words += [flag] if keyword in switches else [flag, _text(keyword, value)]
     return words
 

@@ -1,67 +1,99 @@
-"""Which methods of the literature have a name here? docs/methods.md says what each is, and where its twin and its tests are.
+"""Which algorithms have a name, and which settings does a method have?
 
-A method is what a UE computes, how its upload is merged, and in which rounds. What all methods have (batch, β, local steps,
-quorum) is the comparison's, so that all run on equal terms; what only a method has comes from its paper. A method that decides
-who is merged when has rounds of its own.
+An algorithm is a method in its rounds. What all methods have (batch, β, local steps, quorum) belongs to the comparison, so that all
+run on equal terms; what only one method has is a field of its dataclass. docs/methods.md says what each is.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from perfeds2.learning.keeping import APFL, Ditto, FedPer, FedRep, Keeping, PFedMe, Scaffold
-from perfeds2.learning.merges import (
-    CA2FL,
-    FADAS,
-    AsyncFedED,
-    FedAsync,
-    FedOpt,
-    Mean,
-    Merge,
-    Momentum,
-    OfMean,
-    Stale,
-    WithControl,
-)
-from perfeds2.learning.objectives import OBJECTIVES, FedAvg, FedProx, Moreau, Objective, PerFed
-from perfeds2.learning.tier_merges import ByTier, Cached
-from perfeds2.spec.modes import MODES, algorithm_name
+from pydantic import TypeAdapter
+
+from perfeds2.learning.methods import MERGES, METHODS
+from perfeds2.learning.objectives import OBJECTIVES
+from perfeds2.spec.fields import LearningSpec
+from perfeds2.spec.names import MODES, Named, algorithm_name
+
+SHARED = (*LearningSpec.model_fields, "anneal")  # anneal is part of hessian
 
 
 @dataclass(frozen=True)
-class Combination:
-    """What a UE computes, in which rounds, and how it is merged. Each part is called with the learning settings it names."""
+class Method:
+    """A method in its rounds."""
 
-    objective: Callable[..., Objective | Keeping]
-    mode: str
-    merge: Callable[..., Merge | OfMean] = Mean
-    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # of its own; None: those of the mode
+    name: str  # without its rounds: settings of [methods.PerFed] are for PerFed in all modes
+    make: Callable[..., Any]  # a dataclass whose fields are its settings, or a function of them
+    mode: str = "S2"
+    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # rounds of its own; None: those of the mode
+
+    @classmethod
+    def of(cls, name: str, make: Any) -> "Method":
+        """Return a method in the rounds it asks for."""
+        return cls(name, make, getattr(make, "mode", "S2"), getattr(make, "rounds", None))
+
+    @property
+    def settings(self) -> dict[str, inspect.Parameter]:
+        """Settings that only this method has, as parameters of what makes it."""
+        return own_settings(self.make)
 
 
-METHODS = {
-    "FedBuff": Combination(FedAvg, "S2", Stale),
-    "FedAsync": Combination(FedProx, "ASY", FedAsync),
-    "AsyncFedED": Combination(FedAvg, "ASY", AsyncFedED),
-    "CA2FL": Combination(FedAvg, "S2", CA2FL),
-    "FADAS": Combination(FedAvg, "S2", FADAS),
-    "FedAvgM": Combination(FedAvg, "S2", Momentum),
-    "FedAdam": Combination(FedAvg, "S2", partial(FedOpt, "adam")),
-    "FedYogi": Combination(FedAvg, "S2", partial(FedOpt, "yogi")),
-    "FedAdagrad": Combination(FedAvg, "S2", partial(FedOpt, "adagrad", first_decay=0.0)),
-    "SCAFFOLD": Combination(Scaffold, "S2", WithControl),
-    "pFedMe": Combination(PFedMe, "S2"),
-    "Ditto": Combination(Ditto, "S2"),
-    "APFL": Combination(APFL, "S2"),
-    "PersA-FL": Combination(PerFed, "ASY", partial(Stale, "constant")),
-    "PersA-FL-ME": Combination(Moreau, "ASY", partial(Stale, "constant")),
-    "FedRep": Combination(FedRep, "S2"),
-    "FedPer": Combination(FedPer, "S2"),
-    "SAFA": Combination(FedAvg, "S2", Cached, rounds="draft"),
-    "TiFL": Combination(FedAvg, "SYN", rounds="one tier"),
-    "FedAT": Combination(FedProx, "ASY", ByTier, rounds="all tiers"),
-}
+def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a method or merge that are not shared by all methods."""
+    try:
+        parameters = inspect.signature(make, eval_str=True).parameters
+    except (TypeError, ValueError, NameError):  # written in C, or with annotations nobody can read
+        return {}
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in parameters.items() if name not in SHARED and each.kind in kinds}
+
+
+def read_setting(parameter: inspect.Parameter, value: Any) -> Any:
+    """Return a value as its parameter's type says. Raises pydantic's ValidationError."""
+    hint = parameter.annotation
+    if hint is inspect.Parameter.empty:
+        usual = parameter.default
+        hint = Any if usual is inspect.Parameter.empty or usual is None else type(usual)
+    return TypeAdapter(hint, config={"arbitrary_types_allowed": True}).validate_python(value)
+
 
 ALGORITHMS = {
-    algorithm_name(name, mode): Combination(OBJECTIVES[name], mode) for mode in MODES for name in OBJECTIVES
-} | METHODS
+    algorithm_name(name, mode): Method(name, make, mode) for mode in MODES for name, make in OBJECTIVES.items()
+} | {name: Method.of(name, make) for name, make in METHODS.items()}
+
+
+def method_of(named: Named) -> tuple[str, Method] | None:
+    """Return the name and the method of an algorithm; None if it is an ``Algorithm``, or a function that makes one.
+
+    An objective of one's own runs in S2 rounds and is merged by the mean; for a merge of one's own UEs compute what FedAvg does.
+    """
+    own: Any = named.value
+    if isinstance(own, Method):
+        return named.label, own
+    parts = hasattr(own, "batches") or (hasattr(own, "init") and (hasattr(own, "step") or callable(own)))
+    if hasattr(own, "learner") or not (parts or hasattr(own, "objective") or hasattr(own, "merge")):
+        return None
+    is_class = inspect.isclass(own)
+    name = (own if is_class else type(own)).__name__
+    method = Method.of(name, own)
+    if not is_class:
+        method = Method(name, lambda: own, method.mode, method.rounds)
+    return algorithm_name(name, method.mode), method
+
+
+def settings_name(named: Named) -> str | None:
+    """Return the name an algorithm's settings go under, ``--beta MineS2=0.02``; None if it brings all with it."""
+    found = method_of(named)
+    return None if found is None else found[0]
+
+
+def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Callable[..., Any]]:
+    """Return what settings may be given to, by name: our methods and merges, and those of one's own that take part."""
+    found = {method.name: method.make for method in ALGORITHMS.values()} | MERGES
+    found |= {name: method.make for name, method in ALGORITHMS.items()}
+    for named in algorithms:
+        own = method_of(named)
+        if own is not None:
+            found |= {own[0]: own[1].make, own[1].name: own[1].make}
+    return found | {named.label: named.value for named in merges}

@@ -24,6 +24,17 @@ from typing import Any, NoReturn
 from perfeds2.errors import InputError, did_you_mean
 
 GIVEN = "python:"  # how a spec names an object that has no place in a file
+MODES = ("SYN", "S2", "ASY")  # synchronous, semi-synchronous and asynchronous rounds
+
+
+def algorithm_name(method: str, mode: str) -> str:
+    """Return a method's name in one of the modes, as in the paper: PerFedS2, PerFed-SYN, PerFed-ASY."""
+    return f"{method}S2" if mode == "S2" else f"{method}-{mode}"
+
+
+def method_name(algorithm: str) -> str:
+    """Return the method of an algorithm: PerFed for PerFedS2, and Ditto for Ditto."""
+    return algorithm.removesuffix("S2").removesuffix("-SYN").removesuffix("-ASY")
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,17 @@
 from typing import Any
 
 from perfeds2.errors import InputError
-from perfeds2.learning.keeping import Scaffold
 from perfeds2.learning.merges import Merge, OfMean, Undrafted
+from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.methods import Combination
 
 
-def shortened(spec: Spec, algorithm: str, what: Combination, merge: Merge | OfMean) -> dict[str, Any]:
+def shortened(spec: Spec, algorithm: str, objective: Any, merge: Merge | OfMean) -> dict[str, Any]:
     """The bits of each number and the share of the numbers, as parts of a learner; None where nothing is left out."""
     bits = None if spec.radio.bits == 32 else spec.radio.bits
     top_k = None if spec.radio.top_k == 1 else spec.radio.top_k
     for given, does in ((bits, f"--bits {bits} would round"), (top_k, f"--top-k {top_k} would cut")):
-        if given is not None and what.objective is Scaffold:
+        if given is not None and isinstance(objective, Scaffold):
             raise InputError(
                 f"{does} what SCAFFOLD's control variates are computed from at the server, and not at the UE; leave it out, or "
                 f"take --algorithms without {algorithm}."

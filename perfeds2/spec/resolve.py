@@ -2,7 +2,9 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +13,11 @@ import pydantic
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, sections_of, settings, settings_of
 from perfeds2.spec.names import Named
-from perfeds2.spec.values import ALGORITHM, CELL, RADIO, TASK, read_list
+from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
 
 SEEDS = ("run", "seeds")
 SPLITTING = ("labels_per_ue", "split")  # two ways to say the same
-EACH = "each"  # the section of what one algorithm has otherwise: [each.PerFed-ASY]
+EACH = "methods"  # the section of what one method or algorithm has otherwise: [methods.PerFed-ASY]
 
 
 def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
@@ -28,9 +30,9 @@ def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
     section, _, key = name.partition(".")
     if section in SECTIONS and key in SECTIONS[section].model_fields:
         return section, key
-    algorithm, _, key = name.removeprefix(f"{EACH}.").rpartition(".")
-    if algorithm and key.replace("-", "_") in LearningSpec.model_fields:
-        return EACH, f"{algorithm}.{key.replace('-', '_')}"
+    method, _, key = name.removeprefix(f"{EACH}.").rpartition(".")
+    if method and method not in SECTIONS and key.isprintable():
+        return EACH, f"{method}.{key.replace('-', '_')}"
     known = ["seed", *(each.name for each in settings()), *(f"{each.section}.{each.key}" for each in settings())]
     hint = did_you_mean(name, known)
     raise InputError(
@@ -39,7 +41,7 @@ def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
 
 
 def name_of(place: tuple[str, str]) -> str:
-    """What a setting is called in tables and as a keyword; one algorithm's: PerFed-ASY.beta."""
+    """What a setting is called in tables and as a keyword; one method's: Ditto.pull."""
     if place[0] == EACH:
         return place[1]
     return next(each.keyword for each in settings() if (each.section, each.key) == place)
@@ -99,11 +101,13 @@ def by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def put_text(values: dict[str, Any], assignment: str) -> None:
-    """Set one value from ``section.key=value``, the value as a flag takes it or as TOML writes it."""
+    """Set one value from ``section.key=value`` or ``Method.key=value``, as a flag takes it or as TOML writes it."""
     path, equals, text = assignment.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and section and key):
-        raise InputError(f"--set takes section.key=value, got {assignment!r}.")
+        raise InputError(f"--set takes section.key=value or Method.key=value, got {assignment!r}.")
+    if section not in Spec.model_fields:
+        section, key = EACH, path.strip()
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, KeyError, RecursionError):
@@ -116,7 +120,27 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     sections = {name for name, value in settings.items() if isinstance(value, Mapping) and name in Spec.model_fields}
     values: dict[str, Any] = {name: deepcopy(dict(settings[name])) for name in sections}
     put_flags(values, {name: _as_list(value) for name, value in settings.items() if name not in sections})
+    _name_methods(values)
     return values
+
+
+def _name_methods(values: dict[str, Any]) -> None:
+    """Replace methods of ours given as ``Ditto(pull=0.1)`` or ``Ditto`` by their name and settings, which can be written down."""
+    run = values.get("run", {})
+    algorithms = run.get("algorithms")
+    if not isinstance(algorithms, list | tuple) or all(isinstance(each, str) for each in algorithms):
+        return
+    from perfeds2.learning.methods import METHODS  # brings JAX
+
+    run["algorithms"] = named = list(algorithms)
+    for place, given in enumerate(named):
+        name = next((name for name, make in METHODS.items() if make in (given, type(given))), None)
+        if name is None:
+            continue
+        named[place] = name
+        changed = [] if isinstance(given, type) else [f for f in fields(given) if getattr(given, f.name) != f.default]
+        for field in changed:
+            put(values, EACH, f"{name}.{field.name}", getattr(given, field.name))
 
 
 def _as_list(value: Any) -> Any:
@@ -200,7 +224,7 @@ def resolve(values: Mapping[str, Any]) -> Spec:
         )
     if horizon_s is not None and run.eval_every_s is None:
         run = run.model_copy(update={"eval_every_s": horizon_s / 60})
-    spec = spec.model_copy(update={"each": {name: own for name in spec.each if (own := _own_settings(spec, name))}})
+    spec = spec.model_copy(update={"methods": _method_settings(spec)})
     filled = {
         "algorithms": run.algorithms or usual_algorithms(spec),
         "horizon_s": horizon_s,
@@ -226,22 +250,49 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
 
 
-def _own_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
-    """What an algorithm has otherwise, checked. Somebody's own may have any name; that is known when they are made."""
-    known = ALGORITHM.table()
-    if algorithm not in known and not any(named.source for named in spec.run.algorithms or ()):
-        hint = did_you_mean(algorithm, known)
-        raise InputError(
-            f"settings for {algorithm} were given, which is no algorithm; {hint}{'' if hint.endswith('?') else '.'}"
-        )
-    given = spec.each[algorithm]
+def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
+    """Return every method's settings, checked."""
+    if not spec.methods:
+        return {}
+    from perfeds2.spec.methods import makers  # brings JAX
+
+    merges = [spec.learning.merge] if spec.learning.merge is not None else []
+    for own in spec.methods.values():
+        with suppress(ValueError):  # said by the validation
+            merges += [MERGE.find(own["merge"])] if own.get("merge") is not None else []
+    known = makers(spec.run.algorithms or (), merges)
+    checked = {name: _settings_of(spec, name, own, known) for name, own in spec.methods.items()}
+    return {name: own for name, own in checked.items() if own}
+
+
+def _settings_of(spec: Spec, name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one method's settings, checked: those all methods have, and its own."""
+    from perfeds2.spec.methods import own_settings, read_setting
+
+    if name not in known:
+        hint = did_you_mean(name, [*known, *SECTIONS])
+        raise InputError(f"settings for {name} were given, which is no method; {_sentence_end(hint)}")
     if nothing := [key for key, value in given.items() if value is None]:  # which no file could say
-        raise InputError(f"for {algorithm}: {nothing[0]} is None; give a value, or leave it to the others.")
+        raise InputError(f"for {name}: {nothing[0]} is None; give a value, or leave it out.")
+    parameters = own_settings(known[name])
+    shared = {key: value for key, value in given.items() if key in LearningSpec.model_fields}
     try:
-        learning = validated(Spec, {"learning": dict(spec.learning) | given}).learning
+        learning = dict(validated(Spec, {"learning": dict(spec.learning) | shared}).learning)
     except InputError as error:
-        raise InputError(f"for {algorithm}: {error}") from None
-    return {key: value for key, value in dict(learning).items() if key in given}
+        raise InputError(f"for {name}: {error}") from None
+    checked: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in shared:
+            checked[key] = learning[key]
+        elif key not in parameters:
+            hint = did_you_mean(key, [*parameters, *LearningSpec.model_fields])
+            raise InputError(f"{name} has no setting {key}; {_sentence_end(hint)}")
+        else:
+            try:
+                checked[key] = read_setting(parameters[key], value)
+            except pydantic.ValidationError as error:
+                raise InputError(_complaint(error.errors()[0], f"{name}.{key}")) from None
+    return checked
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
@@ -305,14 +356,22 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
 
 def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
     """pydantic's first complaint in our words: the flag, what came, what was expected."""
-    location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
+    location = error["loc"]
     if error["type"] == "extra_forbidden":
         section, *rest = map(str, location)
         fields = sections[section].model_fields if rest and section in sections else sections
         path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
-        hint = did_you_mean(rest[0] if rest else section, fields)
-        return f"{path} is not a setting; {hint}{'' if hint.endswith('?') else '.'}"
-    flag = _flag_at(location, sections)
+        return f"{path} is not a setting; {_sentence_end(did_you_mean(rest[0] if rest else section, fields))}"
+    return _complaint(error, _flag_at(location, sections))
+
+
+def _sentence_end(hint: str) -> str:
+    return hint if hint.endswith("?") else f"{hint}."
+
+
+def _complaint(error: Any, flag: str) -> str:
+    """Say what is wrong with the value of a flag."""
+    location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
     match error["type"]:
         case "value_error":
             return f"{flag} {_as_given(came)} {limits['error']}."

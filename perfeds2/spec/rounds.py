@@ -10,8 +10,9 @@ import numpy as np
 from perfeds2.allocation.schedulers import of_those_here
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError
+from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.tier_merges import ByTier, Cached
 from perfeds2.network.cell import Cell
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named
@@ -29,8 +30,8 @@ def in_drafts(spec: Spec, learner: Learner) -> dict[str, Any]:
     """SAFA's rounds, as parts of an algorithm; the bound on staleness is its lag tolerance."""
     assert spec.protocol.quorum is not None
     bound = bound_of(spec)
-    if isinstance(learner.merge, Cached):
-        learner = replace(learner, merge=Cached(np.inf if bound is None else float(bound)))
+    if isinstance(learner.merge, ModelCache):
+        learner = replace(learner, merge=ModelCache(np.inf if bound is None else float(bound)))
     return {"learner": learner, "protocol": Protocol(spec.protocol.quorum, bound, drafts=True)}
 
 
@@ -44,8 +45,8 @@ def in_tiers(
     count, quorum = spec.protocol.tiers or TIERS, spec.protocol.quorum
     tiers = tiers_by_latency(cell, payload_bits, learner.samples, count, quorum)
     quorum = min(quorum, tiers.smallest)
-    if isinstance(learner.merge, ByTier):
-        learner = replace(learner, merge=ByTier.of(tiers.of))
+    if isinstance(learner.merge, TierAverage):
+        learner = replace(learner, merge=TierAverage.of(tiers.of))
     schedule = (AllTiers if at_once else OneTier)(tiers, quorum, seed)
     return {"learner": learner, "protocol": Protocol(quorum, rests=True), "schedule": schedule}
 

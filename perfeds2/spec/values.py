@@ -20,7 +20,7 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.allocation.shares import SHARES
     from perfeds2.learning.datasets import TASKS
     from perfeds2.learning.losses import LOSSES, MEASURES
-    from perfeds2.learning.merges import MERGES
+    from perfeds2.learning.methods import MERGES
     from perfeds2.learning.models import MODELS
     from perfeds2.learning.partition import SPLITS
     from perfeds2.network.cell import CELLS
@@ -124,8 +124,10 @@ def write_shares(shares: Any) -> Any:
     return shares.text if isinstance(shares, Named) else list(shares)
 
 
-def write_each(each: Mapping[str, Mapping[str, Any]]) -> Any:
-    return {name: {key: str(v) if isinstance(v, Named) else v for key, v in own.items()} for name, own in each.items()}
+def write_methods(methods: Mapping[str, Mapping[str, Any]]) -> Any:
+    return {
+        name: {key: str(v) if isinstance(v, Named) else v for key, v in own.items()} for name, own in methods.items()
+    }
 
 
 def read_seeds(value: Any) -> Any:

@@ -17,8 +17,9 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.runs.grid import values_of
-from perfeds2.spec.build import alpha_of, combination_of, settings_name
+from perfeds2.spec.build import alpha_of
 from perfeds2.spec.fields import SECTIONS, Spec
+from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL
@@ -32,13 +33,6 @@ TRIES = 20  # settings of each method
 MOST_TRIES = 400
 STEP = 3.0  # from one value to the next, where they are few
 A_CELLS_OWN = tuple(section for section in SECTIONS if section not in ("task", "run"))
-
-# What is searched, and around which value where the spec has none. All others: β, and α if their evaluation takes it.
-OWN_AXES: dict[str, dict[str, float | None]] = {
-    **{name: {"server_step": 0.01, "alpha": None} for name in ("FedAdam", "FedYogi", "FedAdagrad")},
-    "FADAS": {"server_step": 0.001, "alpha": None},  # β is divided out where one step is taken
-    "Ditto": {"beta": None, "pull": 0.1},  # its paper has 0.1 to 2
-}
 
 
 @dataclass(frozen=True)
@@ -176,20 +170,25 @@ def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float,
 
 
 def axes_of(named: Named) -> dict[str, float | None]:
-    """Which settings of a method are searched."""
-    found = combination_of(named)
-    if found is None or named.text in OWN_AXES:
-        return OWN_AXES.get(named.text, {})
-    objective: Any = found[1].objective
-    keeps_its_own = hasattr(objective, "personal")  # models, that are evaluated in the place of a personal step
-    takes_alpha = not keeps_its_own or "alpha" in inspect.signature(objective).parameters
+    """Which settings of a method are searched, and around which value where the spec has none.
+
+    A method says it (``search``); for all others β, and α if their evaluation takes it.
+    """
+    found = method_of(named)
+    if found is None:
+        return {}
+    make: Any = found[1].make
+    if hasattr(make, "search"):
+        return make.search
+    keeps_its_own = hasattr(make, "personal")  # models, that are evaluated in the place of a personal step
+    takes_alpha = not keeps_its_own or "alpha" in inspect.signature(make).parameters
     return {"beta": None, "alpha": None} if takes_alpha else {"beta": None}
 
 
 def _now(spec: Spec, method: str, key: str, usual: float | None) -> float:
     if key == "alpha":
         return alpha_of(spec, method).value
-    now = dict(spec.learning_of(method))[key]
+    now = (dict(spec.learning_of(method)) | spec.method_settings(method)).get(key)
     return float(usual if now is None else now)  # type: ignore[arg-type]  # β always has one
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from perfeds2.errors import InputError
-from perfeds2.spec.build import combination_of, settings_name
 from perfeds2.spec.fields import Section, Spec
+from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import place_of, put, resolve
 from perfeds2.spec.rounds import bound_of
@@ -103,7 +103,7 @@ def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
         raise InputError(
             f"--algorithms: a plan is for one algorithm, got {len(spec.algorithms)}; give one, such as PerFedS2."
         )
-    found = combination_of(spec.algorithms[0])
+    found = method_of(spec.algorithms[0])
     if found is None or found[1].mode != "S2" or found[1].rounds is not None:
         raise InputError(
             f"--algorithms {spec.algorithms[0]} has rounds of its own, so no A and S can be planned for it; expected one that "

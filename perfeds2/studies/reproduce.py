@@ -135,7 +135,7 @@ def read_tuned(files: Sequence[Path], tasks: Collection[str]) -> dict[str, Tuned
         if task in found:
             raise InputError(f"--spec {file} is for {task}, and so is another one; give one for each task.")
         common = {key: spec.values()["learning"][key] for key in values.get("learning", {})}
-        found[task] = {name: common | spec.values().get("each", {}).get(name, {}) for name in ALGORITHM.table()}
+        found[task] = {name: common | spec.values().get("methods", {}).get(name, {}) for name in ALGORITHM.table()}
     return found
 
 

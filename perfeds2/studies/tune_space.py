@@ -11,8 +11,9 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.runs.grid import values_of
-from perfeds2.spec.build import alpha_of, metric_of, settings_name
+from perfeds2.spec.build import alpha_of, metric_of
 from perfeds2.spec.fields import LearningSpec, Spec
+from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
 
@@ -57,8 +58,8 @@ class Search:
 
     def usual(self, algorithm: str) -> int | None:
         """Which candidate is what the algorithm has without tuning, if that is searched."""
-        now = dict(self.spec.learning_of(algorithm))
-        same = (all(now[key] == value for key, value in each.items()) for each in self.candidates(algorithm))
+        now = dict(self.spec.learning_of(algorithm)) | self.spec.method_settings(algorithm)
+        same = (all(now.get(key) == value for key, value in each.items()) for each in self.candidates(algorithm))
         return next((number for number, is_usual in enumerate(same) if is_usual), None)
 
     def spec_of(self, algorithm: str, settings: Settings, rung: int) -> Spec:
@@ -173,9 +174,17 @@ def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) ->
         asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
     found: dict[str, tuple[Any, ...]] = {}
     for key, given in asked.items():
-        tried = dict.fromkeys(resolve({"learning": {key: value}}).values()["learning"][key] for value in given)
+        tried = dict.fromkeys(_read(spec, algorithm, key, value) for value in given)
         found[key] = tuple(sorted(tried) if all(isinstance(each, int | float) for each in tried) else tried)
     return found
+
+
+def _read(spec: Spec, algorithm: str, key: str, value: Any) -> Any:
+    """Return a value as a spec reads it."""
+    if key in LearningSpec.model_fields:
+        return resolve({"learning": {key: value}}).values()["learning"][key]
+    own = {EACH: {algorithm: {key: value}}, "run": {"algorithms": spec.algorithms}}
+    return resolve(own).values()[EACH][algorithm][key]
 
 
 def read_search(path: Path) -> Search:

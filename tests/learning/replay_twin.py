@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
-
 from perfeds2.learning.keeping import Keeping
+
 from perfeds2.learning.merges import Mean, Optax
 from perfeds2.learning.models.model import Params, mean_loss
 from perfeds2.learning.objectives import Annealed

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from perfeds2.learning.keeping import APFL, Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
 from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, fedprox, hinge
 from twins_tiers import TWINS_OF_ROUNDS
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.keeping import APFL, Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
 from perfeds2.learning.merges import (
     CA2FL,
     MEAN,

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from perfeds2.learning.keeping import Ditto
+from perfeds2.learning.tier_merges import ByTier, Cached
 from twins import World
 from twins_tiers import fedat, safa, tifl
 
@@ -13,11 +15,9 @@ from perfeds2.allocation.tiers import AllTiers, OneTier, Tiers, tiers_by_latency
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.keeping import Ditto
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import parameters
-from perfeds2.learning.tier_merges import ByTier, Cached
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell

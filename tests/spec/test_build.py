@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from perfeds2.learning.keeping import APFL, FedRep, PFedMe
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
 from perfeds2.errors import InputError
-from perfeds2.learning.keeping import APFL, FedRep, PFedMe
 from perfeds2.learning.merges import Momentum, Stale
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss

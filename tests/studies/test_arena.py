@@ -12,12 +12,12 @@ import jax
 import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
+from perfeds2.learning.keeping import Ditto
 from scipy.stats import ttest_rel
 
 from perfeds2.commands import arena as command
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import synthetic
-from perfeds2.learning.keeping import Ditto
 from perfeds2.learning.merges import CA2FL, Mean
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import parameters

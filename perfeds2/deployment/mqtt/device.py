@@ -301,4 +301,5 @@ def travelling(setup: Setup, run_id: str) -> Run:
 
 def _is_the_servers(name: str) -> bool:
     """Where files lie on its machine, and how it runs its rounds."""
-    return name == "data-dir" or (SETTINGS[name].section == "deployment" and name not in IMPOSED)
+    known = SETTINGS.get(name)  # none: a method's own
+    return name == "data-dir" or (known is not None and known.section == "deployment" and name not in IMPOSED)

@@ -1,0 +1,73 @@
+"""Which methods of the literature are there?
+
+A method is one file with a frozen dataclass: its fields are its settings, with the paper's defaults, and its docstring is its rule.
+It is what a UE computes (an objective), how uploads are merged (a merge), or names one of each as ``objective`` and ``merge``.
+Class attributes say the rest: ``paper``; ``mode`` and ``rounds``, where they are not the semi-synchronous ones; and ``search``, the
+settings an arena tunes, with the centre of the search where the spec has no value.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from perfeds2.learning.merges import MEAN, Mean, Merge, OfMean
+from perfeds2.learning.methods.apfl import APFL
+from perfeds2.learning.methods.asyncfeded import AsyncFedED
+from perfeds2.learning.methods.ca2fl import CA2FL
+from perfeds2.learning.methods.ditto import Ditto
+from perfeds2.learning.methods.fadas import FADAS
+from perfeds2.learning.methods.fedasync import FedAsync
+from perfeds2.learning.methods.fedat import FedAT
+from perfeds2.learning.methods.fedavgm import FedAvgM
+from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.fedopt import FedAdagrad, FedAdam, FedYogi
+from perfeds2.learning.methods.fedper import FedPer
+from perfeds2.learning.methods.fedrep import FedRep
+from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau
+from perfeds2.learning.methods.pfedme import PFedMe
+from perfeds2.learning.methods.safa import SAFA
+from perfeds2.learning.methods.scaffold import Scaffold
+from perfeds2.learning.methods.tifl import TiFL
+from perfeds2.learning.objectives import FedAvg, Objective, Stateful
+
+METHODS: dict[str, type] = {
+    "FedBuff": FedBuff,
+    "FedAsync": FedAsync,
+    "AsyncFedED": AsyncFedED,
+    "CA2FL": CA2FL,
+    "FADAS": FADAS,
+    "FedAvgM": FedAvgM,
+    "FedAdam": FedAdam,
+    "FedYogi": FedYogi,
+    "FedAdagrad": FedAdagrad,
+    "SCAFFOLD": Scaffold,
+    "pFedMe": PFedMe,
+    "Ditto": Ditto,
+    "APFL": APFL,
+    "PersA-FL": PersAFL,
+    "PersA-FL-ME": PersAFLMoreau,
+    "FedRep": FedRep,
+    "FedPer": FedPer,
+    "SAFA": SAFA,
+    "TiFL": TiFL,
+    "FedAT": FedAT,
+}
+
+MERGES: dict[str, Callable[..., Merge | OfMean]] = {
+    "mean": Mean,
+    "FedBuff": FedBuff,
+    "FedAsync": FedAsync,
+    "AsyncFedED": AsyncFedED,
+    "CA2FL": CA2FL,
+    "FADAS": FADAS,
+    "FedAvgM": FedAvgM,
+    "FedAdam": FedAdam,
+    "FedYogi": FedYogi,
+    "FedAdagrad": FedAdagrad,
+}  # the methods that another one's uploads can be merged by
+
+
+def parts_of(method: Any) -> tuple[Objective | Stateful, Merge | OfMean]:
+    """Return what a method's UEs compute and how their uploads are merged: itself, where it names no other."""
+    objective = getattr(method, "objective", method if hasattr(method, "batches") else FedAvg())
+    merge = getattr(method, "merge", method if hasattr(method, "init") else MEAN)
+    return objective, merge

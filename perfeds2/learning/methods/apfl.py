@@ -1,0 +1,64 @@
+"""APFL: a UE's own model is a mixture of a local one and the global one, with an adaptive share."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import Loss, pick
+from perfeds2.learning.settings import Share, setting, traced
+
+
+@traced
+class APFL:
+    """A UE's own model is v̄ = α_i·v_i + (1 − α_i)·w, and v_i −= β·∇_v f_i(v̄), beside FedAvg.
+
+    w takes its steps on the same batches, and ∇_v f_i(v̄) = α_i·∇f_i(v̄). Once a job, with its first batch, α_i follows its
+    own slope: α_i −= β·⟨v_i − w, ∇f_i(v̄)⟩, within 0 and 1. The UE keeps v_i and α_i.
+    """
+
+    paper = "Deng et al., 2020, algorithm 1"
+
+    own_share: Share = setting(0.5, "α_i at first: share of a UE's own model.")
+    adapts: bool = setting(True, "Whether α_i is adapted.", static=True)
+
+    batches = 1
+
+    @property
+    def passes(self) -> int:
+        """Two gradients on every batch: at w and at v̄."""
+        return 2
+
+    def first(self, params: Params) -> tuple[Params, Float[Array, ""]]:
+        return params, jnp.asarray(self.own_share, jnp.float32)
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: tuple[Params, Float[Array, ""]],
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, tuple[Params, Float[Array, ""]]]:
+        def step(carry: tuple[Params, Params, Array, Params], now: tuple[Any, Array]) -> tuple[Any, None]:
+            (w, v, share, total), (own, begins) = carry, now
+            g, mine = (jax.grad(loss)(at, pick(own, 0)) for at in (w, self.personal(w, (v, share))))
+            slope = sum(jnp.vdot(a - b, c) for a, b, c in zip(*map(jax.tree.leaves, (v, w, mine)), strict=True))
+            moved = jnp.clip(share - beta * slope, 0.0, 1.0) if self.adapts else share
+            v = jax.tree.map(lambda a, b: a - beta * share * b, v, mine)
+            w, total = jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g)
+            return (w, v, jnp.where(begins, moved, share), total), None
+
+        begins = jnp.arange(jax.tree.leaves(batches)[0].shape[0]) == 0
+        nothing = jax.tree.map(jnp.zeros_like, start)
+        (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, nothing), (batches, begins))
+        return total, (v, share)
+
+    @staticmethod
+    def personal(params: Params, kept: tuple[Params, Float[Array, ""]]) -> Params:
+        """Return v̄."""
+        own, share = kept
+        return jax.tree.map(lambda w, v: share * v + (1 - share) * w, params, own)

@@ -1,0 +1,35 @@
+"""CA2FL: the server caches every UE's last move and calibrates the mean with them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.settings import Length, setting, traced
+
+
+@traced
+class CA2FL:
+    """w −= η_g·(mean of all h + mean of the round's Δ_i − h_i), where h_i is the last merged move of UE i.
+
+    h is zero at first. The server keeps n models' worth of them.
+    """
+
+    paper = "Wang et al., ICLR 2024, algorithm 2"
+
+    server_step: Length = setting(1.0, "η_g: the server's step size.")
+
+    def init(self, params: Params, ues: int) -> tuple[Params, Params]:
+        """Return every UE's h, and their mean."""
+        return jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params), jax.tree.map(jnp.zeros_like, params)
+
+    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+        cached, mean = state
+        moves, ues = arrived.moves, jax.tree.leaves(cached)[0].shape[0]
+        news = jax.tree.map(lambda h, d: d - h[arrived.ues], cached, moves)
+        new, share = mean_of(news), arrived.ues.shape[0] / ues
+        step = jax.tree.map(jnp.add, mean, new)
+        mean = jax.tree.map(lambda m, d: m + share * d, mean, new)
+        cached = jax.tree.map(lambda h, d: h.at[arrived.ues].set(d), cached, moves)
+        return jax.tree.map(lambda w, v: w - self.server_step * v, params, step), (cached, mean)

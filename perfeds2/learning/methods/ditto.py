@@ -1,0 +1,49 @@
+"""Ditto: every UE trains a model of its own beside FedAvg, held near the global one."""
+
+from typing import Any, ClassVar
+
+import jax
+from jaxtyping import Array, Float
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import Loss, descend, pick
+from perfeds2.learning.settings import StepSize, setting, traced
+
+
+@traced
+class Ditto:
+    """Beside FedAvg's steps, as many of v_i −= β(∇f_i(v_i) + λ(v_i − w)) on batches of their own.
+
+    w is the model the UE was handed. The UE keeps v_i as its own model.
+    """
+
+    paper = "Li et al., ICML 2021, algorithm 1"
+    search: ClassVar = {"beta": None, "pull": 0.1}  # the paper has λ from 0.1 to 2
+
+    pull: StepSize = setting(1.0, "λ: how strongly a UE's model is held near the global one.")
+
+    batches = 2
+
+    def first(self, params: Params) -> Params:
+        return params
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: Params,
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, Params]:
+        def held(v: Params, own: Any) -> Params:
+            gradient = jax.grad(loss)(v, pick(own, 1))
+            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), gradient, v, start)
+
+        _, total = descend(lambda w, own: jax.grad(loss)(w, pick(own, 0)), start, batches, beta)
+        own_model, _ = descend(held, kept, batches, beta)
+        return total, own_model
+
+    @staticmethod
+    def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
+        return kept

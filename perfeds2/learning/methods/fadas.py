@@ -1,0 +1,39 @@
+"""FADAS: AMSGrad at the server, with a shorter step in rounds with late uploads."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
+
+
+@traced
+class FADAS:
+    """AMSGrad on the mean move with step η, or min(η, 1/τ_max) where the round's largest staleness τ_max exceeds τ_c."""
+
+    paper = "Wang et al., ICML 2024, algorithm 1"
+    search: ClassVar = {"server_step": 0.001, "alpha": None}  # one local step: β is divided out
+
+    server_step: Length = setting(0.001, "η: the server's step size.")
+    first_decay: Decay = setting(0.9, "β₁: decay of the first moment.")
+    second_decay: Decay = setting(0.99, "β₂: decay of the second moment.")
+    epsilon: StepSize = setting(1e-8, "ε: added to the root of the second moment.")
+    late: StepSize = setting(1.0, "τ_c: staleness from which an upload is late.")
+
+    def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:  # noqa: ARG002 (the interface)
+        first, second, largest = (jax.tree.map(jnp.zeros_like, params) for _ in range(3))
+        return first, second, largest
+
+    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+        first, second, largest = state
+        move = mean_of(arrived.moves)
+        first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)
+        second = jax.tree.map(lambda v, d: self.second_decay * v + (1 - self.second_decay) * d**2, second, move)
+        largest = jax.tree.map(jnp.maximum, largest, second)
+        latest = jnp.asarray(arrived.staleness.max(), jnp.float32)
+        shorter = jnp.minimum(self.server_step, 1 / jnp.maximum(latest, 1.0))
+        size = jnp.where(latest <= self.late, self.server_step, shorter)
+        step = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + self.epsilon), first, largest)
+        return jax.tree.map(jnp.subtract, params, step), (first, second, largest)

@@ -1,0 +1,63 @@
+"""FedAT: tiers of equal speed work side by side, and slow tiers weigh more."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from perfeds2.learning.merges import Arrived, Params, mean_of, weighted
+from perfeds2.learning.objectives import FedProx
+from perfeds2.learning.settings import StepSize, setting, traced
+
+
+@traced
+class FedAT:
+    """A round closes when one tier's UEs are complete; w = Σ_m T_{M+1−m}/T · w_m over all tiers (``--tiers``)."""
+
+    paper = "Chai et al., SC 2021, algorithm 2"
+    mode = "ASY"
+    rounds = "all tiers"
+
+    proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")
+
+    @property
+    def objective(self) -> FedProx:
+        return FedProx(self.proximal)
+
+    @property
+    def merge(self) -> "TierAverage":
+        return TierAverage()  # the rounds say who is in which tier
+
+
+@traced
+class TierAverage:
+    """FedAT's server: w = Σ_m T_{M+1−m}/T · w_m.
+
+    w_m is the mean model of tier m's last round, w_0 before its first; T_m counts its rounds, and T is their sum. So the slowest
+    tier gets the weight of the fastest one's rounds. As in the paper, the first rounds of the fastest tier alone change nothing.
+    """
+
+    looks_back = True
+
+    tiers: Any = ()  # of every UE
+    count: int = setting(1, static=True)  # M
+
+    @classmethod
+    def of(cls, tiers: Sequence[int]) -> "TierAverage":
+        return cls(np.asarray(tiers, np.float32), max(tiers) + 1)
+
+    def init(self, params: Params, ues: int) -> tuple[Params, Array]:  # noqa: ARG002 (the interface)
+        models = jax.tree.map(lambda w: jnp.broadcast_to(w, (self.count, *jnp.shape(w))), params)
+        return models, jnp.zeros(self.count)
+
+    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:  # noqa: ARG002 (the interface)
+        models, rounds = state
+        tier = jnp.asarray(self.tiers)[arrived.ues[0]].astype(jnp.int32)
+        theirs = mean_of(jax.tree.map(jnp.subtract, arrived.handed, arrived.moves))
+        models = jax.tree.map(lambda all_, own: all_.at[tier].set(own), models, theirs)
+        rounds = rounds.at[tier].add(1.0)
+        weights = rounds[::-1] / rounds.sum()
+        return weighted(weights, models), (models, rounds)

@@ -1,0 +1,26 @@
+"""FedAvgM: momentum at the server."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.settings import Decay, Length, setting, traced
+
+
+@traced
+class FedAvgM:
+    """v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
+
+    paper = "Hsu et al., 2019"
+
+    server_step: Length = setting(1.0, "η_g: the server's step size.")
+    momentum: Decay = setting(0.9, "Share of its last step the server keeps.")
+
+    def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def step(self, params: Params, mean: Params, beta: Any, state: Params) -> tuple[Params, Params]:
+        state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
+        return jax.tree.map(lambda w, v: w - self.server_step * v, params, state), state

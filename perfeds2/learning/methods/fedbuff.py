@@ -1,0 +1,35 @@
+"""FedBuff: the mean of a buffer of uploads, each discounted by its staleness."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, discounted, weighted
+from perfeds2.learning.settings import Decay, Length, setting, traced
+
+
+@traced
+class FedBuff:
+    """w −= η_g·mean of s(τ_i)·Δ_i, with s = 1/√(1 + τ).
+
+    With s = 1 it is the mean. With a momentum, what is subtracted is the running sum d ← momentum·d + mean.
+    """
+
+    paper = "Nguyen et al., AISTATS 2022, algorithm 1"
+
+    discount: Discount = setting("poly", "s(τ): how a stale upload is discounted.", static=True)
+    server_step: Length = setting(1.0, "η_g: the server's step size.")
+    discount_a: DiscountNumber | None = setting(None, "a of s(τ); unset: 0.5, and 10 for hinge.")
+    discount_b: DiscountNumber = setting(4.0, "b of s(τ) = hinge.")
+    momentum: Decay | None = setting(None, "Share of its last step the server keeps.")
+
+    def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
+        return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
+
+    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+        weights = discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
+        step = weighted(weights / weights.size, arrived.moves)
+        if self.momentum is not None:
+            step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)
+        return jax.tree.map(lambda w, d: w - self.server_step * d, params, step), state

@@ -1,0 +1,63 @@
+"""SCAFFOLD: control variates correct the drift of local steps."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.objectives import Loss, descend, pick
+from perfeds2.learning.settings import Length, setting, traced
+
+
+@traced
+class Scaffold:
+    """Steps along g − c_i + c, then c_i ← c_i − c + Δ_i/(steps·β) (option II); the server merges c too."""
+
+    paper = "Karimireddy et al., ICML 2020, algorithm 1"
+
+    server_step: Length = setting(1.0, "η_g: the server's step size.")
+
+    batches = 1
+
+    @property
+    def merge(self) -> "ControlVariates":
+        return ControlVariates(self.server_step)
+
+    def first(self, params: Params) -> Params:
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def job(
+        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Any, beta: Float[Array, ""]
+    ) -> tuple[Params, Params]:
+        def corrected(w: Params, own: Any) -> Params:
+            return jax.tree.map(lambda g, mine, c: g - mine + c, jax.grad(loss)(w, pick(own, 0)), kept, told)
+
+        _, total = descend(corrected, start, batches, beta)
+        steps = jax.tree.leaves(batches)[0].shape[0]
+        return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, told, total)
+
+
+@traced
+class ControlVariates:
+    """SCAFFOLD's server: w −= η_g·mean(Δ), and c += (A/n)·mean(c_i⁺ − c_i).
+
+    c goes out with every model. By option II a UE's c_i⁺ − c_i is Δ_i/(steps·β) − c, with the c it was told, so the server knows it
+    from Δ_i and nothing more is uploaded.
+    """
+
+    server_step: Length = 1.0
+
+    def init(self, params: Params, ues: int) -> tuple[Params, Float[Array, ""]]:
+        return jax.tree.map(jnp.zeros_like, params), jnp.asarray(ues, jnp.float32)
+
+    def tell(self, state: Any) -> Params:
+        return state[0]
+
+    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+        control, ues = state
+        upload, told, share = mean_of(arrived.uploads), mean_of(arrived.told), arrived.ues.shape[0] / ues
+        params = jax.tree.map(lambda w, g: w - self.server_step * arrived.beta * g, params, upload)
+        change = jax.tree.map(lambda g, c: g / arrived.steps - c, upload, told)
+        return params, (jax.tree.map(lambda c, new: c + share * new, control, change), ues)

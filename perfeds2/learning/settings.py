@@ -1,0 +1,38 @@
+"""How does an objective, a merge or a method declare its settings?
+
+Each is a frozen dataclass that JAX can look into. Its fields are its settings. Numbers are traced, so another value needs no new
+compilation; a ``static`` setting decides the program and is compiled in.
+"""
+
+import dataclasses
+import typing
+from typing import Annotated, Any, TypeVar
+
+import jax
+from pydantic import Field
+
+StepSize = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)]  # of single precision
+Length = Annotated[float, Field(ge=1e-30, le=1e30)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Steps = Annotated[int, Field(ge=1, le=100_000)]
+
+
+Kind = TypeVar("Kind")
+
+
+def setting(default: Any, help_: str = "", *, static: bool = False) -> Any:
+    """Return a field with its help text for ``perfeds2 methods``."""
+    return dataclasses.field(default=default, metadata={"help": help_, "static": static})
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(setting,))
+def traced(cls: type[Kind]) -> type[Kind]:
+    """Make a class a frozen dataclass whose fields JAX traces, except static ones.
+
+    Example:
+        @traced
+        class Ditto:
+            pull: StepSize = setting(1.0, "λ: how strongly a UE's model is held near the global one.")
+    """
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
