@@ -48,9 +48,13 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         ("len(arrays) - len(stays)", "len(arrays)", "test_fewer_bits_of_less_than_the_model"),
     ),
     (
-        "learning/tier_merges.py",
+        "learning/methods/fedat.py",
         "learning/test_tiers.py",
         ("rounds[::-1] / rounds.sum()", "rounds / rounds.sum()", "test_fedat_is_its_papers_pseudocode"),
+    ),
+    (
+        "learning/methods/safa.py",
+        "learning/test_tiers.py",
         ("params = mean_of(merged)", "params = mean_of(jax.tree.map(lambda old, new: old.at[others].set(new[half:]), merged, models))", "test_safa_is_its_papers_pseudocode[left behind]"),
         ("left = handed < round_ - self.lag", "left = handed < 0", "test_safa_is_its_papers_pseudocode[left behind]"),
         ("jnp.where(came, round_ + 1, handed[others])", "handed[others]", "test_safa_is_its_papers_pseudocode[left behind]"),

@@ -214,16 +214,28 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "learning/merges.py",
+        "learning/methods/ca2fl.py",
         "learning/test_methods.py",
         ("d - h[arrived.ues]", "d - 0 * h[arrived.ues]", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
+        "learning/methods/asyncfeded.py",
+        "learning/test_methods.py",
         ("far + self.epsilon * long", "self.epsilon * long", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
+        "learning/merges.py",
+        "learning/test_methods.py",
         ("(1.0 + tau) ** -a", "(1.0 + 0 * tau) ** -a", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
-        "learning/keeping.py",
+        "learning/methods/scaffold.py",
         "learning/test_methods.py",
         ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
+    ),
+    *of(
+        "learning/methods/apfl.py",
+        "learning/test_methods.py",
         ("a - beta * share * b", "a - beta * b", "test_a_method_is_its_papers_pseudocode"),
         ("jnp.where(begins, moved, share)", "moved", "test_a_method_is_its_papers_pseudocode"),
     ),
@@ -348,13 +360,13 @@ MUTATIONS = [
         ('mode == "ASY" and together', "together", "test_only_asy_does_not_finish_together"),
         ('mode == "ASY" and together', 'mode == "ASY"', "test_only_asy_does_not_finish_together"),
         (
-            "learning.batch, learning.local_steps)",
-            "learning.batch, 1)",
+            "        learning.local_steps,\n",
+            "        1,\n",
             "test_every_learning_setting_reaches_the_learner",
         ),
         (
-            '{what.objective}", known)',
-            '{what.objective}", known | {"hessian": "exact"})',
+            "known | spec.method_settings(algorithm))",
+            'known | spec.method_settings(algorithm) | {"hessian": "exact"})',
             "test_every_learning_setting_reaches_the_learner",
         ),
         (

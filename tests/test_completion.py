@@ -9,10 +9,10 @@ from click.shell_completion import ShellComplete
 from command_line import commands, unchecked
 
 from perfeds2.commands.completion import TABLES, names
+from perfeds2.learning.methods import METHODS
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.paper.figures import FIGURES
 from perfeds2.spec.fields import settings
-from perfeds2.spec.methods import METHODS
 
 KINDS = {each.kind.what: each.kind for each in settings() if each.kind is not None}
 
@@ -52,7 +52,7 @@ def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch, tmp_path):
         (["compare", "--algorithms", "PerFedS2,PerFed"], ["PerFedS2,PerFed-SYN", "PerFedS2,PerFed-ASY"]),
         (["arena", "--methods", "FedA"], [name for name in names("algorithm") if name.startswith("FedA")]),
         (["simulate", "--bandwidth", "be"], ["between:"]),  # and then a number
-        (["compare", "--merge", "staleness:h"], ["staleness:hinge"]),
+        (["compare", "--merge", "FedB"], ["FedBuff"]),
         (["compare", "--set", "protocol.q"], ["protocol.quorum="]),
         (["data", "fetch", "mnist", "c"], ["cifar100"]),
         (["reproduce", "exp"], list(FIGURES)),

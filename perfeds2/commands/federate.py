@@ -55,7 +55,9 @@ OWN_DEFAULTS = {each.keyword: [each.default] for each in TOLD if (each.section, 
 SETTINGS = setting_flags(TOLD)
 REPEATABLE = ("slow", "uplink_bps")  # as often as one likes
 SETTINGS |= {name: (list[str] | None, SETTINGS[name][1]) for name in REPEATABLE}
-SETTINGS |= {"set_": (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))}
+SETTINGS |= {
+    "set_": (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
+}
 CELL = {each.keyword for each in TOLD if each.section == "cell" and each.name != "devices"}  # for --shape only
 
 

@@ -21,7 +21,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, make_learner, make_task, model_of, protocol_of
-from perfeds2.spec.fields import Spec
+from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind
 from perfeds2.spec.resolve import EACH, as_it_was, place_of, put, resolve, validated
@@ -69,7 +69,7 @@ class Setup:
         given |= {name: value for name, value in texts.items() if value not in (None, "")}
         values: dict[str, Any] = {}
         for name, value in given.items():
-            if "." in name:  # a method's: Ditto.pull
+            if _is_a_methods_own(name):
                 put(values, *place_of(name), value)
                 continue
             if name not in SETTINGS:
@@ -147,6 +147,14 @@ class Setup:
 
         params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
         return {name: np.asarray(values) for name, values in params.items()}
+
+
+def _is_a_methods_own(name: str) -> bool:
+    """Return whether a name is such as Ditto.pull. A shared setting could name a file to be run, Ditto.merge for one."""
+    if "." not in name:
+        return False
+    section, key = place_of(name)
+    return section == EACH and key.rpartition(".")[2] not in LearningSpec.model_fields
 
 
 def refuse_memory(algorithm: Algorithm) -> None:

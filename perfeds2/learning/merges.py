@@ -16,7 +16,7 @@ from perfeds2.learning.settings import setting, traced
 
 Params = dict[str, Any]  # JAX's arrays in a replay, NumPy's in a federation
 Discount = Literal["poly", "hinge", "constant"]
-DiscountNumber = Annotated[float, Field(ge=0)]
+DiscountNumber = Annotated[float, Field(ge=0)] | Array
 
 
 @traced

@@ -11,10 +11,11 @@ from typing import Annotated, Any, TypeVar
 import jax
 from pydantic import Field
 
-StepSize = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)]  # of single precision
-Length = Annotated[float, Field(ge=1e-30, le=1e30)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+# A setting is given as a number, and traced as an array.
+StepSize = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)] | jax.Array  # of single precision
+Length = Annotated[float, Field(ge=1e-30, le=1e30)] | jax.Array
+Share = Annotated[float, Field(ge=0, le=1)] | jax.Array
+Decay = Annotated[float, Field(ge=0, lt=1)] | jax.Array
 Steps = Annotated[int, Field(ge=1, le=100_000)]
 
 

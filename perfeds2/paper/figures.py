@@ -176,7 +176,7 @@ def command_of(folder: Path) -> str:
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested values as section.key, and each.PerFed-ASY.beta."""
+    """Yield nested values as section.key, and methods.PerFed-ASY.beta."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{above}{name}.")

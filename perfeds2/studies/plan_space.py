@@ -60,9 +60,9 @@ class Space:
         values: dict[str, Any] = {
             key: dict(part) if isinstance(part, Section | Mapping) else part for key, part in dict(self.spec).items()
         }
-        values["each"] = {
+        values["methods"] = {
             whose: {key: value for key, value in own.items() if (whose, key) != (name, "local_steps")}
-            for whose, own in values["each"].items()
+            for whose, own in values["methods"].items()
         }
         for axis, place in PLACES.items():
             put(values, *place, self._value(axis, choice))

@@ -157,7 +157,7 @@ def open_set(out: Path, scale: Scale, changes: Values, tuned: Mapping[str, Tuned
     more = {"tuned": before | own} if own else {}
     write_text(path, tomli_w.dumps(known | more))
     for task, each in own.items():
-        write_text(out / tuned_file(task), tomli_w.dumps({"task": {"name": task}, "each": each}))
+        write_text(out / tuned_file(task), tomli_w.dumps({"task": {"name": task}, "methods": each}))
 
 
 def tuned_file(task: str) -> str:

@@ -13,6 +13,7 @@ from perfeds2.deployment.fields import CANNOT_BE_FOLLOWED, SETTINGS, DeploymentS
 from perfeds2.deployment.flower.site import app_folder
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
+from perfeds2.learning.methods import Ditto
 from perfeds2.spec.fields import SECTIONS
 
 OTHER = {  # where a number one higher, or another of the names, is not another value
@@ -57,17 +58,8 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "clip": 2.5,
     "inner-clip": 5.0,
     "personal-steps": 5,
-    "moreau": 10.0,
-    "moreau-steps": 3,
-    "merge": "staleness:poly",
+    "merge": "FedBuff",
     "split": "dirichlet:0.3",
-    "server-step": 0.5,
-    "discount": "hinge",
-    "mixing": 0.5,
-    "momentum": 0.5,
-    "own-share": 0.25,
-    "head-steps": 4,
-    "pull": 0.5,
 }
 
 
@@ -120,18 +112,15 @@ def test_a_device_clips_and_anneals_as_it_is_told():
     assert np.abs(update(5, hessian="anneal:6") - exact).max() > 1e-4
 
 
-def test_a_federation_of_the_version_before_is_read():
-    """Its federation.toml had every setting as a text, empty for the default."""
-    before = (
-        'devices = "5"\nbandwidth-hz = "1000000.0"\nhessian = "exact"\nproximal = "0.1"\ntask = "digits"\nlabels-per-ue = "3"\n'
-        'data-dir = ""\nquorum = "2"\nmax-staleness = "3"\nstale = "wait"\nalpha = "0.03"\nbeta = "0.07"\nbatch = "40"\n'
-        'local-steps = "1"\nrounds = "9"\ntarget-accuracy = "0.9"\nalgorithm = "PerFed-SYN"\nseed = "3"\nout = "/x"\n'
-        'app-module = ""\nnorm-bound = ""\nset-aside-after = "3"\ngather-s = "60.0"\nevaluate-s = "120.0"\nslow = "1=2.5"\n'
-    )
-    read = Setup.from_toml(before)
-    assert (read.ues, read.rounds, read.seed, read.algorithm.name) == (5, 9, 3, "PerFed-SYN")
-    assert (str(read.own.out), read.own.slow, read.own.norm_bound) == ("/x", {1: 2.5}, None)
-    assert read.spec.protocol.stale == "wait"
+def test_a_methods_own_settings_travel_and_shared_ones_under_its_name_are_refused():
+    told = Setup.from_texts({"devices": 4, "algorithm": "Ditto", "Ditto.pull": "0.5"})
+    assert told.algorithm.learner.objective == Ditto(0.5)
+    assert Setup.from_toml(told.to_toml()) == told
+    with pytest.raises(InputError, match="Ditto has no setting push"):
+        Setup.from_texts({"devices": 4, "algorithm": "Ditto", "Ditto.push": "0.5"})
+    for name in ("Ditto.merge", "methods.Ditto.merge"):
+        with pytest.raises(InputError, match=f"{name} is not a setting of a federation"):
+            Setup.from_texts({"devices": 4, name: "mine.py:Merge"})
 
 
 @pytest.mark.parametrize(

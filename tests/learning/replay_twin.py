@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
-from perfeds2.learning.keeping import Keeping
 
 from perfeds2.learning.merges import Mean, Optax
 from perfeds2.learning.models.model import Params, mean_loss
-from perfeds2.learning.objectives import Annealed
+from perfeds2.learning.objectives import Annealed, Stateful
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.timeline.timeline import Timeline
@@ -23,7 +22,7 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
     For the mean and optax. The field's methods have a twin each in tests/learning/twins.py.
     """
     assert isinstance(learner.merge, Mean | Optax)
-    assert not isinstance(learner.objective, Keeping)
+    assert not isinstance(learner.objective, Stateful)
     start_key, noise_key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
     objective, steps = learner.objective, learner.local_steps
 

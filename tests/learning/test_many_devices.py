@@ -11,8 +11,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import jax, numpy as np, sys
 from dataclasses import replace
-from perfeds2.learning.keeping import Ditto
-from perfeds2.learning.merges import CA2FL
+from perfeds2.learning.methods import CA2FL, Ditto
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.datasets import digits

@@ -7,25 +7,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from perfeds2.learning.keeping import APFL, Ditto, FedPer, Keeping, PFedMe, Scaffold, head_of
 from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, fedprox, hinge
 from twins_tiers import TWINS_OF_ROUNDS
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.merges import (
+from perfeds2.learning.merges import MEAN, Arrived, discounted
+from perfeds2.learning.methods import (
+    APFL,
     CA2FL,
-    MEAN,
-    MERGES,
-    Arrived,
+    METHODS,
     AsyncFedED,
+    Ditto,
     FedAsync,
-    Momentum,
-    Stale,
-    WithControl,
-    discounted,
+    FedAvgM,
+    FedBuff,
+    FedPer,
+    PFedMe,
+    Scaffold,
 )
-from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
+from perfeds2.learning.methods.head import head_of
+from perfeds2.learning.methods.scaffold import ControlVariates
+from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed, Stateful
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
@@ -33,7 +36,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import make_learner
-from perfeds2.spec.methods import METHODS
+from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -51,7 +54,7 @@ WITH_A_MEMORY = ("SCAFFOLD", "pFedMe", "Ditto", "CA2FL")
 def learner_of(name):
     """As ``--algorithms NAME`` makes it."""
     spec = spec_from(task="digits", ues=6, batch=8, local_steps=3, algorithms=[name])
-    return make_learner(spec, name, METHODS[name])
+    return make_learner(spec, name, ALGORITHMS[name])
 
 
 def final(learner, line=LINE, seed=0):
@@ -89,14 +92,14 @@ def test_a_method_is_its_papers_pseudocode(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("merge", "twin"),
+    ("discount", "twin"),
     [
-        ("staleness:hinge", lambda world: fedbuff(world, lambda tau: hinge(tau, b=1.0))),
-        ("staleness:constant", fedavg),
+        ("hinge", lambda world: fedbuff(world, lambda tau: hinge(tau, b=1.0))),
+        ("constant", fedavg),
     ],
 )
-def test_staleness_has_three_rules(merge, twin):
-    made = MERGES[merge](discount_b=1.0)  # so that some are beyond it
+def test_staleness_has_three_rules(discount, twin):
+    made = FedBuff(discount, discount_b=1.0)  # so that some are beyond it
     assert LINE.staleness.max() > 1
     assert_close(flat(final(Learner(FedAvg(), batch=8, local_steps=3, merge=made)).params), twin(WORLD)[0])
 
@@ -117,7 +120,7 @@ def test_fedasync_with_the_hinge():
 def test_methods_that_differ_only_in_their_class_are_not_taken_for_each_other():
     """JAX finds the structures of FedAvg() and Scaffold() equal, and so those of two merges with one number."""
     assert module.split(FedAvg())[1] != module.split(Scaffold())[1]
-    assert module.split(CA2FL(1.0))[1] != module.split(WithControl(1.0))[1]
+    assert module.split(CA2FL(1.0))[1] != module.split(ControlVariates(1.0))[1]
 
 
 # ---- where one equals another
@@ -125,7 +128,7 @@ def test_methods_that_differ_only_in_their_class_are_not_taken_for_each_other():
 
 @pytest.mark.slow
 def test_fedbuff_that_trusts_all_alike_is_fedavg():
-    plain, buffered = Learner(FedAvg(), batch=8), Learner(FedAvg(), batch=8, merge=Stale("constant"))
+    plain, buffered = Learner(FedAvg(), batch=8), Learner(FedAvg(), batch=8, merge=FedBuff("constant"))
     assert_close(flat(final(buffered).params), flat(final(plain).params), 1e-6)
 
 
@@ -142,7 +145,7 @@ def test_pfedme_with_a_huge_lambda_is_fedavg():
 def test_ditto_with_lambda_zero_trains_alone():
     """Nobody else's data and no model of the server have a say in a UE's own model."""
     alone = final(Learner(Ditto(0.0), batch=8, local_steps=3)).memory
-    frozen = final(Learner(Ditto(0.0), batch=8, local_steps=3, merge=Stale(server_step=0.0))).memory
+    frozen = final(Learner(Ditto(0.0), batch=8, local_steps=3, merge=FedBuff(server_step=0.0))).memory
     assert_close(flat(alone), flat(frozen), 1e-6)
     _, pulled = ditto(WORLD, lam=1.0)
     assert np.abs(pulled[0] - flat(jax.tree.map(lambda rows: rows[0], alone))).max() > 1e-3
@@ -188,7 +191,7 @@ def test_persa_fl_is_perfed_and_moreau_with_nobody_waited_for():
 
 @pytest.mark.slow
 def test_a_server_without_momentum_is_fedavg():
-    assert_close(flat(final(replace(FEDAVG, merge=Momentum(momentum=0.0))).params), flat(final(FEDAVG).params), 1e-6)
+    assert_close(flat(final(replace(FEDAVG, merge=FedAvgM(momentum=0.0))).params), flat(final(FEDAVG).params), 1e-6)
 
 
 def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_nothing():
@@ -206,7 +209,7 @@ def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_
 @pytest.mark.slow
 def test_scaffold_with_one_step_and_nobody_late_is_ca2fl():
     """Then c_i is the UE's last gradient, which is what CA²FL has in its cache."""
-    control = Learner(Scaffold(), batch=8, merge=WithControl())
+    control = Learner(Scaffold(), batch=8, merge=ControlVariates())
     cached = Learner(FedAvg(), batch=8, merge=CA2FL())
     assert_close(flat(final(control, SYNCHRONOUS).params), flat(final(cached, SYNCHRONOUS).params), 1e-6)
 
@@ -241,7 +244,7 @@ def test_the_mean_keeps_nothing_so_that_older_checkpoints_fit():
 def test_only_the_mean_is_compiled_for_any_quorum():
     for learner, each in ((Learner(FedAvg()), None), (learner_of("FedAdam"), None), (learner_of("FedBuff"), 2)):
         assert module.Program.of(TASK.model, learner, 2).each == each
-    assert isinstance(learner_of("Ditto").objective, Keeping)
+    assert isinstance(learner_of("Ditto").objective, Stateful)
     assert module.Program.of(TASK.model, learner_of("Ditto"), 2).each == 2
     assert learner_of("Ditto").merge == MEAN
 

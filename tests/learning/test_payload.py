@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from perfeds2.learning.keeping import FedPer
 from replay_twin import replay_slowly, sent_in_few_bits
 
 from perfeds2.errors import InputError
+from perfeds2.learning.methods import FedPer
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import quantised
 from perfeds2.learning.replay import Learner, replay

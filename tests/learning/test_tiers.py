@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from perfeds2.learning.keeping import Ditto
-from perfeds2.learning.tier_merges import ByTier, Cached
 from twins import World
 from twins_tiers import fedat, safa, tifl
 
@@ -15,6 +13,9 @@ from perfeds2.allocation.tiers import AllTiers, OneTier, Tiers, tiers_by_latency
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.methods import Ditto
+from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import parameters
@@ -106,7 +107,7 @@ def test_tifl_is_its_papers_pseudocode():
 
 @pytest.mark.slow
 def test_fedat_is_its_papers_pseudocode():
-    algorithm, line = made("FedAT", tiers=3, quorum=2, proximal=0.4)
+    algorithm, line = made("FedAT", tiers=3, quorum=2, methods={"FedAT": {"proximal": 0.4}})
     assert isinstance(algorithm.schedule, AllTiers)
     tiers = algorithm.schedule.tiers.of
     expected = fedat(world(line), tiers, 0.4)
@@ -145,11 +146,11 @@ def test_with_everybody_in_every_round_they_are_fedavg():
     expected = flat(replay(TASK, SYNCHRONOUS, plain))
     drafted = simulate(CELL, Protocol(6, drafts=True), **FEW)
     assert_close(drafted.time_s, SYNCHRONOUS.time_s)
-    assert_close(flat(replay(TASK, drafted, replace(plain, merge=Cached()))), expected, 1e-6)
+    assert_close(flat(replay(TASK, drafted, replace(plain, merge=ModelCache()))), expected, 1e-6)
     one = Tiers((0,) * 6)
     whole = simulate(CELL, Protocol(6, rests=True), schedule=AllTiers(one, 6, 0), **FEW)
     assert_close(
-        flat(replay(TASK, whole, replace(plain, objective=FedProx(0.0), merge=ByTier.of(one.of)))), expected, 1e-6
+        flat(replay(TASK, whole, replace(plain, objective=FedProx(0.0), merge=TierAverage.of(one.of)))), expected, 1e-6
     )
     turn = simulate(CELL, Protocol(6, rests=True), schedule=OneTier(one, 6, 0), **FEW)
     assert_close(turn.time_s, SYNCHRONOUS.time_s)
@@ -159,7 +160,7 @@ def test_with_everybody_in_every_round_they_are_fedavg():
 def test_who_keeps_something_cannot_do_a_job_again():
     line = simulate(CELL, Protocol(2, 1, drafts=True), **FEW)
     with pytest.raises(ValueError, match="take an objective without a memory"):
-        replay(TASK, line, Learner(Ditto(), batch=8, merge=Cached(1.0)))
+        replay(TASK, line, Learner(Ditto(), batch=8, merge=ModelCache(1.0)))
 
 
 # ---- by name

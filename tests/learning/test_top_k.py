@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
-from perfeds2.learning.keeping import Ditto, FedPer
 from twins import World, sparse_fedavg
 
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.methods import Ditto, FedPer
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import largest, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, start

@@ -2,7 +2,7 @@
 
 A model is one vector. All that is not the method's own comes from a ``World``: the first model, the samples of every job and
 the gradient of the loss. A twin keeps every model there ever was, so a UE that was handed version v starts from models[v].
-They share no function with ``perfeds2.learning.merges`` and ``perfeds2.learning.keeping``.
+They share no function with ``perfeds2.learning.merges`` and ``perfeds2.learning.methods``.
 """
 
 from collections.abc import Callable, Iterator

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from perfeds2.learning.keeping import APFL, FedRep, PFedMe
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
 from perfeds2.errors import InputError
-from perfeds2.learning.merges import Momentum, Stale
+from perfeds2.learning.methods import APFL, FedAvgM, FedBuff, FedRep, PFedMe
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
@@ -40,8 +39,9 @@ def test_only_asy_does_not_finish_together(bandwidth, of_asy):
 
 
 def test_every_learning_setting_reaches_the_learner():
-    settings = {"alpha": 0.02, "beta": 0.03, "batch": 7, "local_steps": 3, "proximal": 0.7, "hessian": "fo"}
-    _, _, made = algorithms_of(algorithms=["PerFedS2", "FedProx-SYN", "FedAvg-ASY"], **settings)
+    settings = {"alpha": 0.02, "beta": 0.03, "batch": 7, "local_steps": 3, "hessian": "fo"}
+    own = {"FedProx": {"proximal": 0.7}}
+    _, _, made = algorithms_of(algorithms=["PerFedS2", "FedProx-SYN", "FedAvg-ASY"], methods=own, **settings)
     objectives = (PerFed(0.02, "fo"), FedProx(0.7), FedAvg())
     for algorithm, objective in zip(made.values(), objectives, strict=True):
         learner = algorithm.learner
@@ -50,11 +50,18 @@ def test_every_learning_setting_reaches_the_learner():
 
 
 def test_a_methods_own_settings_reach_it():
-    settings = {"momentum": 0.5, "own_share": 0.25, "head_steps": 4, "moreau_steps": 3, "personal_steps": 6}
-    names = ["FedAvgM", "FedBuff", "APFL", "FedRep", "pFedMe", "PersA-FL-ME"]
-    _, _, made = algorithms_of(algorithms=names, **settings)
+    methods = {
+        "FedAvgM": {"momentum": 0.5},
+        "FedBuff": {"momentum": 0.5},
+        "APFL": {"own_share": 0.25},
+        "FedRep": {"head_steps": 4},
+        "pFedMe": {"moreau_steps": 3},
+        "PersA-FL-ME": {"moreau_steps": 3, "server_step": 0.5},
+    }
+    _, _, made = algorithms_of(algorithms=list(methods), methods=methods, personal_steps=6)
     learners = [each.learner for each in made.values()]
-    assert [each.merge for each in learners[:2]] == [Momentum(momentum=0.5), Stale(momentum=0.5)]
+    assert [each.merge for each in learners[:2]] == [FedAvgM(momentum=0.5), FedBuff(momentum=0.5)]
+    assert learners[-1].merge == FedBuff("constant", 0.5)
     expected = [APFL(0.25), FedRep(4), PFedMe(0.03, moreau_steps=3), Moreau(0.03, moreau_steps=3)]
     assert [each.objective for each in learners[2:]] == expected
     assert {each.personal_steps for each in learners} == {6}
@@ -74,12 +81,14 @@ def test_what_a_ue_keeps_for_itself_is_not_sent():
 def test_a_clip_that_the_server_would_not_hear_of_is_refused():
     with pytest.raises(InputError, match=r"--clip 2 would shorten .* SCAFFOLD"):
         algorithms_of(algorithms=["SCAFFOLD"], clip=2.0)
-    algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], each={"PerFedS2": {"clip": 2.0}})
+    algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], methods={"PerFedS2": {"clip": 2.0}})
 
 
 def test_what_keeps_gradients_stable_reaches_the_learner():
     settings = {"alpha": 0.02, "clip": 3.0, "inner_clip": 5.0, "hessian_batch": "inner", "hessian": "anneal:9"}
-    _, _, made = algorithms_of(algorithms=["PerFedS2", "Moreau-SYN", "FedAvgS2"], moreau=7.0, **settings)
+    _, _, made = algorithms_of(
+        algorithms=["PerFedS2", "Moreau-SYN", "FedAvgS2"], methods={"Moreau": {"moreau": 7.0}}, **settings
+    )
     objectives = (PerFed(0.02, "exact", "inner", 5.0, 9), Moreau(0.02, 7.0), FedAvg())
     assert [each.learner.objective for each in made.values()] == list(objectives)
     assert {each.learner.clip for each in made.values()} == {3.0}
@@ -97,7 +106,7 @@ def test_moreau_is_there_by_name_and_not_unless_named():
 def test_what_is_not_used_does_not_stand_in_the_spec():
     learning = spec_from().values()["learning"]
     assert learning == {
-        "alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1, "proximal": 0.1, "hessian": "exact"
+        "alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1, "hessian": "exact"
     }  # fmt: skip
 
 
@@ -170,8 +179,8 @@ def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):
         "    def step(self, params, mean, beta, state):\n"
         "        return {name: w - self.beta / 2 * mean[name] for name, w in params.items()}, state\n"
     )
-    for given, expected in ((f"{mine}:Half", "Half"), ("staleness:hinge", "Stale"), (Stale("constant"), "Stale")):
-        _, _, made = algorithms_of(algorithms=["PerFedS2"], merge=given, beta=0.02, server_step=0.5)
+    for given, expected in ((f"{mine}:Half", "Half"), ("FedAdam", "FedAdam"), (FedBuff("constant"), "FedBuff")):
+        _, _, made = algorithms_of(algorithms=["PerFedS2"], merge=given, beta=0.02)
         merge = made["PerFedS2"].learner.merge
         assert type(merge).__name__ == expected
         assert getattr(merge, "beta", 0.02) == 0.02  # it is called with the settings it names

@@ -25,22 +25,12 @@ OTHER: dict[str, object] = {  # none of them the default
     "beta": 0.02,
     "batch": 10,
     "local_steps": 2,
-    "proximal": 0.2,
     "hessian": "anneal:20",
     "hessian_batch": "inner",
     "clip": 2.5,
     "inner_clip": 5.0,
     "personal_steps": 5,
-    "moreau": 10.0,
-    "moreau_steps": 3,
-    "merge": "fedbuff",
-    "server_step": 0.5,
-    "discount": "hinge",
-    "mixing": 0.5,
-    "momentum": 0.5,
-    "own_share": 0.25,
-    "head_steps": 4,
-    "pull": 0.5,
+    "merge": "FedBuff",
 }
 
 
@@ -62,21 +52,21 @@ def test_every_learning_setting_is_tried():
 def test_a_setting_of_one_algorithm_means_the_same_through_every_door(key, value, tmp_path):
     name = "PerFed-ASY"
     by_flag = typed(**{key: [f"{name}={value}"]})
-    assert by_flag.values()["each"] == {name: {key: value}}
+    assert by_flag.values()["methods"] == {name: {key: value}}
     assert by_flag.learning == Spec().learning
     assert by_flag.learning_of(name).model_dump()[key] == value
     assert by_flag.learning_of("PerFedS2") == by_flag.learning
-    (tmp_path / "mine.toml").write_text(f"[each.{name}]\n{key} = {value!r}\n".replace("'", '"'))
+    (tmp_path / "mine.toml").write_text(f"[methods.{name}]\n{key} = {value!r}\n".replace("'", '"'))
     assert typed(tmp_path / "mine.toml") == by_flag
-    assert typed(assignments=[f"each.{name}.{key}={value}"]) == by_flag
+    assert typed(assignments=[f"methods.{name}.{key}={value}"]) == by_flag
     assert spec_from(**{key: {name: value}}) == by_flag
-    assert spec_from(each={name: {key: value}}) == by_flag
+    assert spec_from(methods={name: {key: value}}) == by_flag
     assert spec_from(**{f"{name}.{key}": value}) == by_flag
-    for text in (f"{name}.{key}", f"{name}.{key.replace('_', '-')}", f"each.{name}.{key}"):
+    for text in (f"{name}.{key}", f"{name}.{key.replace('_', '-')}", f"methods.{name}.{key}"):
         (point,) = make_grid({}, parse_grid([f"{text}={value}"])).points
         assert point.spec == by_flag
-        assert place_of(text) == ("each", f"{name}.{key}")
-    assert name_of(("each", f"{name}.{key}")) == f"{name}.{key}"
+        assert place_of(text) == ("methods", f"{name}.{key}")
+    assert name_of(("methods", f"{name}.{key}")) == f"{name}.{key}"
     assert resolve(tomllib.loads(by_flag.to_toml())) == by_flag
     assert resolve(by_flag.values()) == by_flag
 
@@ -86,14 +76,14 @@ def test_a_repeated_flag_is_for_everybody_and_for_some():
     same = spec_from(beta={"*": 0.05, "PerFed-ASY": 0.02, "FedAvgS2": 0.5}, local_steps={"FedAvgS2": 3})
     assert spec == same == typed(beta=["FedAvgS2=0.5,0.05", "PerFed-ASY=0.02"], local_steps=["FedAvgS2=3"])
     assert spec.learning.beta == 0.05
-    assert spec.each == {"PerFed-ASY": {"beta": 0.02}, "FedAvgS2": {"beta": 0.5, "local_steps": 3}}
+    assert spec.methods == {"PerFed-ASY": {"beta": 0.02}, "FedAvgS2": {"beta": 0.5, "local_steps": 3}}
     assert [spec.learning_of(name).beta for name in ("PerFedS2", "PerFed-ASY", "FedAvgS2")] == [0.05, 0.02, 0.5]
 
 
 def test_flags_go_over_the_file_and_set_over_both(tmp_path):
-    (tmp_path / "mine.toml").write_text("[learning]\nbeta = 0.3\n[each.PerFedS2]\nbeta = 0.1\nclip = 1.0\n")
-    spec = typed(tmp_path / "mine.toml", ["each.PerFedS2.clip=4"], beta=["PerFedS2=0.2"], alpha=["0.5"])
-    assert spec.each == {"PerFedS2": {"beta": 0.2, "clip": 4.0}}
+    (tmp_path / "mine.toml").write_text("[learning]\nbeta = 0.3\n[methods.PerFedS2]\nbeta = 0.1\nclip = 1.0\n")
+    spec = typed(tmp_path / "mine.toml", ["methods.PerFedS2.clip=4"], beta=["PerFedS2=0.2"], alpha=["0.5"])
+    assert spec.methods == {"PerFedS2": {"beta": 0.2, "clip": 4.0}}
     assert (spec.learning.beta, spec.learning.alpha) == (0.3, 0.5)
 
 
@@ -105,38 +95,40 @@ def test_only_learning_flags_are_repeatable_and_only_where_algorithms_may_differ
 
 
 def test_only_what_was_given_is_kept_and_a_spec_without_is_what_it_was():
-    assert "each" not in spec_from(beta=0.5).to_toml()
-    assert spec_from(each={"PerFedS2": {}}).to_toml() == spec_from().to_toml()
-    assert spec_from(each={}) == spec_from()
+    assert "methods" not in spec_from(beta=0.5).to_toml()
+    assert spec_from(methods={"PerFedS2": {}}).to_toml() == spec_from().to_toml()
+    assert spec_from(methods={}) == spec_from()
     text = spec_from(local_steps={"PerFedS2": 2}).to_toml()
-    assert text == spec_from().to_toml().replace("\n[own]", "") + "\n[each.PerFedS2]\nlocal_steps = 2\n"
-    assert spec_from(beta={"PerFedS2": 0.07}).each == {"PerFedS2": {"beta": 0.07}}  # also where it is the general one
+    assert text == spec_from().to_toml().replace("\n[own]", "") + "\n[methods.PerFedS2]\nlocal_steps = 2\n"
+    assert spec_from(beta={"PerFedS2": 0.07}).methods == {
+        "PerFedS2": {"beta": 0.07}
+    }  # also where it is the general one
 
 
 def test_values_are_put_and_taken_where_they_belong():
     values: dict = {}
-    put(values, "each", "PerFed-ASY.beta", 0.1)
-    put(values, "each", "PerFed-ASY.clip", 2)
+    put(values, "methods", "PerFed-ASY.beta", 0.1)
+    put(values, "methods", "PerFed-ASY.clip", 2)
     put(values, "learning", "beta", 0.2)
-    assert values == {"each": {"PerFed-ASY": {"beta": 0.1, "clip": 2}}, "learning": {"beta": 0.2}}
-    assert (take(values, "each", "PerFed-ASY.beta"), take(values, "learning", "beta")) == (0.1, 0.2)
-    put_text(values, "each.mine.py:X.beta=3")  # an own name may have a dot
-    assert values["each"]["mine.py:X"] == {"beta": 3}
+    assert values == {"methods": {"PerFed-ASY": {"beta": 0.1, "clip": 2}}, "learning": {"beta": 0.2}}
+    assert (take(values, "methods", "PerFed-ASY.beta"), take(values, "learning", "beta")) == (0.1, 0.2)
+    put_text(values, "methods.mine.py:X.beta=3")  # an own name may have a dot
+    assert values["methods"]["mine.py:X"] == {"beta": 3}
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"beta": {"PerFed-ASI": 0.1}}, r"settings for PerFed-ASI were given, which is no algorithm; did you mean PerFed-ASY\?$"),
-        ({"beta": "xyzzy=0.1"}, r"settings for xyzzy were given, which is no algorithm; expected one of .*\.$"),
-        ({"each": {"PerFedS2": {"betta": 1}}}, r"for PerFedS2: learning.betta is not a setting; did you mean beta\?"),
-        ({"each": {"PerFedS2": {"quorum": 1}}}, "for PerFedS2: learning.quorum is not a setting"),
-        ({"each": {"PerFedS2": 3}}, r"section \[each\] must be a table of settings, got 3"),
+        ({"beta": {"PerFed-ASI": 0.1}}, r"settings for PerFed-ASI were given, which is no method; did you mean PerFed-ASY\?$"),
+        ({"beta": "xyzzy=0.1"}, r"settings for xyzzy were given, which is no method; expected one of .*\.$"),
+        ({"methods": {"PerFedS2": {"betta": 1}}}, r"PerFedS2 has no setting betta; did you mean beta\?"),
+        ({"methods": {"PerFedS2": {"quorum": 1}}}, "PerFedS2 has no setting quorum; expected one of alpha, "),
+        ({"methods": {"PerFedS2": 3}}, r"section \[methods\] must be a table of settings, got 3"),
         ({"beta": {"PerFedS2": -1}}, "for PerFedS2: --beta must be greater than 0, got -1"),
         ({"beta": "PerFedS2=x"}, "for PerFedS2: --beta must be a finite number, got 'x'"),
         ({"beta": "PerFedS2="}, "for PerFedS2: --beta must be a finite number, got ''"),
         ({"local_steps": {"PerFedS2": 1.5}}, "for PerFedS2: --local-steps must be a whole number"),
-        ({"clip": {"*": 1.0, "PerFedS2": None}}, "for PerFedS2: clip is None; give a value, or leave it to the others"),
+        ({"clip": {"*": 1.0, "PerFedS2": None}}, "for PerFedS2: clip is None; give a value, or leave it out"),
         ({"beta": "PerFedS2=1,PerFedS2=2"}, "--beta PerFedS2=1,PerFedS2=2 has a value for the same algorithm twice"),
         ({"local_steps": "1,2,PerFedS2=2"}, "--local-steps .* twice"),
         ({"beta": "0.1,0.2"}, "--beta must be a finite number, got '0.1,0.2'"),
@@ -156,9 +148,9 @@ def test_what_is_wrong_is_said_in_one_sentence(given, sentence):
     [
         (["--beta", "PerFed-ASI=0.1"], "did you mean PerFed-ASY?"),
         (["--beta", "0.1", "--beta", "0.2"], "--beta must be a finite number, got '0.1,0.2'"),
-        (["--set", "each.PerFedS2=0.1"], "section [each] must be a table of settings"),
-        (["--set", "each.beta=0.1"], "section [each] must be a table of settings"),
-        (["--set", "each.PerFedS2=1", "--set", "each.PerFedS2.beta=1"], "PerFedS2 must be a section"),
+        (["--set", "methods.PerFedS2=0.1"], "section [methods] must be a table of settings"),
+        (["--set", "methods.beta=0.1"], "section [methods] must be a table of settings"),
+        (["--set", "methods.PerFedS2=1", "--set", "methods.PerFedS2.beta=1"], "PerFedS2 must be a section"),
     ],
 )
 def test_the_command_says_so_too(tmp_path, monkeypatch, arguments, sentence):
@@ -175,7 +167,7 @@ def test_the_command_says_so_too(tmp_path, monkeypatch, arguments, sentence):
 def test_a_grid_over_one_algorithms_setting_goes_over_the_base_and_survives_its_file(tmp_path):
     base = nested_values(None, {"beta": "0.3,PerFed-ASY=0.2", "clip": "PerFed-ASY=1,FedAvgS2=2"}, [], {})
     grid = grid_from_flags(base, ["PerFed-ASY.beta=0.01,0.02", "seed=0,1"], ["alpha"])
-    assert grid.base["each"] == {"PerFed-ASY": {"clip": 1.0}, "FedAvgS2": {"clip": 2.0}}
+    assert grid.base["methods"] == {"PerFed-ASY": {"clip": 1.0}, "FedAvgS2": {"clip": 2.0}}
     assert [axis.name for axis in grid.axes] == ["PerFed-ASY.beta"]
     assert [point.spec.learning_of("PerFed-ASY").beta for point in grid.points] == [0.01, 0.02]
     assert [point.spec.learning_of("PerFed-ASY").clip for point in grid.points] == [1.0, 1.0]
@@ -186,14 +178,14 @@ def test_a_grid_over_one_algorithms_setting_goes_over_the_base_and_survives_its_
 
 
 def test_a_grid_over_nothing_else_and_an_empty_table_are_fine(tmp_path):
-    grid = make_grid({"each": {"FedAvgS2": {}}}, {"PerFedS2.beta": np.array([0.1, 0.2]), "seed": [0]})
-    assert "each" not in grid.base
+    grid = make_grid({"methods": {"FedAvgS2": {}}}, {"PerFedS2.beta": np.array([0.1, 0.2]), "seed": [0]})
+    assert "methods" not in grid.base
     assert [point.values for point in grid.points] == [(0.1,), (0.2,)]
     (tmp_path / "sweep.toml").write_text(grid.to_toml())
     assert read_sweep(tmp_path) == grid
     with pytest.raises(InputError, match="is given twice"):
-        make_grid({}, {"PerFedS2.beta": [1], "each.PerFedS2.beta": [2]})
-    with pytest.raises(InputError, match="which is no algorithm"):
+        make_grid({}, {"PerFedS2.beta": [1], "methods.PerFedS2.beta": [2]})
+    with pytest.raises(InputError, match="which is no method"):
         make_grid({}, {"PerFedS3.beta": [1]})
 
 
@@ -202,7 +194,7 @@ def test_a_grid_over_nothing_else_and_an_empty_table_are_fine(tmp_path):
 
 def test_every_learner_has_its_own_numbers_and_the_general_ones_else():
     own = {"alpha": 0.01, "beta": 0.02, "batch": 5, "local_steps": 3, "clip": 2.5}
-    spec = spec_from(ues=4, algorithms=["PerFedS2", "PerFed-ASY", "FedAvg-ASY"], batch=8, each={"PerFed-ASY": own})
+    spec = spec_from(ues=4, algorithms=["PerFedS2", "PerFed-ASY", "FedAvg-ASY"], batch=8, methods={"PerFed-ASY": own})
     made = {each.name: each.learner for each in make_algorithms(spec, Stage.of(spec, 0))}
     assert {key: getattr(made["PerFed-ASY"], key) for key in own} == own
     for name in ("PerFedS2", "FedAvg-ASY"):
@@ -310,17 +302,19 @@ def test_an_own_objective_has_settings_under_the_name_it_gets():
     assert resolve(spec.values()) == spec
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("Mine", r"nothing of that name takes any; did you mean MineS2\?$"), ("xyzzy", r"expected one of MineS2, FedAvg-SYN, .*\.$")])  # fmt: skip
-def test_settings_for_nobody_are_refused_when_algorithms_are_made(name, sentence):
-    spec = spec_from(ues=3, algorithms=[Mine], beta={name: 0.5})
-    with pytest.raises(InputError, match=sentence):
-        make_algorithms(spec, Stage.of(spec, 0))
+def test_an_own_objective_has_settings_under_its_plain_name_too():
+    spec = spec_from(ues=3, algorithms=[Mine], beta={"Mine": 0.5})
+    assert spec.learning_of("MineS2").beta == 0.5
+
+
+def test_settings_for_no_method_are_refused():
+    with pytest.raises(InputError, match=r"settings for MinS2 were given, which is no method; did you mean MineS2\?$"):
+        spec_from(ues=3, algorithms=[Mine], beta={"MinS2": 0.5})
 
 
 def test_an_algorithm_that_brings_its_learner_takes_no_settings():
     spec = spec_from(ues=3, algorithms=["FedAvgS2"])
     (made,) = make_algorithms(spec, Stage.of(spec, 0))
     own = replace(made, name="Whole")
-    spec = spec_from(ues=3, algorithms=[own], beta={"Whole": 0.5})
-    with pytest.raises(InputError, match=r"settings for Whole were given, .*; it brings its own\.$"):
-        make_algorithms(spec, Stage.of(spec, 0))
+    with pytest.raises(InputError, match="settings for Whole were given, which is no method"):
+        spec_from(ues=3, algorithms=[own], beta={"Whole": 0.5})

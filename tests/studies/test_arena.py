@@ -12,13 +12,13 @@ import jax
 import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told
-from perfeds2.learning.keeping import Ditto
 from scipy.stats import ttest_rel
 
 from perfeds2.commands import arena as command
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import synthetic
-from perfeds2.learning.merges import CA2FL, Mean
+from perfeds2.learning.merges import Mean
+from perfeds2.learning.methods import CA2FL, Ditto
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import parameters
 from perfeds2.report.arena import write_arena
@@ -181,7 +181,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
     assert plan_of(tuned).bouts[0].spec_of("FedBuff", {}).learning_of("FedBuff").beta == 0.2
     assert plan_of(tuned, tries=4).tries == 4
     assert plan_of().tries == 20
-    listed = make_plan({"run": {"algorithms": ["FedBuff", "Ditto"]}, "each": {"FedBuff": {"beta": 0.2}}})
+    listed = make_plan({"run": {"algorithms": ["FedBuff", "Ditto"]}, "methods": {"FedBuff": {"beta": 0.2}}})
     assert list(listed.bouts[0].methods) == ["FedBuff", "Ditto"]  # as a tuned.toml names them
 
 
@@ -255,20 +255,20 @@ class Slower:
         return Mean().step(params, mean, self.share * beta, state)
 
 
-def test_mine_may_be_an_objective_a_merge_a_combination_or_an_algorithm(tmp_path, monkeypatch):
+def test_mine_may_be_an_objective_a_merge_both_or_an_algorithm(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("two.py").write_text(
-        "from perfeds2.spec.methods import Combination\nfrom perfeds2.learning.merges import CA2FL\n"
-        "from perfeds2.learning.keeping import Ditto\nboth = Combination(Ditto, 'SYN', CA2FL)\n"
+        "from perfeds2.learning.methods import CA2FL, Ditto\n\n\nclass Both:\n"
+        "    mode = 'SYN'\n    objective = Ditto()\n    merge = CA2FL()\n"
     )
     spec = spec_from(ues=4)
     (made,) = make_algorithms(resolve(spec.values() | {"run": {"algorithms": ["PerFedS2"]}}), Stage.of(spec, 0))
     whole = Algorithm("Whole", made.learner, made.protocol)
-    plan = plan_of({"ues": 4}, methods=["FedBuff"], mine=[Half, Slower, "two.py:both", whole])
-    assert list(plan.bouts[0].methods) == ["FedBuff", "HalfS2", "SlowerS2", "both", "Whole"]
+    plan = plan_of({"ues": 4}, methods=["FedBuff"], mine=[Half, Slower, "two.py:Both", whole])
+    assert list(plan.bouts[0].methods) == ["FedBuff", "HalfS2", "SlowerS2", "Both-SYN", "Whole"]
     search = plan.bouts[0].search
     assert search is not None
-    assert list(search.axes) == ["FedBuff", "HalfS2", "SlowerS2", "both"]  # Whole brings its settings
+    assert list(search.axes) == ["FedBuff", "HalfS2", "SlowerS2", "Both-SYN"]  # Whole brings its settings
     made = {}
     for name in plan.bouts[0].methods:
         of_it = plan.bouts[0].spec_of(name, {"beta": 0.5} if name in search.axes else {})
@@ -277,8 +277,8 @@ def test_mine_may_be_an_objective_a_merge_a_combination_or_an_algorithm(tmp_path
     learners = {name: one.learner for name, one in made.items()}
     assert isinstance(learners["HalfS2"].objective, Half)
     assert (learners["SlowerS2"].objective, learners["SlowerS2"].merge) == (FedAvg(), Slower())
-    assert (type(learners["both"].objective), type(learners["both"].merge)) == (Ditto, CA2FL)
-    assert (made["both"].mode, made["both"].protocol.quorum, learners["both"].beta) == ("SYN", 4, 0.5)
+    assert (type(learners["Both-SYN"].objective), type(learners["Both-SYN"].merge)) == (Ditto, CA2FL)
+    assert (made["Both-SYN"].mode, made["Both-SYN"].protocol.quorum, learners["Both-SYN"].beta) == ("SYN", 4, 0.5)
 
 
 # Played by workers that train by a formula

@@ -246,7 +246,7 @@ batch = 4
 beta = "0.3"
 [run]
 algorithms = ["PerFedS2", "FedAvgS2"]
-[each.PerFedS2]
+[methods.PerFedS2]
 beta = 0.2
 alpha = 0.01
 """
@@ -286,7 +286,7 @@ def test_the_spec_of_a_run_has_the_tuned_numbers_where_any_spec_has_them(tuned):
         assert (learning["PerFedS2", quorum].alpha, learning["PerFedS2", quorum].beta) == (0.01, 0.2)
     assert (learning["FedAvgS2", 2].alpha, learning["FedAvgS2", 2].beta) == (0.03, 0.3)
     assert {each.batch for each in learning.values()} == {4}
-    assert all("each" not in run.spec.to_toml() for run in runs)
+    assert all("methods" not in run.spec.to_toml() for run in runs)
     (changed, *_) = plan_runs(
         [ALGORITHMS], (0,), "quick", changes={"learning": {"beta": 1.0}}, tuned=read_tuned([tuned], TASKS)
     )
@@ -332,7 +332,7 @@ def test_the_command_of_a_tuned_folder_finds_its_runs(tuned, tmp_path, monkeypat
         "--seeds",
         "1",
         "--set",
-        "each.FedAvgS2.clip=2.5",
+        "methods.FedAvgS2.clip=2.5",
         "--set",
         "learning.alpha=0.02",
         "--out",

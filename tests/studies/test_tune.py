@@ -170,7 +170,7 @@ def test_every_algorithm_climbs_alone_and_finds_its_own(tmp_path):
         "FedAvg-SYN": {"beta": 0.7},
     }
     tuned = read_toml(tmp_path / "tuned.toml")
-    assert tuned["each"] == {"PerFedS2": {"beta": 0.2}, "FedAvg-SYN": {"beta": 0.7}}
+    assert tuned["methods"] == {"PerFedS2": {"beta": 0.2}, "FedAvg-SYN": {"beta": 0.7}}
     assert resolve(tuned).learning_of("FedAvg-SYN").beta == 0.7
 
 
@@ -228,13 +228,13 @@ def test_tuned_is_what_was_given_with_what_was_found(tmp_path):
     }
     run_search(search_of(base, {"beta": BETAS}), tmp_path, on=played(near(0.4)))
     said = (tmp_path / "tuned.toml").read_text()
-    assert said.endswith("\n[each.PerFedS2]\nbeta = 0.4\n")
+    assert said.endswith("\n[methods.PerFedS2]\nbeta = 0.4\n")
     assert tomllib.loads(said) == {
         "cell": {"ues": 4},
         "task": {"name": "synthetic"},
         "learning": {"alpha": 0.02},
         "run": {"algorithms": ["PerFedS2"], "horizon_s": 9.0},
-        "each": {"PerFedS2": {"beta": 0.4}},
+        "methods": {"PerFedS2": {"beta": 0.4}},
     }
     spec = resolve(read_toml(tmp_path / "tuned.toml"))
     assert spec == spec_from(task="synthetic", ues=4, alpha=0.02, beta={"PerFedS2": 0.4}, **ONE)
@@ -626,7 +626,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     assert "synthetic: 6 settings of 2 algorithms, 1 tuning seed, up to 0.9 simulated seconds" in words
     assert "FedAvg-SYN" in shown
     assert "held out of the UEs' training part" in words
-    best = tomllib.loads(Path("mine/tuned.toml").read_text())["each"]
+    best = tomllib.loads(Path("mine/tuned.toml").read_text())["methods"]
     for name in ("PerFedS2", "FedAvg-SYN"):
         edge = best[name]["beta"] != 0.1
         assert (f"Note: {name}: beta = {best[name]['beta']:g} is the" in words) == edge
@@ -645,7 +645,9 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     status, shown, said = told("compare", "--spec", "mine/tuned.toml", "--seeds", 1, "--out", "run")
     assert status == 0, said
     spec = resolve(read_toml(Path("run/spec.toml")))
-    assert {name: own["beta"] for name, own in spec.each.items()} == {name: own["beta"] for name, own in best.items()}
+    assert {name: own["beta"] for name, own in spec.methods.items()} == {
+        name: own["beta"] for name, own in best.items()
+    }
     assert (spec.task.held_out, spec.run.seeds, spec.run.horizon_s) == (None, (0,), 0.9)
 
 

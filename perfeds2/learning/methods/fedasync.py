@@ -21,7 +21,9 @@ class FedAsync:
     looks_back = True
 
     discount: Discount = setting("poly", "s(τ): how a stale upload is discounted.", static=True)
-    mixing: Annotated[float, Field(gt=0, le=1)] = setting(0.6, "α: share of the model taken from a fresh upload.")
+    mixing: Annotated[float, Field(gt=0, le=1)] | Array = setting(
+        0.6, "α: share of the model taken from a fresh upload."
+    )
     discount_a: DiscountNumber | None = setting(None, "a of s(τ); unset: 0.5, and 10 for hinge.")
     discount_b: DiscountNumber = setting(4.0, "b of s(τ) = hinge.")
     proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")

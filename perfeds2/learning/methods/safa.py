@@ -37,7 +37,7 @@ class ModelCache:
     looks_back = True
     takes_undrafted = True
 
-    lag: float = np.inf  # τ, the lag tolerance
+    lag: float | Array = np.inf  # τ, the lag tolerance
 
     def init(self, params: Params, ues: int) -> tuple[Params, Array, Array]:
         """Return every UE's entry, the version it was handed last, and the round."""
