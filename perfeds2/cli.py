@@ -15,6 +15,7 @@ from perfeds2.commands.errata import errata
 from perfeds2.commands.export import export
 from perfeds2.commands.federate import federate_app
 from perfeds2.commands.fleet import fleet
+from perfeds2.commands.methods import methods
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
@@ -41,6 +42,7 @@ app.command()(reproduce)
 app.command()(report)
 app.command()(watch)
 app.command()(errata)
+app.command()(methods)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 app.command()(replay)

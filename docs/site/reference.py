@@ -219,14 +219,12 @@ def _anchor(what: str) -> str:
 
 def _said_of(value: Any, expression: str, comment: str) -> str:
     """What a name stands for, in a sentence, and what it is made of."""
-    from perfeds2.spec.methods import Combination
+    from perfeds2.spec.methods import Method
 
     made = value
-    if isinstance(value, Combination):
-        parts = [value.objective, value.merge]
-        objective, merge = (getattr(part, "func", part).__name__ for part in parts)
+    if isinstance(value, Method):
         rounds = f"rounds of its own ({value.rounds})" if value.rounds else f"{value.mode} rounds"
-        return f"{code(objective)} in {rounds}, merged by {code(merge)}."
+        return f"{inline(first_sentence(inspect.getdoc(value.make)))} In {rounds}."
     data = getattr(value, "data", None)
     if callable(data):  # a task: its module says what it is
         made = inspect.getmodule(data)

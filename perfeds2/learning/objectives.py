@@ -107,6 +107,8 @@ def passes(objective: Any) -> int:
 class FedAvg:
     """∇f on one batch."""
 
+    paper = "McMahan et al., AISTATS 2017"
+
     batches = 1
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
@@ -116,6 +118,8 @@ class FedAvg:
 @traced
 class FedProx:
     """∇f + μ(w − w_start): held near the model version it started from. With one local step the term is zero."""
+
+    paper = "Li et al., MLSys 2020"
 
     proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")
 
@@ -135,6 +139,8 @@ class PerFed:
     of one sampled F, w ↦ f(w − α∇f(w; D_in); D_o). With ``inner_clip`` the inner gradient is shortened to that norm, and
     differentiated as such: (I − α∇²f·J) with J its derivative. docs/gradients.md says when which helps.
     """
+
+    paper = "Fallah et al., NeurIPS 2020; You et al., 2022"
 
     alpha: StepSize = ALPHA
     hessian: Hessian = setting("exact", static=True)
@@ -178,6 +184,8 @@ class Moreau:
     θ̂ comes from w by a few gradient steps on one batch. They have length α/(1 + αλ): if f is smooth enough for steps of
     length α, the penalised f is for these.
     """
+
+    paper = "Dinh et al., NeurIPS 2020"
 
     alpha: StepSize = ALPHA
     moreau: Length = setting(15.0, "λ: how strongly the personal model is held near the global one.")

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.methods import MERGES, METHODS
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.spec.fields import LearningSpec
-from perfeds2.spec.names import MODES, Named, algorithm_name
+from perfeds2.spec.names import MODES, Named, algorithm_name, method_name
 
 SHARED = (*LearningSpec.model_fields, "anneal")  # anneal is part of hessian
 
@@ -61,6 +62,21 @@ def read_setting(parameter: inspect.Parameter, value: Any) -> Any:
 ALGORITHMS = {
     algorithm_name(name, mode): Method(name, make, mode) for mode in MODES for name, make in OBJECTIVES.items()
 } | {name: Method.of(name, make) for name, make in METHODS.items()}
+
+
+def listed_methods() -> list[Method]:
+    """Return our methods; those for all three modes are listed once."""
+    everywhere = [Method(name, make, ", ".join(MODES)) for name, make in OBJECTIVES.items()]
+    return everywhere + [ALGORITHMS[name] for name in METHODS]
+
+
+def find_method(name: str) -> Method:
+    """Return a method by its name, or by that of one of its algorithms."""
+    known = {method.name: method for method in listed_methods()}
+    found = known.get(name) or known.get(method_name(name))
+    if found is None:
+        raise InputError(f"{name!r} is not a method; {did_you_mean(name, known)}")
+    return found
 
 
 def method_of(named: Named) -> tuple[str, Method] | None:

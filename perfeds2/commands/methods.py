@@ -1,0 +1,52 @@
+"""perfeds2 methods: list the methods and their settings."""
+
+from typing import Any
+
+import typer
+
+from perfeds2.commands.completion import of_kind
+from perfeds2.console import guarded
+
+
+def methods(
+    name: str | None = typer.Argument(
+        None,
+        help="One method in full. (default: all, a row each)",
+        metavar="[METHOD]",
+        autocompletion=of_kind("method"),
+    ),
+) -> None:
+    """List the methods: rule, paper, rounds and settings with their defaults.
+
+    Set one with --set Ditto.pull=0.1, in a spec file as [methods.Ditto], in a grid as Ditto.pull, in Python as Ditto(pull=0.1).
+    """
+    with guarded("methods", []):
+        from perfeds2.spec.methods import find_method, listed_methods
+
+        if name is not None:
+            typer.echo(_described(find_method(name)))
+        else:
+            from rich.console import Console
+            from rich.table import Column, Table
+
+            table = Table(
+                Column("method", no_wrap=True), "rule", "rounds", "settings", "paper", box=None, pad_edge=False
+            )
+            for method in listed_methods():
+                defaults = [f"{key}={each.default}" for key, each in method.settings.items()]
+                rule = method.make.__doc__.splitlines()[0]
+                table.add_row(method.name, rule, method.rounds or method.mode, ", ".join(defaults), method.make.paper)
+            Console().print(table)
+
+
+def _described(method: Any) -> str:
+    """Return a method's rule, paper, rounds and settings as text."""
+    import inspect
+    from dataclasses import fields
+
+    rule = inspect.cleandoc(method.make.__doc__)
+    lines = [f"{method.name} ({method.make.paper})", "", rule, "", f"Rounds: {method.rounds or method.mode}"]
+    helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}
+    rows = [(f"{method.name}.{key} = {each.default}", helps[key]) for key, each in method.settings.items()]
+    width = max((len(setting) for setting, _ in rows), default=0)
+    return "\n".join([*lines, *(f"{setting:{width}}  {text}" for setting, text in rows)])
