@@ -138,9 +138,10 @@ def _name_methods(values: dict[str, Any]) -> None:
         if name is None:
             continue
         named[place] = name
-        changed = [] if isinstance(given, type) else [f for f in fields(given) if getattr(given, f.name) != f.default]
-        for field in changed:
-            put(values, EACH, f"{name}.{field.name}", getattr(given, field.name))
+        own = {} if isinstance(given, type) else vars(given)
+        for field in fields(given):
+            if own.get(field.name, field.default) != field.default:
+                put(values, EACH, f"{name}.{field.name}", own[field.name])
 
 
 def _as_list(value: Any) -> Any:

@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import fields
 
 import pytest
-from command_line import perfeds2
+from command_line import perfeds2, told
 from test_each import typed
 
 from perfeds2.errors import InputError
@@ -85,10 +85,10 @@ def test_a_method_explains_itself_and_its_defaults_are_allowed(method: Method):
 
 
 def test_the_command_lists_every_method_with_its_settings():
-    status, said = perfeds2("methods")
+    status, said, _ = told("methods")
     assert status == 0
     assert all(name in said for name in METHODS)
-    status, said = perfeds2("methods", "Ditto")
+    status, said, _ = told("methods", "Ditto")
     assert status == 0
     assert "Ditto.pull = 1.0" in said
     assert "ICML 2021" in said
