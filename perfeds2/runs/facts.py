@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.learning.keeping import Personal
+from perfeds2.learning.objectives import Personal
 from perfeds2.learning.train import EvaluationPoint
 from perfeds2.network.cell import Cell
 from perfeds2.spec.build import Algorithm, upload_bits

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfeds2.spec.build import combination_of, settings_name
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 
 GROUP_SIZE = 64  # trainings of one group: more would leave other workers idle
@@ -54,15 +54,17 @@ class Training:
         values = spec.values() | {"learning": spec.learning_of(self.algorithm).model_dump(mode="json")}
         for section, keys in NAMES_OR_SUMMARISES.items():
             values[section] = {name: value for name, value in values[section].items() if name not in keys}
-        values.pop("each", None)
+        merge = spec.learning_of(self.algorithm).merge
+        named = (self.algorithm, *([] if merge is None else [merge.label]))
+        values["methods"] = [spec.method_settings(name) for name in named]
         decides = [values, bool(spec.run.stop_when_diverged), [one.identity for one in spec.given]]
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]
 
     @property
     def program(self) -> str:
         """Roughly what is compiled for it. A worker had better train those with the same program."""
-        spec, found = self.spec, combination_of(self.named)
-        made = self.named.text if found is None else (found[1].objective, found[1].merge)
+        spec, found = self.spec, method_of(self.named)
+        made = self.named.text if found is None else (found[1].make, spec.learning_of(self.algorithm).merge)
         learning = spec.learning_of(self.algorithm)
         return repr((spec.task.name, spec.task.model, spec.cell.ues, made, learning.batch, learning.local_steps))
 
@@ -74,8 +76,8 @@ def trainings_of(spec: Spec, label: str = "") -> list[Training]:
         for named in spec.algorithms:
             run = spec.run.model_copy(update={"algorithms": (named,), "seeds": (seed,)})
             name = settings_name(named)
-            each = {other: own for other, own in spec.each.items() if other == name}
-            alone = spec.model_copy(update={"run": run, "each": each})
+            methods = {} if name is None else spec.methods_of(name)
+            alone = spec.model_copy(update={"run": run, "methods": methods})
             own = {one.source: one.digest for one in alone.given}
             made.append(Training(alone.model_copy(update={"own": own}), label))
     return made

@@ -246,6 +246,12 @@ class Spec(Section):
         """The settings that were given to a method and that only it has."""
         return {key: value for key, value in self._given(algorithm).items() if key not in LearningSpec.model_fields}
 
+    def methods_of(self, algorithm: str) -> dict[str, dict[str, Any]]:
+        """The part of [methods] that an algorithm uses: its own, its method's and its merge's."""
+        merge = self.learning_of(algorithm).merge
+        used = (algorithm, method_name(algorithm), None if merge is None else merge.label)
+        return {name: own for name, own in self.methods.items() if name in used}
+
     def _given(self, algorithm: str) -> dict[str, Any]:
         return self.methods.get(method_name(algorithm), {}) | self.methods.get(algorithm, {})
 
