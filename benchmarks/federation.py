@@ -27,7 +27,7 @@ from perfeds2.commands.federate import local_engine
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import Status
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 CASES = ["digits-6-6", "digits-6-2", "mnist-20-20", "mnist-20-5"]
 WARM = 3  # the first rounds are not counted

@@ -25,7 +25,7 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
-from perfeds2.timeline.rounds import Protocol, Stale
+from perfeds2.timeline.protocol import Protocol, Stale
 
 STATUS_EVERY_S = 0.5
 PROTOCOLS: dict[str, tuple[Any, Stale]] = {  # the bound S, and what happens to those who would exceed it

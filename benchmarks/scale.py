@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2 import Cell, Protocol, simulate
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 PAYLOAD_BITS, SAMPLES = 44_352.0, 120.0  # what the synthetic task sends, and looks at in one job
 MOST_QUORUM = 1_000

@@ -27,7 +27,7 @@ from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 IMAGES = {"mnist": (784, 10), "cifar100": (3072, 100)}  # pixels, classes

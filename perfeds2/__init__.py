@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from perfeds2.studies.compare import compare as compare
     from perfeds2.studies.plan import plan as plan
     from perfeds2.studies.tune import tune as tune
-    from perfeds2.timeline.rounds import Protocol as Protocol
+    from perfeds2.timeline.protocol import Protocol as Protocol
+    from perfeds2.timeline.record import Timeline as Timeline
     from perfeds2.timeline.simulate import simulate as simulate
-    from perfeds2.timeline.timeline import Timeline as Timeline
 
 _NAMES = {  # by the module they are in
     "allocation.bandwidth": ("Uplink", "equal_share"),
@@ -45,9 +45,9 @@ _NAMES = {  # by the module they are in
     "studies.tune": ("tune",),
     "spec.build": ("Algorithm",),
     "studies.compare": ("compare",),
-    "timeline.rounds": ("Protocol",),
+    "timeline.protocol": ("Protocol",),
     "timeline.simulate": ("simulate",),
-    "timeline.timeline": ("Timeline",),
+    "timeline.record": ("Timeline",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 if not TYPE_CHECKING:  # whose reader takes the names above

@@ -13,7 +13,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         ("linear_sum_assignment(worth, maximize=True)", "linear_sum_assignment(worth)", "test_the_assignment_is_the_best_there_is"),
     ),
     (
-        "timeline/rounds.py",
+        "timeline/protocol.py",
         "timeline/test_schedulers_on_the_clock.py",
         ("handed = planned[server.versions[planned] == IDLE]", "handed = planned.ravel()", "test_two_groups_by_hand"),
         ("planned[eligible_s[planned].max(axis=1).argmin()]", "planned[0]", "test_two_groups_by_hand"),

@@ -133,7 +133,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "timeline/rounds.py",
+        "timeline/protocol.py",
         "timeline/test_rounds_by_hand.py",
         (
             "(versions != IDLE) & (arrival_s <= close_s)",

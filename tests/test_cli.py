@@ -74,7 +74,7 @@ def test_compare_writes_a_run_that_its_own_spec_reproduces(tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_run_and_simulate_write_single_timelines(tmp_path, monkeypatch):
-    from perfeds2.timeline.timeline import Timeline
+    from perfeds2.timeline.record import Timeline
 
     monkeypatch.chdir(tmp_path)
     status, _, said = told("run", *QUICK[:-2], "--seed", "3", "--out", "run")

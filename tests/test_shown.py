@@ -16,7 +16,7 @@ from perfeds2.runs.grid import make_grid
 from perfeds2.runs.sweep import Sweep
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 mpl.use("agg")

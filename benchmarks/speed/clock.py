@@ -1,9 +1,11 @@
 """How fast is the clock, against a model with a process for every UE, against its NumPy twin, and against its logarithms alone?"""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -12,9 +14,9 @@ from benchmarks.speed.timing import QUORUM, STALENESS, Announce, Measurement, me
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.compiled import only
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline
 
 PAYLOAD, SAMPLES, FEW_UES = 1e6, 120.0, 20
 
@@ -96,7 +98,8 @@ def _only_fading_and_rates(ues: int, rounds: int, dice: np.random.Generator) -> 
 
 
 def _processes(cell: Cell, protocol: Protocol, rounds: int) -> Callable[[], object]:
-    from perfeds2.timeline.twin import Radio, RoundRules, play_with_processes
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "timeline"))
+    from twin import Radio, RoundRules, play_with_processes
 
     radio = Radio(cell.signal_hz, cell.bandwidth_hz, equal_share)
     rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)

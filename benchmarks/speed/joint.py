@@ -17,7 +17,7 @@ from perfeds2.learning.task import cycles_per_sample, payload_bits
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.runs.statistics import statistic, time_to_target
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import Schedule, simulate
 
 

@@ -18,9 +18,9 @@ from perfeds2.learning.partition import Partition
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import Task, payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline
 
 NETWORK = MLP((784, 100, 10))
 Draw = Callable[..., Int[np.ndarray, " b"] | Int[jax.Array, " b"]]  # (UE, version) -> which samples its job looks at

@@ -23,8 +23,8 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.spread import MOST
 from perfeds2.spec.build import upload_bits
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline
 
 LAPS = "laps.csv"  # in a run's folder: every job that was answered
 LEAST_S = 1e-9

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfeds2.deployment.status import STATES, DeviceState
 from perfeds2.deployment.transport import Reply, Request
-from perfeds2.timeline.rounds import IDLE
+from perfeds2.timeline.protocol import IDLE
 
 
 @dataclass

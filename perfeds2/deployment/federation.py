@@ -1,6 +1,6 @@
 """How does a server keep its rounds when devices are slow, fail, leave and come back?
 
-The rounds themselves are ``timeline/rounds.py``, driven here by real arrivals. This module adds what only reality has:
+The rounds themselves are ``timeline/protocol.py``, driven here by real arrivals. This module adds what only reality has:
 devices that cannot take a job now, and replies that must not be believed. The rule that joins the two: the protocol sees
 the devices that hold a job, no others. A device that is away, set aside or still busy with a job nobody wants any more
 holds none; when it is free again it is handed the newest model.
@@ -31,8 +31,8 @@ from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.rounds import IDLE, Protocol, Server, close_round, hand_out
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.protocol import IDLE, Protocol, Server, close_round, hand_out
+from perfeds2.timeline.record import Timeline
 
 RECENT = 12  # rounds in the live table
 LOGGED = 20  # refusals of one device that are written down each; then ever fewer of them

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.store import Row
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 
 class Merge(NamedTuple):
@@ -82,9 +82,8 @@ class Record:
         lost_ues, lost_versions, lost_rounds = lost[:3].astype(np.int64)
         compute_s, closed_s = self._compute_s(ues), np.array(self.closed_s, float)
         ended = (lost_ues, lost_versions, lost_rounds, lost[-1])
-        return Timeline(
-            *(merged_ues, rounds - versions, merged[-1], closed_s, compute_s), *ended, open_version, open_arrival_s
-        )
+        merges, one_each = (merged_ues, rounds - versions, merged[-1], closed_s, compute_s), np.ones_like(lost_ues)
+        return Timeline(*merges, *ended, open_version, open_arrival_s, one_each)
 
     def _compute_s(self, ues: int) -> np.ndarray:
         """How long each device computes, in the middle; 0 for one that never has."""

@@ -13,7 +13,7 @@ from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import replay
 from perfeds2.runs.store import load_arrays
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 TARGET = 1e-5
 

@@ -28,7 +28,8 @@ from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
 from perfeds2.spec.build import make_cell
-from perfeds2.timeline.timeline import MERGED, Timeline
+from perfeds2.timeline.jobs import MERGED
+from perfeds2.timeline.record import Timeline
 
 SERVER_HOST = "10.231.255.1"
 BURST = "64kb"

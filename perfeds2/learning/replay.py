@@ -26,7 +26,7 @@ from perfeds2.learning.objectives import ALPHA, Adapting, Annealed, Loss, Object
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 QUANTISING = 7  # the use of a job's key for its coins
 FEW, WIDE = 8, 2**16  # uploads and weights, up to and from which a round's plain gradients are written out

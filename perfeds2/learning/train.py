@@ -16,7 +16,7 @@ from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, start
 from perfeds2.learning.task import Task
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 Values = dict[str, float]  # the mean over UEs of every metric
 

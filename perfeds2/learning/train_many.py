@@ -35,7 +35,7 @@ from perfeds2.learning.replay import (
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 MOST_BYTES = 32 << 30  # for the weights and data of trainings that are done together, each counted in full
 

@@ -20,7 +20,7 @@ from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.radio import make_energy
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # what is shown is drawn with this resolution
 AT_ONCE_S = 0.03  # of playing, for a first answer

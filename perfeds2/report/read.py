@@ -19,8 +19,7 @@ from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import ACCURACY, algorithm_styles
 from perfeds2.runs.statistics import INTERVAL_SEEDS
-from perfeds2.timeline.file import load_timelines
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline, load_timelines
 
 TIME = "time_to_target_s"
 

@@ -12,7 +12,8 @@ from perfeds2.report.document import Alternatives, Part, Stack, section
 from perfeds2.report.read import Outcome, Run
 from perfeds2.report.style import ACCURACY, DASHES_PX
 from perfeds2.shown import activity_chart
-from perfeds2.timeline.timeline import LOST, MERGED, Timeline
+from perfeds2.timeline.jobs import LOST, MERGED
+from perfeds2.timeline.record import Timeline
 
 MOST_BARS = 2_000
 UES_ON_PAGE, UES_ON_PAPER = 30, 8  # rows of the activity chart

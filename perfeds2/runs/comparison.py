@@ -14,8 +14,7 @@ from perfeds2.runs.store import Arrays, Result, Row, save_arrays, write_index
 from perfeds2.runs.table import csv_text
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line, means_of
 from perfeds2.spec.fields import Spec
-from perfeds2.timeline.file import load_timelines, save_timelines
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline, load_timelines, save_timelines
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,16 +25,16 @@ from perfeds2.runs.summary import Row, costs_at
 from perfeds2.spec.build import (
     Algorithm,
     Stage,
+    clock_key,
     make_algorithms,
     make_task,
     make_timelines,
     metric_of,
-    what_is_played,
-    what_the_clock_sees,
+    timeline_key,
 )
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import blaming
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Contender:
     def enter(self, teller: "Teller", folder: Folder | None = None) -> Entrant:
         """With its timeline: the folder's if it has it, else played, and left there for others."""
         run, tell, played = self.spec.run, partial(teller.tell_clock, self.seed), self.stage.timelines
-        what = partial(what_is_played, self.spec)
+        what = partial(timeline_key, self.spec)
         if folder is not None and (same := what(self.algorithm)) not in played:
             first = next(each.name for each in self.algorithms if what(each) == same)  # of those that share it
             name, found = f"{first}-{self.seed}", folder.load_timeline(f"{first}-{self.seed}")
@@ -160,7 +160,7 @@ class Props:
 
     def contenders(self, spec: Spec, number: int, seed: int, *, trained: bool = True) -> list[Contender]:
         """Every algorithm of a spec with one seed; without a task if it is trained elsewhere."""
-        data, clock = (spec.task, spec.cell.ues, seed), (what_the_clock_sees(spec), seed)
+        data, clock = (spec.task, spec.cell.ues, seed), (clock_key(spec), seed)
         task = self._kept(self._tasks, data, lambda: make_task(spec, seed)) if trained else None
         stage = self._kept(self._stages, clock, lambda: Stage.of(spec, seed))
         algorithms, place = make_algorithms(spec, stage), spec.run.seeds.index(seed)

@@ -34,7 +34,7 @@ from perfeds2.spec.build import (
     model_of,
 )
 from perfeds2.spec.fields import Spec
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 DAY_S = 86_400.0
 

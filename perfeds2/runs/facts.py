@@ -13,7 +13,7 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.radio import make_energy
 from perfeds2.timeline.budget import too_few
 from perfeds2.timeline.energy import energy_of
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 NAMED_STARVED = 6  # UEs that are named: one more than a note shows
 

@@ -21,8 +21,7 @@ from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.fleets import keep_fleet, with_kept_fleet
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve
-from perfeds2.timeline.file import load_timeline, save_timelines
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline, save_timelines
 
 FILES = {
     "run": "spec.toml",
@@ -82,7 +81,7 @@ class Folder:
     def load_timeline(self, name: str) -> Timeline | None:
         """What was saved under a name; None if nothing was, or it is damaged: then it is played again."""
         with suppress(OSError, ValueError):
-            return load_timeline(self.parts / f"{name}.timeline.npz")
+            return Timeline.load(self.parts / f"{name}.timeline.npz")
         return None
 
     def close(self) -> None:

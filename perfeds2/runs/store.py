@@ -15,8 +15,7 @@ from safetensors.numpy import save
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_atomically, write_text
-from perfeds2.timeline.file import load_timeline, save_timelines
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline, save_timelines
 
 Arrays = dict[str, np.ndarray]
 Row = dict[str, Any]  # one line of metrics.csv or ue_metrics.csv
@@ -105,7 +104,7 @@ def _read_result(path: Path, key: str, *, whole: bool) -> Result | None:
         return None
     try:
         weights, kept = load_arrays(file)
-        timeline = load_timeline(path / f"{key}.npz") if whole else None
+        timeline = Timeline.load(path / f"{key}.npz") if whole else None
         return Result(kept["rows"], kept["ue_rows"], kept["facts"], kept["group"], weights, timeline)
     except (InputError, OSError, ValueError, LookupError, TypeError):
         return None

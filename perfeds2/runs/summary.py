@@ -15,7 +15,7 @@ from perfeds2.runs.statistics import censored_median, statistic, time_to_target
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.budget import too_few
 from perfeds2.timeline.energy import energy_of
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 if TYPE_CHECKING:
     from perfeds2.learning.train import EvaluationPoint

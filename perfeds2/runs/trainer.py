@@ -21,13 +21,13 @@ from perfeds2.runs.training import Training
 from perfeds2.spec.build import (
     Algorithm,
     Stage,
+    clock_key,
     make_algorithms,
     make_task,
     make_timelines,
-    what_the_clock_sees,
 )
 from perfeds2.spec.names import blaming
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 CHECKPOINT_EVERY_S = 2.0
 CHECKPOINT_SHARE = 0.05  # of the time, at most
@@ -85,7 +85,7 @@ class Workbench:
     def stage(self, training: Training) -> Stage:
         """What algorithms with this cell, protocol and seed have in common."""
         spec, seed = training.spec, training.seed
-        return self._kept(self._stages, (what_the_clock_sees(spec), seed), lambda: Stage.of(spec, seed))
+        return self._kept(self._stages, (clock_key(spec), seed), lambda: Stage.of(spec, seed))
 
     def _kept(self, known: dict[Any, Any], what: Any, make: Callable[[], Any]) -> Any:
         if what not in known:

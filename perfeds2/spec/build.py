@@ -55,9 +55,9 @@ from perfeds2.spec.payload import shortened
 from perfeds2.spec.radio import make_budget, make_radio
 from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, skipping, when_opened
 from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import Schedule, simulate
-from perfeds2.timeline.timeline import Timeline
 
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 ROWS = 4096  # of a schedule; a longer run repeats them
@@ -223,7 +223,7 @@ class Stage:
         return cls(seed, cell, cache(partial(plan_rounds, spec, cell, seed)))
 
 
-def what_the_clock_sees(spec: Spec) -> Hashable:
+def clock_key(spec: Spec) -> Hashable:
     """Equal in specs whose cells, schedules and timelines are the same."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
     energy = spec.energy if limits_energy(spec) else None
@@ -427,7 +427,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
 # ---- their timelines
 
 
-def what_is_played(spec: Spec, algorithm: Algorithm) -> tuple[Any, ...]:
+def timeline_key(spec: Spec, algorithm: Algorithm) -> tuple[Any, ...]:
     """Equal in algorithms of a stage that have the same timeline."""
     bits = upload_bits(spec, algorithm.learner.objective)
     shares = None if algorithm.shares is None else algorithm.shares.tobytes()
@@ -446,7 +446,7 @@ def make_timelines(
     """
     known, cell = stage.timelines, stage.cell
     for algorithm in algorithms:
-        same = what_is_played(spec, algorithm)
+        same = timeline_key(spec, algorithm)
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""

@@ -16,7 +16,7 @@ from perfeds2.learning.replay import Learner
 from perfeds2.network.cell import Cell
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import Schedule
 
 TIERS = 5  # M of FedAT and TiFL

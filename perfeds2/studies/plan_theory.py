@@ -28,7 +28,7 @@ from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants
 from perfeds2.theory.optimum import optimum
 from perfeds2.theory.pilot import measure
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 LOOKS = 30  # on the way to the target
 SYMBOLS = {

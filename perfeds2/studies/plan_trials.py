@@ -25,7 +25,7 @@ from perfeds2.spec.fields import Spec
 from perfeds2.studies.plan_data import Choice, ClockFacts
 from perfeds2.studies.plan_score import Curve
 from perfeds2.studies.plan_space import Space
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 LOOKS = 60  # in a horizon
 Tell = Callable[[float, Progress], None]  # the share of a batch that is done, and what is being done

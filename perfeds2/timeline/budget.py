@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
-from perfeds2.timeline.rounds import IDLE, Protocol, oldest_version
+from perfeds2.timeline.protocol import IDLE, Protocol, oldest_version
 
 PerUe = Float[np.ndarray, " n"]
 ALL_BUT = 1 - 1e-9  # who has spent so much of its budget has spent it: sums are rounded

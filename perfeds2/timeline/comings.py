@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, Int
 from perfeds2.allocation.bandwidth import Uplink, allocate
 from perfeds2.network.fleet import Fleet
 from perfeds2.timeline.budget import Work, too_few
-from perfeds2.timeline.rounds import (
+from perfeds2.timeline.jobs import LOST, MERGED, PAUSED, Jobs
+from perfeds2.timeline.protocol import (
     IDLE,
     Closing,
     HandOut,
@@ -38,7 +39,6 @@ from perfeds2.timeline.simulate import (
     _work_left,
 )
 from perfeds2.timeline.stretches import Ended, stretches
-from perfeds2.timeline.timeline import LOST, MERGED, PAUSED, Jobs
 
 PerUe = Float[np.ndarray, " n"]
 Who = Int[np.ndarray, " _"]

@@ -31,10 +31,10 @@ from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2
 from perfeds2.timeline.crowd import Crowd
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
-from perfeds2.timeline.rounds import Protocol
 from perfeds2.timeline.simulate import Clock, Conditions, Tell
-from perfeds2.timeline.timeline import Timeline
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
 LOAD_S, COMPILE_S = 1.0, 20.0  # what loading and compiling take, about: less work than that is sooner done by NumPy

@@ -8,11 +8,12 @@ at the mean rate of that UE's merged uploads (of everybody's, if it has none). O
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
-from perfeds2.timeline.timeline import JOBS_AT_A_TIME, LONG_ROW, MERGED, Jobs, Timeline
+from perfeds2.timeline.jobs import MERGED, Jobs
+from perfeds2.timeline.record import Timeline
 
 PerUe = Float[np.ndarray, " n"]
 
@@ -48,17 +49,13 @@ def energy_of(
 ) -> Energy:
     """The joules of all jobs, by UE and by time."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
-    in_log = timeline.log is not None and isinstance(timeline.log.model_s, np.ndarray)  # the waits for models are
-    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, 0.0 if in_log else cell.downlink_s)
-    whole = _long_rows(timeline)
-    computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, whole, times_s)
-    rest = timeline.without_lost(whole)
-    step = -(-rest.population // -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME))
-    for first in range(0, rest.population, step):
-        jobs = rest.jobs(range(first, first + step))
+    downlink_s = cell.downlink_s if timeline.log is None else 0.0  # a log has the waits for models
+    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, downlink_s)
+    computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, times_s)
+    for jobs in timeline.short_row_jobs():
         own_j = job_joules(jobs, powers)
-        computing_j += np.bincount(jobs.ue, own_j[0], rest.population)
-        sending_j += np.bincount(jobs.ue, own_j[1], rest.population)
+        computing_j += np.bincount(jobs.ue, own_j[0], timeline.population)
+        sending_j += np.bincount(jobs.ue, own_j[1], timeline.population)
         by_time_j += _until(jobs, powers, times_s)
     return Energy(computing_j, sending_j, by_time_j)
 
@@ -106,24 +103,15 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
 # ---- a crowd that is restarted has more jobs than memory holds: its long rows are added up whole
 
 
-def _long_rows(timeline: Timeline) -> Bool[np.ndarray, " l"]:
-    """Rows of lost jobs of many UEs, all of which had begun to send."""
-    assert timeline.lost_count is not None
-    lasted_s = timeline.start_s[timeline.lost_round + 1] - timeline.start_s[timeline.lost_version]
-    long = (timeline.lost_count > LONG_ROW) & np.isinf(timeline.lost_arrival_s)
-    return long & (lasted_s >= timeline.compute_s.max()) & (timeline.log is None) & (timeline.lost_model_s is None)
-
-
 def _of_long_rows(
-    timeline: Timeline, powers: Powers, whole: Bool[np.ndarray, " l"], times_s: Float[np.ndarray, " t"]
+    timeline: Timeline, powers: Powers, times_s: Float[np.ndarray, " t"]
 ) -> tuple[PerUe, PerUe, Float[np.ndarray, " t"]]:
     """The same for these rows, each as spread evenly over its time."""
-    n, by_time_j = timeline.population, np.zeros(times_s.size)
-    if not whole.any():
+    n, long, by_time_j = timeline.population, timeline.long_rows, np.zeros(times_s.size)
+    if not long.any():
         return np.zeros(n), np.zeros(n), by_time_j
-    assert timeline.lost_count is not None
-    first, past = timeline.lost_ue[whole], (timeline.lost_ue + timeline.lost_count)[whole]
-    begin_s, end_s = timeline.start_s[timeline.lost_version[whole]], timeline.start_s[timeline.lost_round[whole] + 1]
+    first, past = timeline.lost_ue[long], (timeline.lost_ue + timeline.lost_count)[long]
+    begin_s, end_s = timeline.start_s[timeline.lost_version[long]], timeline.start_s[timeline.lost_round[long] + 1]
     jobs, lasted_s = (_covering(n, first, past, each) for each in (np.ones(first.size), end_s - begin_s))
     computed_s = np.maximum(timeline.compute_s - powers.downlink_s, 0.0)
     computing_j = jobs * powers.computing_w * computed_s

@@ -6,9 +6,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from perfeds2.network.downlink import Downlink
-from perfeds2.timeline.rounds import IDLE, Closing, Server
+from perfeds2.timeline.jobs import Jobs
+from perfeds2.timeline.protocol import IDLE, Closing, Server
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.stretches import Ended, Log
-from perfeds2.timeline.timeline import Jobs, Timeline
 
 A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
 
@@ -91,7 +92,7 @@ def nothing_yet(compute_s: Float[np.ndarray, " n"], quorum: int, downlink: Downl
     table = (0, quorum)
     empty = Timeline(
         none.reshape(table), none.reshape(table), never.reshape(table), never, compute_s,
-        none, none, none, never, np.zeros(n, np.int64), np.full(n, np.inf),
+        none, none, none, never, np.zeros(n, np.int64), np.full(n, np.inf), none,
     )  # fmt: skip
     if downlink is None:
         return empty

@@ -21,8 +21,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.timeline.budget import Budget, Work, too_few
 from perfeds2.timeline.crowd import HOPE, LEAST_CROWD, MARGIN, Crowd, most_bits, split_crowd
-from perfeds2.timeline.recorder import Recorder, nothing_yet
-from perfeds2.timeline.rounds import (
+from perfeds2.timeline.protocol import (
     IDLE,
     Closing,
     HandOut,
@@ -35,8 +34,9 @@ from perfeds2.timeline.rounds import (
     obstacle,
     open_server,
 )
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.stretches import Ended, InHand
-from perfeds2.timeline.timeline import Timeline
 
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 # round -> the UEs it must close on, or groups of them of which the first complete one closes it. A parameter named

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.timeline.rounds import IDLE
-from perfeds2.timeline.timeline import OPEN, PAUSED, Jobs
+from perfeds2.timeline.jobs import OPEN, Jobs, in_order
+from perfeds2.timeline.protocol import IDLE
 
 if TYPE_CHECKING:
     from perfeds2.timeline.simulate import Clock
@@ -86,7 +86,7 @@ class Log:
     """Collects stretches of work, from where a log ended."""
 
     def __init__(self, past: Jobs | None) -> None:
-        self.parts = [] if past is None else [take(past, np.flatnonzero(past.outcome != OPEN))]
+        self.parts = [] if past is None else [past.take(np.flatnonzero(past.outcome != OPEN))]
 
     def until(self, clock: "Clock", here: Bool[np.ndarray, " n"] | None) -> Jobs:
         """All of it, and what everybody has in hand when the clock stops."""
@@ -94,40 +94,3 @@ class Log:
         here = np.ones(clock.bits.size, bool) if here is None else here
         working_s = np.minimum(clock.arrived_s[ues], clock.time_s)
         return in_order(Jobs.joined([*self.parts, stretches(clock, ues, working_s, clock.time_s, OPEN, here)]))
-
-
-def in_order(log: Jobs) -> Jobs:
-    """By UE and time: however it was cut and joined, a log is the same."""
-    return take(log, np.lexsort((log.outcome, log.end_s, log.start_s, log.round, log.version, log.ue)))
-
-
-def take(log: Jobs, rows: np.ndarray) -> Jobs:
-    return Jobs(*(column[rows] for column in log.columns.values()))
-
-
-def whole(log: Jobs) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
-    """For each row of an ordered log how its job ended, and in which round: what its last row says."""
-    last = np.where(log.outcome == PAUSED, log.ue.size - 1, np.arange(log.ue.size))
-    last = np.minimum.accumulate(last[::-1])[::-1]  # the next row that is not paused
-    return log.outcome[last], log.round[last]
-
-
-def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
-    """An ordered log as it was when so many rounds had closed, at a second; and, once more, what was open then."""
-    _, over = whole(log)
-    log, over = (take(log, begun := np.flatnonzero((log.version <= rounds) & (log.start_s <= time_s))), over[begun])
-    running, held = log.round >= rounds, over >= rounds
-    outcome = np.where(running, OPEN, log.outcome)
-    # of a job that is paused then, nothing is running
-    last = held & ~np.append((log.ue[1:] == log.ue[:-1]) & held[1:], False)
-    away = np.flatnonzero(last & ~running)
-    now = np.full(away.size, time_s)
-    outcomes, over_in = np.full(away.size, OPEN), np.full(away.size, rounds)
-    paused = Jobs(log.ue[away], log.version[away], now, now, now, now, outcomes, over_in, np.zeros(away.size))
-    sending_s, arrival_s, end_s = (np.minimum(each, time_s) for each in (log.sending_s, log.arrival_s, log.end_s))
-    round_ = np.minimum(log.round, rounds)
-    model_s = np.minimum(log.model_s, sending_s - log.start_s)
-    kept = Jobs(log.ue, log.version, log.start_s, sending_s, arrival_s, end_s, outcome, round_, model_s)
-    whole_log = in_order(Jobs.joined([kept, paused]))
-    at_hand = Jobs.joined([take(log, np.flatnonzero(running)), paused])
-    return whole_log, at_hand

@@ -16,7 +16,7 @@ from perfeds2.allocation.bandwidth import (
 from perfeds2.allocation.schedule import as_schedule, check_schedule, deficit, longest_gap, printed, printed_fixed
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 POLICIES = [equal_share, equal_finish, weighted_rate, between(0.5), between(1.0), max_throughput, proportional_fair]

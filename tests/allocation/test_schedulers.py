@@ -25,7 +25,7 @@ from perfeds2.allocation.schedulers import (
 )
 from perfeds2.network.cell import Cell
 from perfeds2.network.mobility import Moves, Waypoints
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 

@@ -8,7 +8,7 @@ from scipy.special import lambertw
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import bandwidth_for_rate, rate_bps
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 

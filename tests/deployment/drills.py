@@ -24,7 +24,7 @@ import tomli_w
 from perfeds2.deployment.flower.local import free_port
 from perfeds2.deployment.flower.site import QUIET, app_folder
 from perfeds2.deployment.processes import Processes, marked
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
 MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")

@@ -4,7 +4,7 @@ import numpy as np
 
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.record import Loss
-from perfeds2.timeline.rounds import IDLE, Server, close_round, hand_out
+from perfeds2.timeline.protocol import IDLE, Server, close_round, hand_out
 
 
 class SlowFederation(Federation):

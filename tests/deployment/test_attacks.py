@@ -14,7 +14,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.deployment.validate import in_words, wrong_metrics
 from perfeds2.learning.metrics import METRICS
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 
 GOOD = dict(zip(METRICS, (2.0, 1.0, 0.5, 0.75), strict=True))
 

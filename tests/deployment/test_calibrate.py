@@ -16,7 +16,7 @@ from perfeds2.deployment.transport import Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import payload_bits
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 DEVICES = 8
 SETUP = Setup.from_texts({"devices": DEVICES, "quorum": 3, "max-staleness": 8, "rounds": 60, "seed": 3, "batch": 10})

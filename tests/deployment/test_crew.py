@@ -15,7 +15,7 @@ from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.status import SHOWN, STATES
 from perfeds2.deployment.transport import Presence, Reply
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 
 OWN = DeploymentSpec(norm_factor=0, set_aside_after=2, readmit_s=7.0, wait_s=0, job_s=9.0)
 EVENTS = st.lists(

@@ -29,8 +29,8 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import alone
 from perfeds2.runs.store import load_arrays
-from perfeds2.timeline.rounds import Protocol
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 
 SETUP = Setup.from_texts({"devices": 4, "quorum": 2, "max-staleness": 2, "rounds": 6, "seed": 3})
 TASK = SETUP.task(0)

@@ -16,7 +16,7 @@ from perfeds2.deployment.transport import Presence, Reply, Request
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
-from perfeds2.timeline.rounds import IDLE, Protocol
+from perfeds2.timeline.protocol import IDLE, Protocol
 
 LEARNER = Learner(FedAvg(), beta=0.5)
 UES = st.integers(0, 5)

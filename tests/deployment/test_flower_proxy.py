@@ -12,7 +12,7 @@ from drills import PERFEDS2, check_log, replayed
 
 from perfeds2.deployment.flower.local import free_port
 from perfeds2.deployment.processes import Processes
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 pytestmark = [
     pytest.mark.slow,

@@ -24,7 +24,7 @@ from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.processes import Place, marked
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 PERFEDS2 = [sys.executable, "-m", "perfeds2", "federate"]
 DEPLOY = Path(__file__).parents[2] / "deploy"

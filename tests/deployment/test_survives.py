@@ -18,7 +18,7 @@ from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.report.terminal import console
 from perfeds2.runs.folder import Folder, alone
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 
 
 def fails(ues):

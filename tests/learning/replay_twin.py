@@ -13,7 +13,7 @@ from perfeds2.learning.models.model import Params, mean_loss
 from perfeds2.learning.objectives import Annealed, Stateful
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 
 def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:

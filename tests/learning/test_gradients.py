@@ -15,7 +15,7 @@ from perfeds2.learning.objectives import FedAvg, Moreau, PerFed, clip
 from perfeds2.learning.replay import Known, Learner, Program, local_update, replay
 from perfeds2.learning.train import EvaluationPoint
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 
 MODEL = MLP((3, 4, 3))
 ALPHA = 0.3

@@ -18,7 +18,7 @@ from perfeds2.learning.datasets import digits
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 task, learner = digits(12, 3, 0), Learner(FedAvg(), batch=8)

@@ -38,7 +38,7 @@ from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import make_learner
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 TASK = digits(6, 3, 0)

@@ -20,7 +20,7 @@ from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.spec.build import check, make_task, model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 KEY = jax.random.key(3)

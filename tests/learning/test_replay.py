@@ -20,7 +20,7 @@ from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 TASK = digits(6, 3, 0)

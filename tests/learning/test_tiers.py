@@ -26,7 +26,7 @@ from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.resolve import spec_from
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 TASK = digits(6, 3, 0)

@@ -27,7 +27,7 @@ from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import check, model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 TASK = digits(6, 3, 0)

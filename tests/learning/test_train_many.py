@@ -24,7 +24,7 @@ from perfeds2.learning.task import Task
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.learning.train_many import Lane, bytes_of, group_lanes, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.task import Task
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 
 @dataclass(frozen=True)

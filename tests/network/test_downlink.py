@@ -13,9 +13,10 @@ from perfeds2.network.radios import RADIOS
 from perfeds2.spec.build import make_cell
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.jobs import MERGED
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import MERGED, Timeline
 
 
 def test_multicast_is_at_the_rate_of_the_weakest():

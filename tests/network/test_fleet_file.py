@@ -15,7 +15,7 @@ from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.quality import link_quality
 from perfeds2.network.synthetic_fleet import Made, write_fleet
 from perfeds2.network.traces import Trace, Traces
-from perfeds2.spec.build import make_cell, what_the_clock_sees
+from perfeds2.spec.build import clock_key, make_cell
 from perfeds2.spec.resolve import spec_from
 
 FLEET = """name,distance_m,gain_db,rate_bps,cpu_hz,compute_s,samples_per_s,power_w,uplink_trace,available,energy_budget_j
@@ -90,10 +90,10 @@ def test_the_number_of_devices_is_the_number_of_rows(fleet):
 
 
 def test_the_batch_matters_to_the_clock_only_where_seconds_a_step_are_given(fleet, tmp_path):
-    assert what_the_clock_sees(spec_from(cell=str(fleet), batch=10)) != what_the_clock_sees(spec_from(cell=str(fleet)))
+    assert clock_key(spec_from(cell=str(fleet), batch=10)) != clock_key(spec_from(cell=str(fleet)))
     (tmp_path / "f.csv").write_text("cpu_hz\n1e9\n")
     one, other = (spec_from(cell=str(tmp_path / "f.csv"), batch=batch) for batch in (10, 20))
-    assert what_the_clock_sees(one) == what_the_clock_sees(other)
+    assert clock_key(one) == clock_key(other)
 
 
 BAD = {

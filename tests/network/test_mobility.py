@@ -13,7 +13,7 @@ from perfeds2.network.mobility import MEMORY, GaussMarkov, Moves, Walk, Waypoint
 from perfeds2.network.radios import RADIOS
 from perfeds2.spec.build import make_cell
 from perfeds2.spec.resolve import spec_from
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 WALKS = [Waypoints, GaussMarkov]

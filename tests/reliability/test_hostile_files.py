@@ -26,9 +26,8 @@ from perfeds2.learning.datasets.plays import WINDOW, read_roles
 from perfeds2.learning.files.formats import DataBroken, read_idx
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import load_arrays, save_arrays
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline
 
 RANDOM = np.random.default_rng(1)
 TIMELINE = simulate(Cell.draw(6, 1), Protocol(2, 1, "ignore"), payload_bits=1e5, samples=50.0, rounds=12)

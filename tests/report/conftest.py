@@ -10,10 +10,9 @@ import pytest
 
 from perfeds2.network.cell import Cell
 from perfeds2.runs.statistics import censored_median, statistic
-from perfeds2.timeline.file import save_timelines
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline, save_timelines
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline
 
 ALGORITHMS = [  # name, objective, mode
     ("FedAvg-SYN", "FedAvg", "SYN"),

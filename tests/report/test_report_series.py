@@ -17,7 +17,7 @@ from perfeds2.report import curves, timelines
 from perfeds2.report.document import coincidences
 from perfeds2.report.on_page import plot
 from perfeds2.report.read import Run, load_run, over
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 

@@ -15,7 +15,7 @@ from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.spec import build
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.build import Stage, alpha_of, make_algorithms, make_timelines, upload_bits, what_the_clock_sees
+from perfeds2.spec.build import Stage, alpha_of, clock_key, make_algorithms, make_timelines, upload_bits
 from perfeds2.spec.resolve import spec_from
 
 
@@ -166,9 +166,9 @@ UNSEEN = [{"alpha": 0.5}, {"beta": {"PerFedS2": 0.5}}, {"labels_per_ue": 3}, {"h
 def test_specs_share_a_stage_where_the_clock_sees_the_same_and_only_there(changed):
     """Batches and local steps are seen by each algorithm's own timeline, in the stage."""
     usual = {"ues": 4, "quorum": 2, "rounds": 3}
-    one, other = (what_the_clock_sees(spec_from(**settings)) for settings in (usual, usual | changed))
+    one, other = (clock_key(spec_from(**settings)) for settings in (usual, usual | changed))
     assert (one == other) == (changed in UNSEEN)
-    assert hash(one) == hash(what_the_clock_sees(spec_from(**usual)))
+    assert hash(one) == hash(clock_key(spec_from(**usual)))
 
 
 def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from perfeds2.allocation.bandwidth import Policy, Uplink, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import bandwidth_for_rate
-from perfeds2.timeline.rounds import Protocol, Stale
+from perfeds2.timeline.protocol import Protocol, Stale
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import Conditions, Schedule, simulate
-from perfeds2.timeline.timeline import Timeline
 
 STALE: tuple[Stale, ...] = ("restart", "wait", "ignore")
 

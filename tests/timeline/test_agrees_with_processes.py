@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_runs import STALE, Run, round_robin, runs
+from twin import Mast, Radio, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.rounds import Protocol
-from perfeds2.timeline.twin import Mast, Radio, RoundRules, play_with_processes
+from perfeds2.timeline.protocol import Protocol
 
 
 def radio_of(run: Run) -> Radio:

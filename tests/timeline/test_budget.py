@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_runs import STALE, Run, runs, uneven_share
 from test_agrees_with_processes import mast_of
+from twin import Battery, Radio, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.deployment.setup import Setup
@@ -17,16 +18,15 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.radios import RADIOS
-from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines, what_the_clock_sees
+from perfeds2.spec.build import Stage, check, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.radio import make_budget
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
 from perfeds2.timeline.budget import Budget, too_few
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
-from perfeds2.timeline.rounds import IDLE, Protocol
+from perfeds2.timeline.protocol import IDLE, Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
-from perfeds2.timeline.timeline import Timeline
-from perfeds2.timeline.twin import Battery, Radio, RoundRules, play_with_processes
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def test_a_column_of_the_fleet_file_is_each_ues_own_budget(tmp_path):
     limits, same = joules(energy_budget=3)  # the default of those without one
     assert limits == [3, 3, 1e9, 1e9]
     assert same[0] == merges[0] == same[1]
-    assert what_the_clock_sees(spec_from(**given)) != what_the_clock_sees(spec_from(**given | {"energy": "chen"}))
+    assert clock_key(spec_from(**given)) != clock_key(spec_from(**given | {"energy": "chen"}))
     with pytest.raises(InputError, match="an energy budget does not go with the schedule of"):
         check(spec_from(**given | {"algorithms": ["TiFL"]}), trains=False)
 

@@ -25,7 +25,7 @@ from perfeds2.timeline import compiled
 from perfeds2.timeline import simulate as module
 from perfeds2.timeline.compiled import only
 from perfeds2.timeline.crowd import split_crowd
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import Conditions, play, play_crowd, start_clock
 
 pytest.importorskip("numba", reason="without Numba the NumPy clock plays everything")

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,10 @@ from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as clock
 from perfeds2.timeline.compiled import only
 from perfeds2.timeline.crowd import split_crowd
-from perfeds2.timeline.file import load_timelines
-from perfeds2.timeline.rounds import Protocol, _smallest
+from perfeds2.timeline.jobs import LOST
+from perfeds2.timeline.protocol import Protocol, _smallest
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import Conditions, play, play_crowd, simulate, start_clock
-from perfeds2.timeline.timeline import LOST, Timeline
 
 
 def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Conditions:
@@ -110,7 +109,7 @@ def test_few_lost_jobs_have_a_row_each():
 
 
 def written_out(timeline: Timeline) -> Timeline:
-    """The same with a row for every lost job, as in the files of before."""
+    """The same with a row for every lost job."""
     jobs = timeline.jobs()
     lost = jobs.outcome == LOST
     round_ = np.searchsorted(timeline.time_s, jobs.end_s[lost])
@@ -121,15 +120,8 @@ def written_out(timeline: Timeline) -> Timeline:
         lost_version=jobs.version[lost],
         lost_round=round_,
         lost_arrival_s=arrived_s,
-        lost_count=None,
+        lost_count=np.ones(lost.sum(), np.int64),
     )
-
-
-def test_a_file_with_a_row_for_every_lost_job_is_still_read(tmp_path):
-    one_each = written_out(follow_everybody(setting(100, 2, 1), rounds=10))
-    arrays: dict[str, Any] = {name: column for name, column in one_each.columns.items() if name != "lost_count"}
-    np.savez(tmp_path / "timeline.npz", **arrays)
-    assert_same(load_timelines(tmp_path)[""], one_each)
 
 
 def test_blocks_on_several_threads_change_no_bit(monkeypatch):

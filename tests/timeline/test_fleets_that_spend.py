@@ -11,6 +11,7 @@ from random_runs import STALE, Run, assert_same
 from test_agrees_with_processes import mast_of, radio_of
 from test_budget import Limited
 from test_fleets import Drawn, closes, drawn_fleet, fleet_runs
+from twin import Battery, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
@@ -22,10 +23,9 @@ from perfeds2.network.radios import RADIOS
 from perfeds2.network.spread import CUT, Spread
 from perfeds2.timeline.budget import Budget
 from perfeds2.timeline.energy import energy_of
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import play, simulate, start_clock
-from perfeds2.timeline.timeline import Timeline
-from perfeds2.timeline.twin import Battery, RoundRules, play_with_processes
 
 SPENT = EnergyModel(1e-27, True, 0.7, 1e-7)  # a bit of everything
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])

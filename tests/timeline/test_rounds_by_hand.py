@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hand_made import hand_made_cell, one_hz_each
 
-from perfeds2.timeline.rounds import IDLE, NOBODY, Closing, Protocol, Server, close_round, hand_out, open_server
+from perfeds2.timeline.protocol import IDLE, NOBODY, Closing, Protocol, Server, close_round, hand_out, open_server
 from perfeds2.timeline.simulate import simulate
 
 NEVER = np.inf

@@ -29,9 +29,9 @@ from perfeds2.network.fleet import Fleet
 from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.jobs import MERGED
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import RoundInfo, play, simulate, start_clock
-from perfeds2.timeline.timeline import MERGED
 
 MAKE: dict[Any, Any] = {
     "round_robin": lambda cell, quorum, _: round_robin(cell, quorum),

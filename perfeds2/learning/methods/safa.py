@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
 from perfeds2.learning.settings import traced
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 
 @traced

@@ -13,7 +13,7 @@ from perfeds2.allocation.shares import equal_shares
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, bandwidth_for_rate, rate_bps
 from perfeds2.paper.errata.erratum import Numbers
-from perfeds2.timeline.rounds import Protocol
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 

@@ -21,7 +21,7 @@ from perfeds2.allocation.shares import equal_shares, nearest_feasible, share_bou
 from perfeds2.learning.partition import partition_by_label
 from perfeds2.network.cell import Cell
 from perfeds2.paper.errata.erratum import Numbers
-from perfeds2.timeline.rounds import Protocol, Stale
+from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.simulate import simulate
 
 

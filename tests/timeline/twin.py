@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import simpy
+from twin_inputs import Battery, Mast, Radio, Round, RoundRules
 
 from perfeds2.allocation.bandwidth import Uplink
 from perfeds2.allocation.schedulers import Moment
-from perfeds2.timeline.twin_given import Battery, Mast, Radio, Round, RoundRules
 
 OUT = -1  # the version of a phone without a job
 

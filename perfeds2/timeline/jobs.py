@@ -1,0 +1,91 @@
+"""The jobs of a timeline, and the log of their parts where UEs leave and return.
+
+A job that is interrupted has several rows in a log, each within one stay of its UE. The last row says how the job ended.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+MERGED, LOST, OPEN = 0, 1, 2
+PAUSED = 3  # in a log: the UE has left and keeps the job
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """One row per job, or per part of one: computing until ``sending_s``, sending until ``arrival_s``, over at ``end_s``."""
+
+    ue: Int[np.ndarray, " j"]
+    version: Int[np.ndarray, " j"]  # the model it worked from
+    start_s: Float[np.ndarray, " j"]
+    sending_s: Float[np.ndarray, " j"]
+    arrival_s: Float[np.ndarray, " j"]  # never later than end_s: a job that had not arrived by then is cut there
+    end_s: Float[np.ndarray, " j"]
+    outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended)
+    round: Int[np.ndarray, " j"]  # in which it ended; K for open jobs; -1 for a part that was continued
+    model_s: Float[np.ndarray, " j"]  # seconds until its model had arrived; computing began then
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
+        return cls(*(np.concatenate(column) for column in zip(*(vars(each).values() for each in parts), strict=True)))
+
+    def take(self, rows: np.ndarray) -> "Jobs":
+        return Jobs(*(column[rows] for column in vars(self).values()))
+
+
+def in_order(log: Jobs) -> Jobs:
+    """Sort a log by UE and time, so that it does not depend on how it was cut and joined."""
+    return log.take(np.lexsort((log.outcome, log.end_s, log.start_s, log.round, log.version, log.ue)))
+
+
+def job_ends(log: Jobs) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+    """Return how the job of each row of a sorted log ended, and in which round: what its last row says."""
+    last = np.where(log.outcome == PAUSED, log.ue.size - 1, np.arange(log.ue.size))
+    last = np.minimum.accumulate(last[::-1])[::-1]  # the next row that is not paused
+    return log.outcome[last], log.round[last]
+
+
+def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
+    """Return a sorted log as it was when this many rounds had closed, and the rows that were open then, uncut."""
+    _, over = job_ends(log)
+    begun = np.flatnonzero((log.version <= rounds) & (log.start_s <= time_s))
+    log, over = log.take(begun), over[begun]
+    running, held = log.round >= rounds, over >= rounds
+    # a job that is paused then gets an empty row
+    last = held & ~np.append((log.ue[1:] == log.ue[:-1]) & held[1:], False)
+    away = np.flatnonzero(last & ~running)
+    now, open_, round_ = np.full(away.size, time_s), np.full(away.size, OPEN), np.full(away.size, rounds)
+    paused = Jobs(log.ue[away], log.version[away], now, now, now, now, open_, round_, np.zeros(away.size))
+    sending_s = np.minimum(log.sending_s, time_s)
+    kept = replace(
+        log,
+        sending_s=sending_s,
+        arrival_s=np.minimum(log.arrival_s, time_s),
+        end_s=np.minimum(log.end_s, time_s),
+        outcome=np.where(running, OPEN, log.outcome),
+        round=np.minimum(log.round, rounds),
+        model_s=np.minimum(log.model_s, sending_s - log.start_s),
+    )
+    return in_order(Jobs.joined([kept, paused])), Jobs.joined([log.take(np.flatnonzero(running)), paused])
+
+
+def check_log(log: Jobs, ues: int, rounds: int) -> None:
+    """Raise ValueError unless a log can belong to this many UEs and rounds."""
+    if {values.shape for values in vars(log).values()} != {(log.ue.size,)}:
+        raise ValueError("timeline log must have columns of one length.")
+    check_whole("log", log.ue, 0, ues - 1)
+    check_whole("log", log.version, 0, rounds)
+    check_whole("log", log.round, 0, rounds)
+    check_whole("log", log.outcome, MERGED, PAUSED)
+    if not (np.isfinite(log.model_s).all() and (log.model_s >= 0).all()):
+        raise ValueError("timeline log must hold waits for models that are finite and at least 0.")
+    times = np.stack([log.start_s, log.sending_s, log.arrival_s, log.end_s])
+    if not (np.isfinite(times).all() and (np.diff(times, axis=0) >= 0).all() and (times >= 0).all()):
+        raise ValueError("timeline log must hold finite seconds that do not run backwards.")
+
+
+def check_whole(what: str, values: np.ndarray, low: int, high: int) -> None:
+    if not np.issubdtype(values.dtype, np.signedinteger) or ((values < low) | (values > high)).any():
+        raise ValueError(f"timeline {what} must hold whole numbers from {low} to {high}.")

@@ -1,0 +1,450 @@
+"""The record of a run: which UE was merged in each round, how stale its update was, and when; and its file."""
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from perfeds2.files import write_atomically
+from perfeds2.shown import as_html, axes_for, draw_activity, in_a_line
+from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends
+from perfeds2.timeline.protocol import IDLE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+State = Literal["computing", "sending", "waiting", "idle"]
+JOBS_AT_A_TIME = 2**22  # a quarter of a gigabyte
+LONG_ROW = 32  # UEs
+SHOWN_ROUNDS, SHOWN_UES = 40, 30  # in a drawing
+LOG = "log_"
+MAX_BYTES = 1 << 34  # unpacked; a million UEs with a million merged updates take 0.1 GB
+
+
+@dataclass(frozen=True)
+class Spent:
+    """UE-seconds, summed over the jobs of a timeline."""
+
+    computing_s: float
+    sending_s: float
+    waiting_s: float  # at the server, for the round to close
+    busy_s: float  # computing or sending
+    lost_s: float  # the part of busy_s that went into jobs without a merge
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Which UE was merged in each round, how stale its update was, and when. Knows no weights."""
+
+    ues: Int[np.ndarray, "K A"]  # UE merged in slot a of round k, in order of arrival
+    staleness: Int[np.ndarray, "K A"]  # it started from model k - staleness (τ in the paper)
+    arrival_s: Float[np.ndarray, "K A"]  # when its update was complete at the server
+    time_s: Float[np.ndarray, " K"]  # when round k closed
+    compute_s: Float[np.ndarray, " n"]  # how long each UE computes on one job
+    # Jobs that ended without a merge. A row stands for lost_count UEs with successive numbers, from lost_ue on.
+    lost_ue: Int[np.ndarray, " l"]
+    lost_version: Int[np.ndarray, " l"]  # the model they worked from
+    lost_round: Int[np.ndarray, " l"]  # they ended when this round closed
+    lost_arrival_s: Float[np.ndarray, " l"]  # infinite for updates that had not arrived
+    open_version: Int[np.ndarray, " n"]  # the model each UE holds when the timeline ends, or IDLE
+    open_arrival_s: Float[np.ndarray, " n"]  # when that job's update arrived, if it has (else infinite)
+    lost_count: Int[np.ndarray, " l"]
+    # With a downlink: seconds from a hand-out until the UE had the model, for merged, lost and open jobs.
+    model_s: Float[np.ndarray, "K A"] | None = None
+    lost_model_s: Float[np.ndarray, " l"] | None = None
+    open_model_s: Float[np.ndarray, " n"] | None = None
+    log: Jobs | None = None  # where UEs leave and return: the parts of their jobs, sorted
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.log is not None:
+            check_log(self.log, self.population, self.rounds)
+
+    @property
+    def rounds(self) -> int:
+        return self.ues.shape[0]
+
+    @property
+    def quorum(self) -> int:
+        return self.ues.shape[1]
+
+    @property
+    def population(self) -> int:
+        """n, merged or not."""
+        return self.compute_s.size
+
+    @property
+    def end_s(self) -> float:
+        return float(self.time_s[-1]) if self.rounds else 0.0
+
+    @property
+    def start_s(self) -> Float[np.ndarray, " K_plus_1"]:
+        """When model w_k existed: the start of round k, and the end of the last."""
+        return np.concatenate([[0.0], self.time_s])
+
+    @property
+    def versions(self) -> Int[np.ndarray, "K A"]:
+        """The model each merged update was computed from."""
+        return np.arange(self.rounds)[:, None] - self.staleness
+
+    @property
+    def depth(self) -> int:
+        """How many recent models an arrival can refer to."""
+        return int(self.staleness.max(initial=0)) + 1
+
+    @property
+    def merges(self) -> Int[np.ndarray, " n"]:
+        return np.bincount(self.ues.ravel(), minlength=self.population)
+
+    @property
+    def shares(self) -> Float[np.ndarray, " n"]:
+        """The participation each UE achieved, η of eq. (15)."""
+        return self.merges / max(self.ues.size, 1)
+
+    @property
+    def starved(self) -> Int[np.ndarray, " s"]:
+        """UEs that were never merged."""
+        return np.flatnonzero(self.merges == 0)
+
+    @property
+    def lost(self) -> int:
+        """How many jobs ended without a merge."""
+        return int(self.lost_count.sum())
+
+    @property
+    def in_vain(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+        """The updates that arrived and were not merged: their UEs, and the rounds that discarded them."""
+        row, ue = _one_by_one(self.lost_ue, self.lost_count)
+        arrived = np.isfinite(self.lost_arrival_s[row])
+        return ue[arrived], self.lost_round[row][arrived]
+
+    def jobs(self, ues: range | None = None) -> Jobs:
+        """Return every job (of the UEs in a range): the merged ones, then the lost ones, then those still open.
+
+        Where UEs leave and return there is a row for each part of a job, with the outcome of the whole.
+        """
+        ues = range(self.population) if ues is None else ues
+        if self.log is not None:
+            mine = np.flatnonzero((self.log.ue >= ues.start) & (self.log.ue < ues.stop))
+            outcome, _ = job_ends(self.log)
+            round_ = np.where(self.log.outcome == PAUSED, -1, self.log.round)
+            return replace(self.log, outcome=outcome, round=round_).take(mine)
+        jobs = self._uncut_jobs(ues, np.arange(self.lost_ue.size))
+        sending_s = np.minimum(jobs.start_s + (jobs.model_s + self.compute_s[jobs.ue]), jobs.end_s)
+        return replace(jobs, sending_s=sending_s, arrival_s=np.clip(jobs.arrival_s, sending_s, jobs.end_s))
+
+    def _uncut_jobs(self, ues: range, lost_rows: Int[np.ndarray, " r"]) -> Jobs:
+        """Return the merged, the lost (of these rows) and the open jobs of a range; updates that had not arrived never do."""
+        merged_ue, open_ = self.ues.ravel(), np.flatnonzero(self.open_version != IDLE)
+        merged = np.flatnonzero((merged_ue >= ues.start) & (merged_ue < ues.stop))
+        open_ = open_[(open_ >= ues.start) & (open_ < ues.stop)]
+        first = np.maximum(self.lost_ue, ues.start)[lost_rows]
+        row, lost_ue = _one_by_one(first, np.minimum(self.lost_ue + self.lost_count, ues.stop)[lost_rows] - first)
+        row = lost_rows[row]
+
+        def column(of_merged: np.ndarray, of_lost: np.ndarray, of_open: np.ndarray) -> np.ndarray:
+            return np.concatenate([of_merged.ravel()[merged], of_lost[row], of_open[open_]])
+
+        ue = np.concatenate([merged_ue[merged], lost_ue, open_])
+        version = column(self.versions, self.lost_version, self.open_version)
+        round_ = np.concatenate([merged // self.quorum, self.lost_round[row], np.full(open_.size, self.rounds)])
+        arrival_s = column(self.arrival_s, self.lost_arrival_s, self.open_arrival_s)
+        model_s = np.zeros(ue.size)
+        if self.model_s is not None and self.lost_model_s is not None and self.open_model_s is not None:
+            model_s = column(self.model_s, self.lost_model_s, self.open_model_s)
+        outcome = np.repeat([MERGED, LOST, OPEN], [merged.size, row.size, open_.size])
+        start_s, end_s = self.start_s[version], self.start_s[np.minimum(round_ + 1, self.rounds)]
+        return Jobs(ue, version, start_s, end_s, arrival_s, end_s, outcome, round_, model_s)
+
+    def activity(self, ue: int) -> list[tuple[State, float, float]]:
+        """Return what one UE did, as (state, from second, to second), without gaps from 0 to the end."""
+        jobs = self.jobs(range(ue, ue + 1))
+        intervals: list[tuple[State, float, float]] = []
+        now = 0.0
+        for job in np.lexsort((jobs.start_s, jobs.version)):
+            ends: list[tuple[State, float]] = [
+                ("idle", float(jobs.start_s[job])),
+                ("computing", float(jobs.sending_s[job])),
+                ("sending", float(jobs.arrival_s[job])),
+                ("waiting", float(jobs.end_s[job])),
+            ]
+            for state, end in ends:
+                if end > now:
+                    intervals.append((state, now, end))
+                    now = end
+        if now < self.end_s:
+            intervals.append(("idle", now, self.end_s))
+        return intervals
+
+    def seconds(self) -> dict[State, float]:
+        """Return the UE-seconds spent in each state, over all UEs."""
+        spent = self._spent
+        idle = max(self.end_s * self.population - spent.computing_s - spent.sending_s - spent.waiting_s, 0.0)
+        return {
+            "computing": spent.computing_s,
+            "sending": spent.sending_s,
+            "waiting": spent.waiting_s,
+            "idle": idle,
+        }
+
+    @property
+    def waiting_share(self) -> float:
+        """The fraction of their time that UEs neither compute nor send."""
+        seconds = self.seconds()
+        return (seconds["waiting"] + seconds["idle"]) / max(sum(seconds.values()), 1e-300)
+
+    @property
+    def wasted_share(self) -> float:
+        """The fraction of computing and sending time that went into jobs without a merge."""
+        return self._spent.lost_s / max(self._spent.busy_s, 1e-300)
+
+    @cached_property
+    def _spent(self) -> Spent:
+        """The sums over all jobs; those of long rows are added without writing out their jobs."""
+        long = self.long_rows
+        first, past = self.lost_ue[long], (self.lost_ue + self.lost_count)[long]
+        lasted_s = (self.start_s[self.lost_round + 1] - self.start_s[self.lost_version])[long]
+        before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing of all UEs with smaller numbers
+        computing_s = (before_s[past] - before_s[first]).sum()
+        busy_s = (lasted_s * (past - first)).sum()
+        sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
+        for jobs in self.short_row_jobs():
+            busy_s = jobs.arrival_s - jobs.start_s
+            sums += [
+                (jobs.sending_s - jobs.start_s).sum(),
+                (jobs.arrival_s - jobs.sending_s).sum(),
+                (jobs.end_s - jobs.arrival_s).sum(),
+                busy_s.sum(),
+                busy_s[jobs.outcome == LOST].sum(),
+            ]
+        return Spent(*sums.tolist())
+
+    @cached_property
+    def long_rows(self) -> Bool[np.ndarray, " l"]:
+        """The rows of lost jobs with many UEs, all of which were sending. There can be more such jobs than memory holds."""
+        lasted_s = self.start_s[self.lost_round + 1] - self.start_s[self.lost_version]
+        long = (self.lost_count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
+        return long & (self.log is None) & (self.lost_model_s is None)
+
+    def short_row_jobs(self) -> Iterator[Jobs]:
+        """Yield all jobs but those of ``long_rows``, for one range of UEs after the other."""
+        lost = {name: column[~self.long_rows] for name, column in self.columns.items() if name.startswith("lost_")}
+        rest = replace(self, **lost)
+        parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
+        step = -(-rest.population // parts)
+        for first in range(0, rest.population, step):
+            yield rest.jobs(range(first, first + step))
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays of this timeline by name, without those that are None."""
+        own = {name: column for name, column in vars(self).items() if name in COLUMNS and column is not None}
+        log = {} if self.log is None else vars(self.log)
+        return own | {LOG + name: column for name, column in log.items()}
+
+    def prefix(self, rounds: int) -> "Timeline":
+        """Return the first rounds of this timeline, exactly as a shorter simulation would have left them."""
+        if not 0 <= rounds <= self.rounds:
+            raise ValueError(f"prefix must have 0 to {self.rounds} rounds, got {rounds}.")
+        if rounds == self.rounds:
+            return self
+        end_s = float(self.start_s[rounds])
+        crossing = np.flatnonzero((self.lost_version <= rounds) & (self.lost_round >= rounds))
+        jobs, log = self._uncut_jobs(range(self.population), crossing), None
+        open_ = jobs.take((jobs.version <= rounds) & (jobs.round >= rounds))
+        arrived = open_.arrival_s <= end_s
+        if self.log is not None:
+            log, open_ = cut(self.log, rounds, end_s)
+            arrived = (open_.arrival_s < open_.end_s) | (open_.outcome == MERGED)
+            arrived &= open_.arrival_s <= end_s
+        open_version = np.full(self.population, IDLE, np.int64)
+        open_arrival_s = np.full(self.population, np.inf)
+        open_version[open_.ue] = open_.version
+        open_arrival_s[open_.ue[arrived]] = open_.arrival_s[arrived]
+        gone = self.lost_round < rounds
+        shorter = {name: column[:rounds] for name, column in self.columns.items() if name in MERGE_COLUMNS}
+        shorter |= {name: column[gone] for name, column in self.columns.items() if name.startswith("lost_")}
+        if self.open_model_s is not None:
+            shorter["open_model_s"] = np.zeros(self.population)
+            shorter["open_model_s"][open_.ue] = open_.model_s
+        return replace(self, **shorter, open_version=open_version, open_arrival_s=open_arrival_s, log=log)
+
+    def until(self, time_s: float) -> int:
+        """Return how many rounds had closed by a time."""
+        return int(np.searchsorted(self.time_s, time_s, side="right"))
+
+    def save(self, path: Path | str) -> None:
+        """Write one .npz; the same timeline always gives the same bytes."""
+        save_timelines(path, {"": self})
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Timeline":
+        """Read the one timeline of a file.
+
+        Raises:
+            ValueError: If the file is not a timeline, or holds several.
+        """
+        timelines = load_timelines(path)
+        if list(timelines) != [""]:
+            raise ValueError(
+                f"{path} holds {len(timelines)} timelines ({', '.join(timelines)}); read it with load_timelines."
+            )
+        return timelines[""]
+
+    def __repr__(self) -> str:
+        if not self.rounds:
+            return in_a_line(self, f"{self.population:,} UEs", "no round closed")
+        rounds = f"{self.rounds:,} round{'s' * (self.rounds > 1)} of {self.quorum:,} in {self.end_s:.4g} s"
+        stale = f"staleness {self.staleness.mean():.3g} (at most {self.staleness.max()})"
+        return in_a_line(self, f"{self.population:,} UEs", rounds, stale, f"{self.lost:,} jobs lost")
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self.prefix(min(self.rounds, SHOWN_ROUNDS)).frame(), self.plot)
+
+    def frame(self) -> "pd.DataFrame":
+        """Return a row per job: its UE, its model, when it computed, sent and waited, and its outcome.
+
+        ``round`` and ``staleness`` are those of the merge, and missing for jobs that were not merged.
+        """
+        import pandas as pd
+
+        jobs = self.jobs()
+        table = pd.DataFrame(vars(jobs))
+        merged = np.full(len(table), -1)
+        merged[: self.ues.size] = np.repeat(np.arange(self.rounds), self.quorum)
+        round_ = pd.array(np.where(merged < 0, 0, merged), dtype="Int64")
+        round_[merged < 0] = pd.NA
+        words = np.array(["merged", "lost", "open"])[jobs.outcome]
+        return table.assign(outcome=words, round=round_, staleness=round_ - jobs.version)
+
+    def plot(self, axes: "Axes | None" = None, *, until_s: float | None = None) -> "Axes":
+        """Draw what each of the first UEs does, over the first seconds."""
+        shown = self.prefix(min(self.rounds, SHOWN_ROUNDS) if until_s is None else self.until(until_s))
+        ues = range(min(self.population, SHOWN_UES))
+        jobs = shown.jobs(ues)
+        merged, lost = ((jobs.ue[jobs.outcome == end], jobs.end_s[jobs.outcome == end]) for end in (MERGED, LOST))
+        rows = [shown.activity(ue) for ue in ues]
+        return draw_activity(axes_for(axes, (6, 3)), rows, merged, lost, max(shown.end_s, 1e-12))
+
+
+COLUMNS = {field.name for field in fields(Timeline)} - {"log"}
+OPTIONAL_COLUMNS = {"model_s", "lost_model_s", "open_model_s"}
+MERGE_COLUMNS = {"ues", "staleness", "arrival_s", "time_s", "model_s"}
+LOG_COLUMNS = {LOG + field.name for field in fields(Jobs)}
+
+
+def _one_by_one(
+    first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]
+) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+    """Write out rows that stand for UEs with successive numbers: the row each comes from, and its UE."""
+    count = np.maximum(count, 0)
+    row = np.repeat(np.arange(count.size), count)
+    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
+
+
+def _check(timeline: Timeline) -> None:
+    """Raise ValueError unless the columns of a timeline have the right shapes and hold possible numbers."""
+    columns = {name: column for name, column in timeline.columns.items() if name in COLUMNS}
+    k, n, lost = timeline.time_s.size, timeline.compute_s.size, timeline.lost_ue.size
+    ues = timeline.ues
+    if ues.ndim != 2 or ues.shape[0] != k or timeline.time_s.ndim != 1 or (k and not ues.size):
+        raise ValueError(
+            f"timeline has {ues.shape} merges for {timeline.time_s.shape} round times; expected (K, A) and (K,)."
+        )
+    optional = [name for name in columns if name in OPTIONAL_COLUMNS]
+    if optional and len(optional) < len(OPTIONAL_COLUMNS):
+        raise ValueError(f"timeline has {optional[0]} but not all of {', '.join(sorted(OPTIONAL_COLUMNS))}.")
+    last = max(k - 1, 0)
+    allowed = {
+        "ues": (0, n - 1),
+        "staleness": (0, last),
+        "lost_ue": (0, n - 1),
+        "lost_count": (1, n),
+        "lost_version": (0, last),
+        "lost_round": (0, last),
+        "open_version": (IDLE, k),
+    }
+    for name, values in columns.items():
+        shape = (lost,) if name.startswith("lost_") else ues.shape if name in MERGE_COLUMNS else (n,)
+        if name != "time_s" and values.shape != shape:
+            raise ValueError(f"timeline field {name} has shape {values.shape}; expected {shape}.")
+        if name in allowed:
+            check_whole(f"field {name}", values, *allowed[name])
+        elif not np.issubdtype(values.dtype, np.floating):
+            raise ValueError(f"timeline field {name} must hold seconds, got {values.dtype}.")
+        if name in OPTIONAL_COLUMNS | {"compute_s"} and not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError(f"timeline field {name} must be finite and at least 0.")
+    if (timeline.lost_ue + timeline.lost_count > n).any():
+        raise ValueError(f"timeline has a lost job of a UE beyond its {n}.")
+    if (timeline.versions < 0).any() or (timeline.lost_version > timeline.lost_round).any():
+        raise ValueError("timeline has an update from a model that did not exist: staleness exceeds the round number.")
+    if not (np.isfinite(timeline.time_s).all() and (np.diff(timeline.time_s, prepend=0.0) >= 0).all()):
+        raise ValueError("timeline round times must be finite and never run backwards.")
+    others = np.concatenate([timeline.lost_arrival_s, timeline.open_arrival_s])
+    if np.isnan(others).any() or not np.isfinite(timeline.arrival_s).all():
+        raise ValueError("timeline arrival times must be numbers, and finite for merged updates.")
+
+
+def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
+    """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
+    with (
+        write_atomically(Path(path)) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        for name, timeline in timelines.items():
+            for field, values in timeline.columns.items():
+                entry = zipfile.ZipInfo(f"{name}/{field}".lstrip("/") + ".npy")  # without the time of day
+                with archive.open(entry, "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
+
+
+def load_timelines(path: Path | str) -> dict[str, Timeline]:
+    """Read the timelines of a run's folder or file, by name.
+
+    Raises:
+        ValueError: If the file is not a readable timeline.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "timeline.npz"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            if sum(member.file_size for member in archive.zip.infolist()) > MAX_BYTES:
+                raise ValueError(f"it unpacks to more than {MAX_BYTES} bytes")
+            arrays = {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{path} is not a readable timeline ({_first_line(error)}); expected an .npz written by perfeds2."
+        ) from error
+    grouped: dict[str, dict[str, np.ndarray]] = {}
+    for key, values in arrays.items():
+        name, _, field = key.rpartition("/")
+        if isinstance(values, np.ndarray):  # np.load gives the bytes of members that are not arrays
+            grouped.setdefault(name, {})[field] = values
+    try:
+        return {name: _from_columns(columns) for name, columns in (grouped or {"": {}}).items()}
+    except ValueError as error:
+        raise ValueError(f"{path} is not a timeline: {_first_line(error)}") from error
+
+
+def _from_columns(columns: Mapping[str, np.ndarray]) -> Timeline:
+    has_log = not LOG_COLUMNS.isdisjoint(columns)
+    needed = (COLUMNS - OPTIONAL_COLUMNS) | (LOG_COLUMNS if has_log else set())
+    lacking, extra = needed - columns.keys(), columns.keys() - COLUMNS - LOG_COLUMNS
+    if lacking or extra:
+        raise ValueError(f"it lacks {sorted(lacking)} and has extra {sorted(extra)}.")
+    log = {name.removeprefix(LOG): column for name, column in columns.items() if name in LOG_COLUMNS}
+    own = {name: column for name, column in columns.items() if name in COLUMNS}
+    return Timeline(**own, log=Jobs(**log) if has_log else None)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
