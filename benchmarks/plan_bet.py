@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.files import write_text
-from perfeds2.runs.grid import parse_grid
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.grid import parse_grid
 from perfeds2.studies.plan_data import Choice, Plan, median_s
 from perfeds2.studies.plan_score import judge
 from perfeds2.studies.plan_search import Race, Request

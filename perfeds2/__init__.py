@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from perfeds2.learning.task import Task as Task
     from perfeds2.network.cell import Cell as Cell
     from perfeds2.runs.comparison import Comparison as Comparison
-    from perfeds2.runs.sweep import sweep as sweep
     from perfeds2.spec.build import Algorithm as Algorithm
     from perfeds2.studies.compare import compare as compare
     from perfeds2.studies.plan import plan as plan
+    from perfeds2.studies.sweep import sweep as sweep
     from perfeds2.studies.tune import tune as tune
     from perfeds2.timeline.protocol import Protocol as Protocol
     from perfeds2.timeline.record import Timeline as Timeline
@@ -41,7 +41,7 @@ _NAMES = {  # by the module they are in
     "network.cell": ("Cell",),
     "studies.plan": ("plan",),
     "runs.comparison": ("Comparison",),
-    "runs.sweep": ("sweep",),
+    "studies.sweep": ("sweep",),
     "studies.tune": ("tune",),
     "spec.build": ("Algorithm",),
     "studies.compare": ("compare",),

@@ -12,10 +12,10 @@ from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
 from perfeds2.network.radios import RADIOS
 from perfeds2.runs.comparison import Comparison
-from perfeds2.runs.grid import make_grid
-from perfeds2.runs.sweep import Sweep
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
+from perfeds2.studies.grid import make_grid
+from perfeds2.studies.sweep import Sweep
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 

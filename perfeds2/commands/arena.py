@@ -52,10 +52,10 @@ def arena(
     with guarded("arena", place):
         from perfeds2.report.arena import print_arena, write_arena
         from perfeds2.report.progress import print_failures, progress
-        from perfeds2.runs.grid import parse_grid
         from perfeds2.spec.values import read_list
         from perfeds2.studies.arena import run_arena
         from perfeds2.studies.arena_plan import make_plan, read_plan
+        from perfeds2.studies.grid import parse_grid
 
         spec_file, assignments, flags = take_settings(given)
         if no_tune and tune:

@@ -53,7 +53,11 @@ JOBS = flag(
     min=1,
 )
 
-
+WORKERS_PANEL = {"rich_help_panel": "Workers"}
+ON = flag("--on", "processes, ray or ray://HOST:PORT.", "ENGINE", "processes", **WORKERS_PANEL)
+WORKERS = flag("--workers", "Trainings at a time. (default: one per core, or per GPU)", "N", **WORKERS_PANEL)
+RETRIES = flag("--retries", "Attempts after a training failed.", "N", 2, **WORKERS_PANEL)
+REUSE = flag("--reuse", "Take trainings from another study's folder. Repeatable.", "DIR", **WORKERS_PANEL)
 TRACK = flag(
     "--track",
     "Tell a tracker every evaluation: tensorboard, wandb, trackio, mlflow, or your own FILE.py:NAME. Repeatable. It is told on this machine only, unless you have set it up otherwise (docs/live.md).",

@@ -49,7 +49,7 @@ def plan(
     quiet, out, resume = given.pop("quiet"), given.pop("out"), given.pop("resume")
     place: list[Path] = []
     with guarded("plan", place):
-        from perfeds2.runs.grid import parse_grid
+        from perfeds2.studies.grid import parse_grid
 
         spec_file, assignments, flags = take_settings(given)
         asked: dict[str, Any] = {

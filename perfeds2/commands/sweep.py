@@ -7,7 +7,11 @@ from typing import Any
 import typer
 
 from perfeds2.commands.common import (
+    ON,
+    RETRIES,
+    REUSE,
     TRACK,
+    WORKERS,
     flag,
     followed,
     nested_values,
@@ -15,7 +19,7 @@ from perfeds2.commands.common import (
     refuse_unused_flags,
     take_settings,
 )
-from perfeds2.console import guarded
+from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
 PANEL = {"rich_help_panel": "Sweep"}
@@ -27,9 +31,10 @@ DEFAULTS = {"algorithms": ["PerFedS2"]}
 def sweep(
     file: Path | None = typer.Argument(None, help="A TOML file that stands for all flags; flags and the grid go over it.", metavar="[SPEC]", show_default=False),
     grid: list[str] | None = flag("--grid", "A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.", "NAME=VALUES", **PANEL),
-    on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
-    workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
-    retries: int = flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL),
+    on: str = ON,
+    workers: int | None = WORKERS,
+    retries: int = RETRIES,
+    reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
@@ -45,8 +50,9 @@ def sweep(
     with guarded("sweep", place):
         from perfeds2.report.progress import print_failures, progress
         from perfeds2.report.sweep import print_sweep, write_sweep
-        from perfeds2.runs.grid import grid_from_flags
-        from perfeds2.runs.sweep import read_sweep, run_sweep
+        from perfeds2.runs.pool import Workers
+        from perfeds2.studies.grid import grid_from_flags, read_sweep
+        from perfeds2.studies.sweep import run_sweep
 
         also, assignments, flags = take_settings(given)
         if resume is not None:
@@ -67,8 +73,10 @@ def sweep(
         place.append(path)
         with followed(path, track) as followers:
             with progress(quiet) as watch:
-                how: dict[str, Any] = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
-                swept = run_sweep(points, path, followers=followers, **how)
+                who = Workers(workers, on, retries)
+                swept = run_sweep(points, path, who, watch, yes=yes, followers=followers, reuse=reuse or ())
+            if reuse:
+                say(quiet, f"Reused {swept.reused} of {points.trainings} trainings.")
             drawn = write_sweep(path) if len(swept.summary) else []
         failures = len(swept.failures)
         print_failures(swept.failures)

@@ -42,7 +42,7 @@ def tune(
     with guarded("tune", place):
         from perfeds2.report.progress import progress
         from perfeds2.report.tuning import print_tuning, write_tuning
-        from perfeds2.runs.grid import parse_grid
+        from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.tune import run_search
         from perfeds2.studies.tune_space import make_search, read_search
 

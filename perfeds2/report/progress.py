@@ -13,35 +13,34 @@ from perfeds2.report.terminal import LinePace, clock, live
 from perfeds2.report.terminal import console as open_console
 
 if TYPE_CHECKING:  # these import JAX
-    from perfeds2.runs.crew import Failure, Standing
+    from perfeds2.runs.pool import Failure
+    from perfeds2.runs.progress import Progress
 
 SHOWN_WORKERS = 16
 SHOWN_FAILURES = 60
 
 
-def progress(quiet: bool) -> "AbstractContextManager[Callable[[Standing], None] | None]":
+def progress(quiet: bool) -> "AbstractContextManager[Callable[[Progress], None] | None]":
     """Show a table on stderr that keeps up; plain lines without a terminal."""
-    return live(quiet, board, StandingLines())
+    return live(quiet, board, ProgressLines())
 
 
-class StandingLines:
+class ProgressLines:
     """Lines for a log: every failure, the progress now and then, and the end."""
 
     def __init__(self) -> None:
         self._pace, self._said = LinePace(), 0
 
-    def __call__(self, now: "Standing") -> Iterator[str]:
-        from perfeds2.runs.crew import Failed
-
-        if isinstance(now.event, Failed):
-            yield f"{now.event.job.label}: {now.event.error}"
+    def __call__(self, now: "Progress") -> Iterator[str]:
+        if now.error:
+            yield now.error
         over = now.done + now.failed
         if over != self._said and (over == now.total or self._pace.is_due()):
             self._said = over
             yield _heading(now)
 
 
-def board(latest: "Standing", age_s: float) -> RichGroup:
+def board(latest: "Progress", age_s: float) -> RichGroup:
     """Return the latest standing. Its clock runs on while nothing happens."""
     now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
     rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
@@ -51,11 +50,11 @@ def board(latest: "Standing", age_s: float) -> RichGroup:
     return RichGroup(Text(_heading(now), style="bold"), for_terminal(workers))
 
 
-def _heading(now: "Standing") -> str:
+def _heading(now: "Progress") -> str:
     failed = f", {now.failed:,} failed" if now.failed else ""
     retried = f", {now.retried:,} tried again" if now.retried else ""
     left = f", about {clock(now.left_s)} left" if now.left_s else ""
-    running = f"{now.done:,} of {now.total:,} runs done, {len(now.workers)} running"
+    running = f"{now.done:,} of {now.total:,} trainings done, {len(now.workers)} running"
     return f"{running}{failed}{retried}, {clock(now.elapsed_s)} so far{left}"
 
 

@@ -65,7 +65,7 @@ class SweepFolder:
     @cached_property
     def members(self) -> list["Member"]:
         """Return a run for every point."""
-        from perfeds2.runs.sweep import read_sweep
+        from perfeds2.studies.grid import read_sweep
 
         specs = _specs(lambda: [point.spec for point in read_sweep(self.folder).points])
         made = []

@@ -24,8 +24,11 @@ import jax
 
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import deterministic, may_have_gpu
+from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.live import Place
+from perfeds2.runs.training import trainings_of
 from perfeds2.runs.worker import Reply, Result, now_and_then, work, work_for_cluster
+from perfeds2.spec.build import check_model, recipe_of
 from perfeds2.spec.fields import Spec
 
 # Workers stand side by side, so each keeps to one core. Then a result does not depend on how many there are, either.
@@ -148,6 +151,10 @@ class Standing:
     elapsed_s: float
     workers: Mapping[int, tuple[str, float]]  # what each is at, and how far
     event: Event | None
+
+    @property
+    def error(self) -> str:
+        return f"{self.event.job.label}: {self.event.error}" if isinstance(self.event, Failed) else ""
 
     @property
     def left_s(self) -> float | None:
@@ -477,3 +484,21 @@ def _on_ray(line: WaitingLine, count: int, on_gpu: bool, shut_down: bool) -> Ite
             ray.cancel(reference, force=True)
         if shut_down:
             ray.shutdown()
+
+
+def check_work(
+    specs: Sequence[Spec], on: str | Callable[[Path], Crew], workers: int | None, retries: int, *, yes: bool
+) -> None:
+    """Refuse what cannot be begun, before anything is written."""
+    if retries < 0:
+        raise InputError(f"--retries must be 0 or more, got {retries}.")
+    if isinstance(on, str):
+        check_crew(on, workers)
+    known = [spec for spec in specs if recipe_of(spec) is not None]
+    for spec in known:  # an own task would have to be made here, and the GPU is for the workers
+        check_model(spec)
+    refuse_days([one for spec in known for one in trainings_of(spec)], yes=yes)
+
+
+def with_seeds(spec: Spec, seeds: Sequence[int]) -> Spec:
+    return spec.model_copy(update={"run": spec.run.model_copy(update={"seeds": tuple(seeds)})})

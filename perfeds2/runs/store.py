@@ -42,14 +42,14 @@ class Store:
 
     Args:
         path: The folder of the files. None keeps results in memory, and no checkpoints.
-        reuse: Folders of other studies whose results are taken as well.
+        reuse: Other studies whose results are taken as well.
         whole: Keep weights and timelines, not only rows.
     """
 
-    def __init__(self, path: Path | None, *, reuse: Sequence[Path] = (), whole: bool = False) -> None:
+    def __init__(self, path: Path | None, *, reuse: "Sequence[OtherStore]" = (), whole: bool = False) -> None:
         self.path, self.whole = path, whole
         self._memory: dict[str, Result] = {}
-        self._reuse = [_Source(folder) for folder in reuse]
+        self._reuse = reuse
         if path is not None:
             path.mkdir(exist_ok=True)
             clear_unfinished(path)
@@ -113,10 +113,11 @@ def _read_result(path: Path, key: str, *, whole: bool) -> Result | None:
 # ---- what another study has
 
 
-class _Source:
+class OtherStore:
     """The results of another folder: of a study that keeps them, of a run under way, or of a finished run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | str) -> None:
+        folder = Path(folder)
         self._stores = [folder / name for name in (TRAININGS, PARTS) if (folder / name).is_dir()]
         self._finished = read_finished(folder) if (folder / INDEX).exists() else {}
         if not self._stores and not (folder / INDEX).exists():

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, crew_for, do_all
+from perfeds2.runs.crew import Assignment, Crew, Failure, StandingWatch, check_work, crew_for, do_all, with_seeds
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.live import Follower, Live, open_live
-from perfeds2.runs.sweep import check_work, with_seeds
 from perfeds2.runs.trackers import trackers
 from perfeds2.runs.worker import Result
 from perfeds2.spec.fields import Spec

@@ -16,13 +16,13 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.runs.grid import values_of
 from perfeds2.spec.build import alpha_of
 from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL
+from perfeds2.studies.grid import values_of
 from perfeds2.studies.tune_space import RUNGS, TUNING_SEEDS, Search, Settings, as_read, copied, make_search
 
 USUAL = (  # met unless others are named

@@ -18,7 +18,7 @@ from perfeds2.files import write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.statistics import censored_median, jain, mean_over_time, pairwise_p, statistic, worst_decile
 from perfeds2.runs.summary import COSTS
-from perfeds2.runs.sweep import write_csv
+from perfeds2.runs.table import write_csv
 from perfeds2.spec.build import metric_of
 from perfeds2.studies.arena_plan import Bout, Plan
 from perfeds2.studies.tune_space import Settings

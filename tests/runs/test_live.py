@@ -18,10 +18,10 @@ from perfeds2.runs import live as module
 from perfeds2.runs.crew import crew_here
 from perfeds2.runs.execute import execute
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.grid import make_grid
 from perfeds2.runs.live import DONE, INTERRUPTED, LIVE, Board, Live, Tail, born, open_live
-from perfeds2.runs.sweep import run_sweep
 from perfeds2.spec.resolve import nested, spec_from
+from perfeds2.studies.grid import make_grid
+from perfeds2.studies.sweep import run_sweep
 from perfeds2.studies.tune import run_search
 from perfeds2.studies.tune_space import make_search
 

@@ -28,14 +28,14 @@ from perfeds2.report.read import AXES
 from perfeds2.report.read_studies import differing, load_members, load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.report.together import differences
-from perfeds2.runs import sweep as module
 from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, Started, WaitingLine, open_crew
-from perfeds2.runs.grid import grid_from_flags, make_grid, parse_grid
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.summary import COSTS
-from perfeds2.runs.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
 from perfeds2.runs.worker import work
 from perfeds2.spec.resolve import nested
+from perfeds2.studies import sweep as module
+from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid
+from perfeds2.studies.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
 
 TABLES = ("sweep.csv", "sweep_summary.csv")
 SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}

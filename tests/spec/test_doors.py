@@ -8,9 +8,9 @@ import pytest
 
 from perfeds2.commands.common import nested_values
 from perfeds2.errors import InputError
-from perfeds2.runs.grid import make_grid, parse_grid
 from perfeds2.spec.fields import SECTIONS, Spec, settings
 from perfeds2.spec.resolve import place_of, put_text, resolve, spec_from
+from perfeds2.studies.grid import make_grid, parse_grid
 
 # As typed behind the flag, none of them the default; and what Python is given.
 TYPED: dict[str, tuple[str, object]] = {

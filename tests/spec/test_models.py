@@ -18,11 +18,11 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.task import parameters
 from perfeds2.paper.figures import load_figures
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.grid import make_grid
-from perfeds2.runs.sweep import open_sweep, read_sweep
 from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
 from perfeds2.spec.resolve import as_it_was, read_toml, resolve, spec_from
+from perfeds2.studies.grid import make_grid
 from perfeds2.studies.reproduce import plan_runs
+from perfeds2.studies.sweep import open_sweep, read_sweep
 
 SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
 MINE = """

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, resolve, take
+from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, read_toml, resolve, take
 
 MOST_RUNS = 100_000
 MODEL = ("task", "model")
@@ -37,10 +38,6 @@ class GridPoint:
     label: str
     spec: Spec
 
-    @property
-    def folder(self) -> str:
-        return f"{self.number:05d}-{re.sub(r'[^A-Za-z0-9._=+-]+', '_', self.label)[:80]}"
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -52,8 +49,8 @@ class Grid:
     points: tuple[GridPoint, ...]
 
     @property
-    def runs(self) -> int:
-        return len(self.points) * len(self.seeds)
+    def trainings(self) -> int:
+        return sum(len(point.spec.algorithms) * len(self.seeds) for point in self.points)
 
     @property
     def unwritten(self) -> list[str]:
@@ -183,3 +180,12 @@ def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
     if len(models) == 1 and first["task"]["model"] is not None and MODEL not in [axis.place for axis in axes]:
         put(base, *MODEL, first["task"]["model"])  # also where it is the task's own: that may be another one day
     return Grid({k: v for k, v in base.items() if v}, tuple(axes), points[0].spec.run.seeds, tuple(points))
+
+
+def read_sweep(path: Path) -> Grid:
+    """The grid of a sweep's folder."""
+    known = path / "sweep.toml"
+    if not known.exists():
+        raise InputError(f"{path} holds no sweep (no sweep.toml); give the folder of a sweep that was started.")
+    values = read_toml(known)
+    return make_grid(values.get("base", {}), values.get("grid", {}))

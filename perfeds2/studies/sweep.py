@@ -1,0 +1,227 @@
+"""What happens when a setting is varied?
+
+A sweep is a grid of points over one base spec, each with the same seeds. Its tables are made of the stored results in the
+order of the grid: which training finished first, and where, leaves no trace.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfeds2.errors import InputError
+from perfeds2.files import clear_unfinished
+from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.folder import alone, claim_folder
+from perfeds2.runs.pool import PROCESSES, Failure, Results, Workers, check_work, run_all
+from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.statistics import pareto
+from perfeds2.runs.store import TRAININGS, OtherStore, Store
+from perfeds2.runs.table import COSTS, summarise_point, write_csv
+from perfeds2.runs.trackers import trackers
+from perfeds2.runs.training import Training, trainings_of
+from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
+from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.resolve import nested, read_toml
+from perfeds2.studies.compare import in_order
+from perfeds2.studies.grid import Grid, GridPoint, make_grid, read_sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+FRONT = ("algorithm", "seeds", "censored", "time_to_target_s_median", "joules_to_target_median", "on_front")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What came out of a sweep."""
+
+    path: Path
+    grid: Grid
+    failures: tuple[Failure, ...]
+    reused: int = 0  # trainings that other folders had
+
+    @cached_property
+    def table(self) -> "pd.DataFrame":
+        """A row per point, algorithm, seed and evaluation."""
+        return load_sweep(self.path)
+
+    @cached_property
+    def summary(self) -> "pd.DataFrame":
+        """A row per point and algorithm."""
+        return load_summary(self.path)
+
+    @cached_property
+    def front(self) -> "pd.DataFrame":
+        """The points that met the target, by the seconds and joules it took."""
+        return _read_table(self.path, "sweep_front.csv")
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{len(axis.values)} {axis.name}" for axis in self.grid.axes) or "1 point"
+        seeds, failed = len(self.grid.seeds), len(self.failures)
+        return in_a_line(
+            self, axes, f"{seeds} seed{'s' * (seeds > 1)}", f"in {self.path}", *([f"{failed} failed"] * (failed > 0))
+        )
+
+    def _repr_html_(self) -> str:
+        draws = bool(self.grid.axes) and "test_accuracy_personal_mean" in self.summary
+        return as_html(repr(self), self.summary, self.plot if draws else None)
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per point, algorithm, seed and evaluation."""
+        return self.table
+
+    def plot(self, axes: "Axes | None" = None, *, metric: str = "test_accuracy_personal", over: str = "") -> "Axes":
+        """Where a metric ends over a setting of the grid (the first, unless told), the mean over all others."""
+        names = [axis.name for axis in self.grid.axes]
+        over, column = over or (names[0] if names else ""), f"{metric}_mean"
+        if over not in names:
+            raise InputError(
+                f"{over!r} is no setting of this grid; expected one of {', '.join(names) or 'none: it has none'}."
+            )
+        if column not in self.summary:
+            raise InputError(f"there is no {metric!r} in this sweep's summary; see .summary.columns.")
+        return draw_curves(axes_for(axes, (6, 3)), self.summary, over, column)
+
+
+def sweep(
+    base: Mapping[str, Any] | Path | str,
+    grid: Mapping[str, Iterable[Any]],
+    *,
+    out: Path | str,
+    on: str = PROCESSES,
+    workers: int | None = None,
+    retries: int = 2,
+    watch: Watch | None = None,
+    yes: bool = False,
+    track: Any = None,
+    reuse: Sequence[Path | str] = (),
+) -> Sweep:
+    """Train every point of a grid: ``sweep({"ues": 20}, {"quorum": [1, 5, 20], "seed": range(3)}, out="runs/a")``.
+
+    Args:
+        base: A spec file, or settings as ``compare`` takes them.
+        grid: Settings and their values, by the names ``compare`` has for them or as ``section.key``.
+        out: The folder of the results. One that holds part of this sweep is completed.
+        on: processes, ray or ray://HOST:PORT. An object of your own that is in no file is trained in this process.
+        workers: How many trainings at a time; None is one per core, or per GPU.
+        retries: How often a failed training is tried again.
+        watch: Called with a ``Progress`` as the work goes on.
+        yes: Run even if the estimate exceeds one day.
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+        reuse: Folders of comparisons, sweeps and other studies whose trainings are taken.
+    """
+    refuse_while_loading("sweep")
+    values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
+    who = Workers(workers, on, retries)
+    return run_sweep(
+        make_grid(values, grid), Path(out), who, watch, yes=yes, followers=trackers(track, out), reuse=reuse
+    )
+
+
+def open_sweep(path: Path, grid: Grid) -> None:
+    """Make a folder for a sweep, or find it again. Refuses one that holds something else."""
+    claim_folder(path, "sweep", grid.to_toml(), lambda: read_sweep(path).to_toml(), grid.unwritten)
+    clear_unfinished(path)
+
+
+def run_sweep(
+    grid: Grid,
+    path: Path,
+    workers: Workers = Workers(None, PROCESSES),  # noqa: B008 (frozen)
+    watch: Watch | None = None,
+    *,
+    yes: bool = False,
+    followers: Sequence[Follower] = (),
+    reuse: Sequence[Path | str] = (),
+) -> Sweep:
+    """Train what the folder lacks, and write the tables."""
+    trainings = {point.number: trainings_of(point.spec, point.label if grid.axes else "") for point in grid.points}
+    every = [one for own in trainings.values() for one in own]
+    check_work(every, workers, yes=yes)
+    others = [OtherStore(folder) for folder in reuse]
+    open_sweep(path, grid)
+    with alone(path), open_live(path, "sweep", followers) as live:
+        store = Store(path / TRAININGS, reuse=others)
+        results = Results(store)
+        try:
+            results = run_all(every, store, workers, Reporter(watch, live))
+        finally:
+            write_tables(grid, trainings, results, path)  # of what is there by now
+        _write_failures(path, results.failures)
+        return Sweep(path, grid, results.failures, results.reused)
+
+
+def write_tables(grid: Grid, trainings: Mapping[int, Sequence[Training]], results: Results, path: Path) -> None:
+    """Write sweep.csv, sweep_summary.csv and sweep_front.csv of the results there are."""
+    axes, summary = [axis.name for axis in grid.axes], list[dict[str, Any]]()
+
+    def tidy() -> Iterator[dict[str, Any]]:
+        """A row per evaluation; points are summarised on the way."""
+        for point in grid.points:
+            values = dict(zip(axes, map(_cell, point.values), strict=True))
+            for own in _by_algorithm(point, trainings[point.number]):
+                found = [result for one in own if (result := results.get(one)) is not None]
+                for result in found:
+                    yield from (values | row for row in result.rows)
+                if found:
+                    name = found[0].facts["algorithm"]
+                    summary.append({**values, "algorithm": name, **summarise_point(point.spec, found)})
+
+    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *COSTS], tidy())
+    write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
+    write_csv(path / "sweep_front.csv", [*axes, *FRONT], front(summary))
+
+
+def _by_algorithm(point: GridPoint, trainings: Sequence[Training]) -> list[list[Training]]:
+    ordered, seeds = in_order(point.spec, trainings), len(point.spec.run.seeds)
+    return [ordered[first : first + seeds] for first in range(0, len(ordered), seeds)]
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | tuple) else value
+
+
+def front(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The points that met the target in at least half of the seeds, by the seconds it took; and which are on the front.
+
+    On the time-energy front is what nothing else beats: no other is as soon with fewer joules, or sooner with as few.
+    """
+    costs = ("time_to_target_s_median", "joules_to_target_median")
+    met = [row for row in summary if all(row[cost] is not None for cost in costs)]
+    kept = pareto(np.array([[row[cost] for cost in costs] for row in met], float).reshape(-1, 2)).tolist()
+    rows = [{**row, "on_front": int(on)} for row, on in zip(met, kept, strict=True)]
+    return sorted(rows, key=lambda row: tuple(row[cost] for cost in costs))
+
+
+def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
+    """failed.csv, as long as something is."""
+    file = path / "failed.csv"
+    if not failures:
+        file.unlink(missing_ok=True)
+        return
+    rows = ({"run": each.label, "attempts": each.attempts, "error": each.error} for each in failures)
+    write_csv(file, ("run", "attempts", "error"), rows)
+
+
+def load_sweep(folder: Path | str) -> "pd.DataFrame":
+    """A sweep's metrics, tidy: the grid's columns, algorithm, seed, round, time_s, the metrics, and joules and bits spent."""
+    return _read_table(Path(folder), "sweep.csv")
+
+
+def load_summary(folder: Path | str) -> "pd.DataFrame":
+    """A sweep's summary: a row per point and algorithm."""
+    return _read_table(Path(folder), "sweep_summary.csv")
+
+
+def _read_table(folder: Path, name: str) -> "pd.DataFrame":
+    import pandas as pd
+
+    if not (folder / name).exists():
+        raise InputError(f"{folder} holds no {name}; run or resume a sweep there: perfeds2 sweep --resume {folder}")
+    return pd.read_csv(folder / name)
