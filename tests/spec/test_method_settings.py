@@ -5,11 +5,11 @@ from dataclasses import fields
 
 import pytest
 from command_line import perfeds2, told
+from perfeds2.runs.grid import make_grid, parse_grid
 from test_each import typed
 
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import METHODS, Ditto, FedAdam
-from perfeds2.runs.grid import make_grid, parse_grid
 from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.line import command_line
 from perfeds2.spec.methods import Method, listed_methods, read_setting
