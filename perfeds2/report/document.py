@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-from plotly.offline import get_plotlyjs
-
 from perfeds2.chart import Chart, coinciding
 from perfeds2.report.on_page import line_id, plot
 from perfeds2.report.tables import Table, as_html, line_sample, listed
@@ -44,6 +42,8 @@ Part = str | Table | Chart | Stack | Alternatives | list[Chart | Stack]  # a str
 
 def document(facts: Iterable[str], headline: str, about: Iterable[str], sections: Iterable[list[Part]]) -> str:
     """Return the whole page. Facts and headline are text; what follows them is HTML."""
+    from plotly.offline import get_plotlyjs  # late: the live page does not need it
+
     own = files("perfeds2.report")
     scripts = [get_plotlyjs(), own.joinpath("page.js").read_text(encoding="utf-8")]
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {' '.join(map(digest, scripts))}"
@@ -110,9 +110,13 @@ def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: s
     """Return a section of a page: title and caption are text, the hint below them is HTML. Empty parts are left out."""
     opening = f'<section id="{escape(name)}">' if name else "<section>"
     said = [paragraph(caption)] * bool(caption) + [f'<p class="hint">{hint}</p>'] * bool(hint)
-    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'  # a wide table scrolls in it
-    shown = [f"{box}{as_html(part)}</div>" if isinstance(part, Table) else part for part in parts if part]
+    shown = [table_box(part, title) if isinstance(part, Table) else part for part in parts if part]
     return [opening, f"<h2>{escape(title)}</h2>", *said, *shown, "</section>"]
+
+
+def table_box(table: Table, label: str) -> str:
+    """Return a table in a box in which it scrolls if it is wider than the page."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{as_html(table)}</div>'
 
 
 def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] = ()) -> list[Part]:

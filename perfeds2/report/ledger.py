@@ -16,7 +16,6 @@ from perfeds2.paper.claims import (
     SMALLEST_OF_NOTE,
     AgainstBest,
     BetterThan,
-    Claim,
     Entry,
     Finding,
     Statistic,
@@ -26,11 +25,10 @@ from perfeds2.paper.claims import (
     ledger,
 )
 from perfeds2.paper.figures import TARGET, load_curves
-from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed
+from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed, signed, text_column
 from perfeds2.report.terminal import console as open_console
 from perfeds2.spec.resolve import read_toml
 
-WIDE = 110  # columns a terminal needs for everything side by side
 LONGEST_LABEL = 30
 NOTHING_CHANGED = "Table I"
 SMALL = f"{100 * SMALLEST_OF_NOTE:g} points"
@@ -100,43 +98,19 @@ def _made(folder: Path) -> dict[str, Any]:
     return read_toml(path) if path.exists() else {}
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a column says of a comparison."""
-
-    column: Column
-    said: Callable[[Finding], Sequence[Span]]
-
-
-NUMBER = Column("#", narrow="")
-CLAIM = Column("claim", "left", wraps=True)
-WHERE = Column("where", "left", wraps=True)
-COMPARED = Column("compared", "left")
-VERDICT = Column("verdict", "left")
-
-
 def points(difference: Statistic | None) -> str:
-    """A difference in percentage points, ± half its interval."""
-    return _signed(difference, lambda value: f"{100 * value:.2f}")
+    """Write a difference in percentage points ± half its interval."""
+    return "".join(span.text for span in signed(difference, ".2f", 100))
 
 
 def loss(finding: Finding) -> list[Span]:
-    """The difference in training loss with its own verdict, or who diverged."""
-    seeds = len(finding.difference["values"])
+    """Write the difference in training loss with its own verdict, or how many seeds diverged."""
     if any(finding.diverged):
-        return [Span(f"diverged {finding.diverged[0]} / {finding.diverged[1]} of {seeds}")]
+        return [Span(f"diverged {finding.diverged[0]} / {finding.diverged[1]} of {len(finding.difference['values'])}")]
     large = finding.loss is not None and abs(finding.loss["mean"] or 0) >= 100
-    number = _signed(finding.loss, lambda value: f"{value:.1e}" if large else f"{value:.3f}")
+    number = "".join(span.text for span in signed(finding.loss, ".1e" if large else ".3f"))
     verdict = finding.verdict_by_loss
     return [Span(number)] if finding.verdict == "not run" else [Span(f"{number} "), Span(verdict, verdict)]
-
-
-def _signed(difference: Statistic | None, written: Callable[[float], str]) -> str:
-    if difference is None or difference["mean"] is None:
-        return "–"
-    mean, low, high = (difference[name] for name in ("mean", "low", "high"))
-    signed = ("−" if mean < 0 else "+") + written(abs(mean))
-    return signed if low is None else f"{signed} ± {written((high - low) / 2)}"
 
 
 def seconds(finding: Finding) -> str:
@@ -146,29 +120,19 @@ def seconds(finding: Finding) -> str:
     return " / ".join("never" if time_s is None else f"{time_s:,.1f}" for time_s in finding.times_s)
 
 
-DIFFERENCE = Part(
-    Column("difference (points)", narrow="difference\n(points)"), lambda finding: [Span(points(finding.difference))]
-)
-AS_IT_IS = Part(
-    Column("FedAvg as it is (points)", narrow="FedAvg as\nit is (points)"),
-    lambda finding: [Span(points(finding.as_it_is))],
-)
-LOSS = Part(Column("training loss (− is better)", "left", narrow="training loss\n(− is better)"), loss)
-SECONDS = Part(
-    Column("seconds to target", narrow="seconds\nto target"), lambda finding: [Span(seconds(finding), "dim")]
-)
-
-
-def parts_of(ledgers: Sequence[Ledger]) -> list[Part]:
-    """What there is room for: of one ledger everything, of two the difference that decides."""
-    return [DIFFERENCE, AS_IT_IS, LOSS, SECONDS] if len(ledgers) == 1 else [DIFFERENCE]
+MEASURES: dict[str, Callable[[Finding], Sequence[Span]]] = {  # what is said of a comparison, by the head of its column
+    "difference (points)": lambda finding: [Span(points(finding.difference))],
+    "FedAvg as it is (points)": lambda finding: [Span(points(finding.as_it_is))],
+    "training loss (− is better)": loss,
+    "seconds to target": lambda finding: [Span(seconds(finding), "dim")],
+}
 
 
 def print_ledger(ledgers: Sequence[Ledger]) -> None:
-    """A row per claim that can be judged, its comparisons below it, and the counts: what was not run, too."""
+    """Print every claim that can be judged, its comparisons below it, and the counts, also of what was not run."""
     console = open_console()
     if judged(ledgers):
-        console.print(for_terminal(_wide_table(ledgers) if console.width >= WIDE else _narrow_table(ledgers)))
+        console.print(for_terminal(terminal_table(ledgers)))
     for line in summary(ledgers):
         console.print(f"\n{line}", style="bold", markup=False)
     for table in best_tables(ledgers):
@@ -178,20 +142,9 @@ def print_ledger(ledgers: Sequence[Ledger]) -> None:
 
 
 def judged(ledgers: Sequence[Ledger]) -> list[tuple[Entry, ...]]:
-    """What people are shown of each claim. Of those that were run nowhere there is nothing to say but how many they are."""
+    """Return each claim's entries; claims that were run nowhere are only counted."""
     rows = zip(*(each.entries for each in ledgers), strict=True)
     return [entries for entries in rows if any(entry.verdict != "not run" for entry in entries)]
-
-
-def _columns(ledgers: Sequence[Ledger]) -> list[Column]:
-    columns = [*(part.column for part in parts_of(ledgers)), VERDICT]
-    if len(ledgers) == 1:
-        return columns
-    return [
-        Column(f"{each.label}: {column.head}", column.side, narrow=f"{each.label}:\n{column.head.split()[0]}")
-        for each in ledgers
-        for column in columns
-    ]
 
 
 def verdict(entry: Entry, *, brief: bool = False) -> list[Span]:
@@ -210,104 +163,69 @@ def verdict(entry: Entry, *, brief: bool = False) -> list[Span]:
     return [Span(entry.verdict, entry.verdict), *(Span(f"\n{text}", "dim") for text in said)]
 
 
-def _wide_table(ledgers: Sequence[Ledger]) -> Table:
-    """Comparisons below their claim, so that both need only one column."""
-    parts, rows = parts_of(ledgers), []
-    blank: list[Cell] = [""] * len(parts)
-    for entries in judged(ledgers):
-        row = _first(entries[0].claim)
-        for entry in entries:
-            row += [*blank, verdict(entry, brief=len(ledgers) > 1)]
-        rows.append(row)
-        for findings in zip(*(entry.findings for entry in entries), strict=True):
-            row = ["", Span(versus(findings[0].comparison), "dim")]
-            for finding in findings:
-                row += [*(part.said(finding) for part in parts), ""]
-            rows.append(row)
-    return Table([NUMBER, CLAIM, *_columns(ledgers)], rows)
-
-
-def _first(claim: Claim) -> list[Cell]:
-    return [str(claim.number), f"{claim.sentence} [{claim.where}]"]
-
-
-def _narrow_table(ledgers: Sequence[Ledger]) -> Table:
-    """Comparisons below their claim, and other measures below the comparison."""
+def terminal_table(ledgers: Sequence[Ledger]) -> Table:
+    """Return comparisons below their claim and other measures below the comparison, so that it fits a narrow terminal."""
     rows: list[list[Cell]] = []
     for entries in judged(ledgers):
-        if len(ledgers) == 1:
-            rows.append([*_first(entries[0].claim), "", "", verdict(entries[0])])
-            for finding in entries[0].findings:
-                compared = Span(versus(finding.comparison), "dim")
-                rows.append(["", compared, points(finding.difference), Span(seconds(finding), "dim")])
-                if finding.as_it_is is not None:
-                    rows.append(["", Span("  FedAvg as it is", "dim"), points(finding.as_it_is)])
-                rows.append(["", Span("  training loss", "dim"), *_split(loss(finding))])
-        else:
-            rows.append(_first(entries[0].claim))
-            for each, entry in zip(ledgers, entries, strict=True):
-                rows.append(["", each.label, "", verdict(entry, brief=True)])
-                for finding in entry.findings:
-                    rows.append(["", Span(f"  {versus(finding.comparison)}", "dim"), points(finding.difference)])
-    seconds_to_target = [SECONDS.column] * (len(ledgers) == 1)
-    return Table([NUMBER, CLAIM, DIFFERENCE.column, *seconds_to_target, VERDICT], rows)
-
-
-def _split(spans: Sequence[Span]) -> list[Cell]:
-    """A number into its column, its verdict into that of verdicts."""
-    return [spans[0], "", *spans[1:]]
-
-
-def whole_table(ledgers: Sequence[Ledger]) -> Table:
-    """A row a claim, as Markdown has it."""
-    parts, rows = parts_of(ledgers), []
-    for entries in judged(ledgers):
-        claim = entries[0].claim
-        row: list[Cell] = [str(claim.number), claim.sentence, claim.where, _compared(claim)]
-        for entry in entries:
-            row += [*(_lines(part, entry) for part in parts), verdict(entry, brief=len(ledgers) > 1)]
-        rows.append(row)
-    return Table([NUMBER, CLAIM, WHERE, COMPARED, *_columns(ledgers)], rows)
-
-
-def claims_table(ledgers: Sequence[Ledger]) -> Table:
-    """A row a comparison, as a paper has room for it: who against whom, by how much, and the claim's verdict at its first."""
-    rows: list[list[Cell]] = []
-    for entries in judged(ledgers):
-        for place, findings in enumerate(zip(*(entry.findings for entry in entries), strict=True)):
-            row: list[Cell] = [str(entries[0].claim.number) if place == 0 else "", versus(findings[0].comparison)]
-            for entry, finding in zip(entries, findings, strict=True):
-                row += [points(finding.difference), entry.verdict if place == 0 else ""]
-            rows.append(row)
-    names = [f"{each.label}: " for each in ledgers] if len(ledgers) > 1 else [""]
-    said = [Column(f"{name}{column.head}", column.side) for name in names for column in (DIFFERENCE.column, VERDICT)]
-    return Table([NUMBER, COMPARED, *said], rows)
-
-
-def _compared(claim: Claim) -> str:
-    return "\n".join(versus(comparison) for comparison in claim.comparisons)
-
-
-def _lines(part: Part, entry: Entry) -> list[Span]:
-    """What a column says of each comparison, one below the other."""
-    lines = [span for finding in entry.findings for span in (Span("\n"), *part.said(finding))]
-    return lines[1:]
+        claim, is_one = entries[0].claim, len(ledgers) == 1
+        first: list[Cell] = [str(claim.number), f"{claim.sentence} [{claim.where}]", ""]
+        rows.append([*first, verdict(entries[0])] if is_one else first)
+        for each, entry in zip(ledgers, entries, strict=True):
+            rows += [] if is_one else [["", each.label, "", verdict(entry, brief=True)]]
+            for finding in entry.findings:
+                rows.append(["", Span(f"  {versus(finding.comparison)}", "dim"), points(finding.difference)])
+                if is_one and finding.as_it_is is not None:
+                    rows.append(["", Span("    FedAvg as it is", "dim"), points(finding.as_it_is)])
+                if is_one:
+                    number, *decided = loss(finding)
+                    rows.append(["", Span("    training loss", "dim"), number, *decided])
+                    rows.append(["", Span("    seconds to target", "dim"), Span(seconds(finding), "dim")])
+    points_head = Column("difference (points)", narrow="difference\n(points)")
+    return Table([Column("#", narrow=""), text_column("claim"), points_head, Column("verdict", "left")], rows)
 
 
 def page_table(ledgers: Sequence[Ledger]) -> Table:
-    """As a page shows it: the verdict comes early, where a phone still has room."""
-    parts, rows = parts_of(ledgers), []
+    """Return a row per claim for a page and Markdown: the verdict comes early, where a phone still has room.
+
+    One ledger shows all measures, two only the difference that decides.
+    """
+    names = [f"{each.label}: " for each in ledgers] if len(ledgers) > 1 else [""]
+    measures = dict(list(MEASURES.items())[: 1 if len(ledgers) > 1 else None])
+    rows: list[list[Cell]] = []
     for entries in judged(ledgers):
         claim = entries[0].claim
         row: list[Cell] = [f"{claim.number}. {claim.sentence}"]
         row += [verdict(entry, brief=len(ledgers) > 1) for entry in entries]
-        row += [claim.where, _compared(claim)]
-        row += [_lines(part, entry) for entry in entries for part in parts]
+        row += [claim.where, "\n".join(versus(comparison) for comparison in claim.comparisons)]
+        row += [_lines(said, entry) for entry in entries for said in measures.values()]
         rows.append(row)
-    columns, width = _columns(ledgers), len(parts) + 1
-    verdicts = [column for number, column in enumerate(columns, 1) if number % width == 0]
-    others = [column for number, column in enumerate(columns, 1) if number % width]
-    return Table([CLAIM, *verdicts, WHERE, COMPARED, *others], rows)
+    verdicts = [Column(f"{name}verdict", "left") for name in names]
+    numbers = [Column(f"{name}{head}", "left" if "loss" in head else "right") for name in names for head in measures]
+    columns = [text_column("claim"), *verdicts, text_column("where"), Column("compared", "left"), *numbers]
+    return Table(columns, rows, kind="ledger")
+
+
+def _lines(said: Callable[[Finding], Sequence[Span]], entry: Entry) -> list[Span]:
+    """Return what a column says of each comparison, one below the other."""
+    return [span for finding in entry.findings for span in (Span("\n"), *said(finding))][1:]
+
+
+def claims_table(ledgers: Sequence[Ledger]) -> Table:
+    """Return a row per comparison for a paper: who against whom, by how much, and the claim's verdict at its first."""
+    rows: list[list[Cell]] = []
+    for entries in judged(ledgers):
+        for place, findings in enumerate(zip(*(entry.findings for entry in entries), strict=True)):
+            row: list[Cell] = [str(entries[0].claim.number) * (place == 0), versus(findings[0].comparison)]
+            for entry, finding in zip(entries, findings, strict=True):
+                row += [points(finding.difference), entry.verdict * (place == 0)]
+            rows.append(row)
+    names = [f"{each.label}: " for each in ledgers] if len(ledgers) > 1 else [""]
+    said = [
+        Column(f"{name}{head}", side)
+        for name in names
+        for head, side in (("difference (points)", "right"), ("verdict", "left"))
+    ]
+    return Table([Column("#"), Column("compared", "left"), *said], rows)
 
 
 def summary(ledgers: Sequence[Ledger]) -> list[str]:
@@ -372,13 +290,9 @@ def _tally(verdicts: Iterable[Verdict], of: Sequence[Verdict], *, zeros: bool = 
 
 def best_tables(ledgers: Sequence[Ledger]) -> list[Table]:
     """PerFedS2 against the best FedAvg of any mode, a table for each ledger that can say it."""
-    columns = [
-        Column("data set", "left", wraps=True),
-        Column("measured", "left", wraps=True),
-        Column("best FedAvg", "left", narrow="best\nFedAvg"),
-        Column("difference (points)", narrow="difference\n(points)"),
-        Column("PerFedS2 is", "left", narrow="PerFedS2\nis"),
-    ]
+    columns = [text_column("data set"), text_column("measured"), Column("best FedAvg", "left", narrow="best\nFedAvg")]
+    columns.append(Column("difference (points)", narrow="difference\n(points)"))
+    columns.append(Column("PerFedS2 is", "left", narrow="PerFedS2\nis"))
     tables = []
     for each in ledgers:
         title = "PerFedS2 against the best FedAvg of any mode" + f" ({each.label})" * (len(ledgers) > 1)
@@ -436,7 +350,7 @@ def versus(comparison: BetterThan) -> str:
 
 def ledger_markdown(ledgers: Sequence[Ledger]) -> str:
     """The ledger as a markdown table of what can be judged, with the counts before it."""
-    lines = ["\n\n".join(summary(ledgers)), "", as_markdown(whole_table(ledgers)), "", meaning(ledgers), ""]
+    lines = ["\n\n".join(summary(ledgers)), "", as_markdown(page_table(ledgers)), "", meaning(ledgers), ""]
     for table in best_tables(ledgers):
         lines += [f"{table.title}:", "", as_markdown(table), ""]
     return "\n".join(lines)

@@ -4,18 +4,18 @@ On the terminal a picture that keeps up; where there is none, a line now and the
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from rich.console import Console, ConsoleOptions, Group
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from perfeds2.chart import LineStyle
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import named_styles, ordered_styles
+from perfeds2.report.tables import Column, Span, Table, for_terminal
 from perfeds2.report.terminal import LinePace, clock
 from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining
 
@@ -126,6 +126,22 @@ def last_words(board: Board, folder: str) -> str:
     return ""
 
 
+def so_far_table(shown: Sequence[SoFar], score: Score) -> Table:
+    """Return a row per curve: how good it is by now."""
+    heads = ("now", "best so far", "simulated", "seeds over")
+    rows = [
+        [
+            each.name,
+            value(score, each.now),
+            value(score, each.best),
+            f"{each.time_s[-1]:.4g} s",
+            f"{each.over} of {each.seeds}",
+        ]
+        for each in shown
+    ]
+    return Table([Column("curve", "left"), *map(Column, heads)], rows)
+
+
 # ---- on a terminal
 
 
@@ -147,14 +163,12 @@ class Picture:
             return
         rows = min(PLOT_ROWS, max(4, console.size.height - len(shown) - 7))
         yield Group(*plot(shown, styles, wide, rows, score))
-        table = RichTable(box=None, pad_edge=False, header_style="dim")
-        for head, side in (("", "left"), (f"personal {score.word}", "left"), ("now", "right"), ("best", "right"), ("at", "right"), ("seeds over", "right")):  # fmt: skip
-            table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]  # one of rich's words
-        for letter, each in zip(LETTERS, shown, strict=False):
-            colour = styles[each.name].colour
-            numbers = (value(score, each.now), value(score, each.best), f"{each.time_s[-1]:.4g} s")
-            table.add_row(Text(letter, colour), Text(each.name, colour), *numbers, f"{each.over} of {each.seeds}")
-        yield table
+        table = so_far_table(shown, score)
+        letters = [
+            [Span(f"{letter} ", "dim"), Span(str(row[0]))] for letter, row in zip(LETTERS, table.rows, strict=False)
+        ]
+        rows = [[letter, *row[1:]] for letter, row in zip(letters, table.rows, strict=False)]
+        yield for_terminal(replace(table, rows=rows))
         if more:
             yield Text(f"and {more:,} more that are not as good", "dim")
 

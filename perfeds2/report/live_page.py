@@ -4,12 +4,11 @@ A small file in the place of the report, written anew as results come, that relo
 long it will take. The report takes its place at the end; where there is none, the page goes.
 """
 
-import base64
-import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 from perfeds2.chart import LineStyle
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score
-from perfeds2.report.live import SoFar, heading, last_words, score_of_board, shown_of, value
+from perfeds2.report.document import digest, table_box
+from perfeds2.report.live import SoFar, heading, last_words, score_of_board, shown_of, so_far_table, value
 from perfeds2.runs.progress import DONE, Board, News
 
 FIRST_S = 2.0  # what is over sooner has no live page
@@ -83,10 +83,10 @@ def live_page(board: Board, folder: str, *, reloads: bool) -> str:
     """The whole page."""
     own = files("perfeds2.report")
     script = own.joinpath("live_page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    scripts = f"; script-src 'sha256-{digest}'" if reloads else ""
+    scripts = f"; script-src {digest(script)}" if reloads else ""
     shown, more, styles = shown_of(board)
     score = score_of_board(board)
+    table = replace(so_far_table(shown, score), styles=[styles[each.name] for each in shown])
     title = f"{board.command}: {board.share:.0%}" + ("" if board.end else " …")
     said = last_words(board, folder)
     left = f"{more:,} more curves are not as good as these." if more else ""
@@ -109,7 +109,7 @@ def live_page(board: Board, folder: str, *, reloads: bool) -> str:
             "</header>\n<main>",
             f"<h2>Personalised {escape(score.word)} over simulated time, so far</h2>",
             _plot(shown, styles, score) if shown else "<p>Nothing has been evaluated yet.</p>",
-            _table(shown, styles, score) if shown else "",
+            table_box(table, "Curves so far, in numbers") if shown else "",
             f'<p class="hint">{left} A curve is the mean over the seeds that have come so far.</p>' if shown else "",
             "</main>",
             f"<script>{script}</script>" if reloads else "",
@@ -164,33 +164,3 @@ def nice_ticks(low: float, high: float, about: int = 6) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
     return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
-
-
-def _table(shown: Sequence[SoFar], styles: Mapping[str, LineStyle], score: Score) -> str:
-    heads = ("now", "best so far", "simulated", "seeds over")
-    rows = [
-        f"<tr><th scope='row'>{_sample(styles[each.name])} {escape(each.name)}</th>"
-        + "".join(
-            f"<td>{escape(text)}</td>"
-            for text in (
-                value(score, each.now),
-                value(score, each.best),
-                f"{each.time_s[-1]:.4g} s",
-                f"{each.over} of {each.seeds}",
-            )
-        )
-        + "</tr>"
-        for each in shown
-    ]
-    head = "".join(f"<th scope='col'>{text}</th>" for text in ("curve", *heads))
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="Curves so far, in numbers">{table}</div>'
-
-
-def _sample(style: LineStyle) -> str:
-    """A line as a small drawing."""
-    dashes = " ".join(map(str, style.dash_px))
-    return (
-        f'<svg class="line" width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4" '
-        f'stroke="{style.colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/></svg>'
-    )

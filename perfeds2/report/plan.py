@@ -1,10 +1,11 @@
 """How is a plan shown: in the terminal, on a page, for a paper?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from perfeds2.chart import INK, NEUTRAL, Chart, ChartAxis, LineStyle, Series
+from perfeds2.chart import Chart, ChartAxis, Series
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
@@ -12,21 +13,12 @@ from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import console as open_console
 from perfeds2.studies.plan_data import BoundRounds, Candidate, Plan, Theory
-from perfeds2.studies.plan_shown import (
-    COLOURS,
-    MARKERS,
-    NUMBERS,
-    axes_of,
-    label_of,
-    maps_of,
-    ranked_candidates,
-    short_s,
-)
+from perfeds2.studies.plan_shown import LOOKS, NUMBERS, map_chart, maps_of, ranked_candidates, short_s
 
 SHOWN = 14  # rows in the terminal
 ACROSS = 2  # maps beside each other on paper
 KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided", "wavers": "undecided"}
-KEPT, LOST, LATE = LineStyle(COLOURS["holds"]), LineStyle(COLOURS["fails"], (7, 3)), LineStyle(NEUTRAL, (2, 2))
+DASHES_PX = {"holds": (), "fails": (7, 3), "slower": (2, 2)}  # of a seed that kept the target, lost it, or was late
 
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
@@ -203,33 +195,8 @@ def _promise(bound: BoundRounds) -> str:
 
 def map_charts(plan: Plan, axis: str = "seconds") -> list[Chart]:
     """Draw A × S, a chart for each combination of the rest: green holds, crosses lose the target again, the star is the choice."""
-    return [_map_chart(plan, f"map-{place}", name, group, axis) for place, (name, group) in enumerate(maps_of(plan))]
-
-
-def _map_chart(plan: Plan, name: str, title: str, group: Sequence[Candidate], axis: str) -> Chart:
-    quorums, bounds = axes_of(group)
-    items: list[Series] = []
-
-    def mark(
-        label: str, found: Sequence[Candidate], style: LineStyle, size_px: float, hover: list[str], texts: list[str]
-    ) -> None:
-        x, y = [quorums.index(each.quorum) for each in found], [bounds.index(each.max_staleness) for each in found]
-        hollow = not found[0].trials and style.marker == "o"
-        items.append(Series(label, x, y, style, "marks", texts=texts, hover=hover, size_px=size_px, hollow=hollow))
-
-    if plan.best is not None and plan.best in group:
-        mark("the choice", [plan.best], LineStyle(f"{INK}44", (), "*"), 30, ["the choice"], [])
-    for verdict in dict.fromkeys(each.verdict for each in group):
-        for tried in (True, False):
-            own = [each for each in group if each.verdict == verdict and bool(each.trials) == tried]
-            if own:
-                hover = [f"{each.choice}: {verdict}{f' ({each.why})' if each.why else ''}" for each in own]
-                style = LineStyle(COLOURS[verdict], (), MARKERS[verdict])
-                mark(verdict, own, style, 11, hover, [label_of(each, axis) for each in own])
-    x = ChartAxis("A", (-0.6, len(quorums) - 0.3), ticks={place: str(each) for place, each in enumerate(quorums)})
-    texts = {place: "none" if bound is None else str(bound) for place, bound in enumerate(bounds)}
-    y = ChartAxis("S", (-0.6, len(bounds) - 0.3), ticks=texts)
-    return Chart(name, title, items, x, y, height_px=120 + 50 * len(bounds), group=name)
+    groups = enumerate(maps_of(plan))
+    return [map_chart(group, plan.best, axis, f"map-{place}", title) for place, (title, group) in groups]
 
 
 def _curve_chart(plan: Plan, name: str, title: str, each: Candidate) -> Chart:
@@ -243,12 +210,13 @@ def _curve_chart(plan: Plan, name: str, title: str, each: Candidate) -> Chart:
         looks = max(len(trial.scores) - 1, 1)
         values = [float("nan") if found is None else score.scale * found for found in trial.scores]
         time_s = [until_s * number / looks for number in range(len(values))]
-        style = KEPT if trial.state == "kept" else LOST if trial.fails else LATE
+        verdict = "holds" if trial.state == "kept" else "fails" if trial.fails else "slower"
+        style = replace(LOOKS[verdict], dash_px=DASHES_PX[verdict], marker="")
         items.append(Series(f"seed {trial.seed}, {trial.state}", time_s, values, style, "line"))
         if trial.time_s is not None:
             hover = [f"seed {trial.seed}: kept from {trial.time_s:.3g} s on"]
             items.append(
-                Series("", [trial.time_s], [target], LineStyle(style.colour, (), "v"), "marks", hover=hover, size_px=9)
+                Series("", [trial.time_s], [target], replace(style, marker="v"), "marks", hover=hover, size_px=9)
             )
     y = ChartAxis(score.head, form=score.form, unit=score.unit)
     return Chart(name, title, items, ChartAxis("Simulated seconds"), y, (target, ""), group=name)

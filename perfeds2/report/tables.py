@@ -4,11 +4,11 @@ A cell is text, or pieces of text some of which have a meaning. Every rendering 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich import table as rich_table
 from rich.text import Text
@@ -137,6 +137,17 @@ def estimate(mean: float | None, half: float | None, form: str, scale: float = 1
         return [Span("–")]
     spread = "" if half is None else f" ± {scale * half:{form}}"
     return [Span(f"{scale * mean:{form}}", "best" if best else ""), Span(spread, "half")]
+
+
+def signed(found: Mapping[str, Any] | None, form: str, scale: float = 1) -> list[Span]:
+    """Write a mean difference with its sign ± half its interval; bold if that leaves out 0."""
+    if found is None or found["mean"] is None:
+        return [Span("–")]
+    mean, low, high = found["mean"], found["low"], found["high"]
+    text = f"{'−' if mean < 0 else '+'}{abs(scale * mean):{form}}"
+    if low is None:
+        return [Span(text)]
+    return [Span(text, "best" if low > 0 or high < 0 else ""), Span(f" ± {scale * (high - low) / 2:{form}}", "half")]
 
 
 # ---- renderings

@@ -1,13 +1,13 @@
 """What does a command show while it works, and where do its tables go?
 
-The only place that makes a console. On a terminal progress is a bar that keeps up. Where nobody looks (a pipe, a log) it
-is a plain line now and then, and a table is as wide as it needs to be.
+The only place that makes a console. On a terminal progress is a bar. In a pipe or a log it is a plain line now and then, and
+a table is as wide as it needs to be.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich import progress as rich_progress
 from rich.console import Console, RenderableType
@@ -35,22 +35,22 @@ def console(stderr: bool = False) -> Console:
 
 
 def fits(console: Console, shown: RenderableType) -> bool:
-    """Whether something can be shown without anything of it cut off."""
+    """Return whether something can be shown without being cut off."""
     return Measurement.get(console, console.options.update(max_width=10_000), shown).minimum <= console.width
 
 
 def print_prose(console: Console, text: str, style: str = "") -> None:
-    """Sentences, in lines of a length one can read, on a terminal as in a pipe."""
+    """Print sentences in lines of a readable length, on a terminal and in a pipe."""
     console.print(text, style=style, markup=False, width=min(console.width, PROSE_WIDTH))
 
 
 def say_line(line: str) -> None:
-    """A plain line on stderr, as it is."""
+    """Print a plain line on stderr."""
     console(stderr=True).print(line, markup=False, soft_wrap=True)
 
 
 class LinePace:
-    """When is the next line of a log due?"""
+    """Decides when the next line of a log is due."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
@@ -62,7 +62,7 @@ class LinePace:
         return time.monotonic() - self._started_s
 
     def is_due(self) -> bool:
-        """Whether a line is to be said now; it then counts as said."""
+        """Return whether to print a line now; it then counts as printed."""
         if time.monotonic() < self._due_s:
             return False
         self._due_s = time.monotonic() + max(LINE_EVERY_S, LINE_EVERY_SHARE * self.elapsed_s)
@@ -72,89 +72,59 @@ class LinePace:
 
 @contextmanager
 def progress(quiet: bool, title: str) -> Iterator[TellShare]:
-    """How far a command is, on stderr; nothing where it is quiet. A Ctrl-C is heeded at every step, shown or not."""
-    first: list[tuple[float, float]] = []  # what was done at first, and when: a resumed run does not start at none
+    """Show on stderr how far a command is: a bar on a terminal, else lines. Ctrl-C is heeded at every step, shown or not."""
+    shown, pace = console(stderr=True), LinePace()
+    first: list[tuple[float, float]] = []  # the first share and its second: a resumed run does not start at 0
 
-    def line(elapsed_s: float, share: float, description: str, detail: str) -> list[str]:
+    def say(share: float, description: str, detail: str) -> None:
+        heed()
+        elapsed_s = pace.elapsed_s
         first[:] = first or [(share, elapsed_s)]
-        done, spent_s = share - first[0][0], elapsed_s - first[0][1]
-        left = f"about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
-        return [f"{title}: {share:.0%}", description, detail, f"{clock(elapsed_s)} so far", left]
+        if pace.is_due():
+            done, spent_s = share - first[0][0], elapsed_s - first[0][1]
+            left = f"about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
+            parts = (f"{title}: {share:.0%}", description, detail, f"{clock(elapsed_s)} so far", left)
+            say_line(", ".join(part for part in parts if part))
 
-    def bar(share: float, description: str, detail: str) -> dict[str, Any]:
-        return {"completed": share, "total": 1.0, "description": description, "detail": detail}
+    if quiet:
+        yield lambda *_: heed()
+    elif shown.is_terminal:
+        texts = [
+            rich_progress.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[detail]")
+        ]
+        columns = (
+            texts[0],
+            rich_progress.BarColumn(),
+            rich_progress.TaskProgressColumn(),
+            texts[1],
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=shown, transient=True) as bar:
+            task, shown_s = bar.add_task(title, total=None, detail="starting …"), [0.0]
 
-    columns = (
-        rich_progress.BarColumn(),
-        rich_progress.TaskProgressColumn(),
-        rich_progress.TextColumn("{task.fields[detail]}", markup=False),
-    )
-    with _told(quiet, title, columns, bar, line) as tell:
-        yield tell
+            def update(share: float, description: str, detail: str) -> None:
+                heed()
+                if share >= 1.0 or time.monotonic() - shown_s[0] >= REFRESH_S:
+                    shown_s[0] = time.monotonic()
+                    bar.update(task, completed=share, total=1.0, description=description, detail=detail)
+
+            yield update
+    else:
+        yield say
+        if pace.lines:
+            say_line(f"{title}: done in {clock(pace.elapsed_s)}")
 
 
 @contextmanager
 def download(quiet: bool, title: str) -> Iterator[TellBytes]:
-    """The same for files that are fetched: bytes, and how fast they come."""
+    """Show the same for files that are fetched."""
+    with progress(quiet, title) as tell:
 
-    def line(elapsed_s: float, file: str, done: int, total: int) -> list[str]:
-        of = f" of {total / 1e6:,.1f}" if total else ""
-        return [f"{title}/{file}: {done / 1e6:,.1f}{of} MB", f"{clock(elapsed_s)} so far"]
+        def tell_bytes(file: str, done: int, total: int) -> None:
+            of = f" of {total / 1e6:,.1f}" if total else ""
+            tell(done / total if total else 0.0, file, f"{done / 1e6:,.1f}{of} MB")
 
-    def bar(file: str, done: int, total: int) -> dict[str, Any]:
-        return {"completed": done, "total": total or None, "description": f"{title}/{file}"}
-
-    with _told(
-        quiet,
-        title,
-        (rich_progress.BarColumn(), rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()),
-        bar,
-        line,
-    ) as tell:
-        yield tell
-
-
-@contextmanager
-def _told(
-    quiet: bool,
-    title: str,
-    columns: Iterable[rich_progress.ProgressColumn],
-    bar: Callable[..., dict[str, Any]],  # what rich is to be told of some news
-    line: Callable[..., list[str]],  # what a log is to be told of it, the seconds so far coming first
-) -> Iterator[Callable[..., None]]:
-    """A bar that goes when it is over, lines, or nothing, and the function that is told the news."""
-    shown, pace, shown_s = console(stderr=True), LinePace(), 0.0
-    if quiet:
-        yield lambda *_: heed()
-    elif shown.is_terminal:
-        columns = (
-            rich_progress.TextColumn("{task.description}", markup=False),
-            *columns,
-            rich_progress.TimeRemainingColumn(),
-        )
-        with rich_progress.Progress(*columns, console=shown, transient=True) as progress:
-            task = progress.add_task(title, total=None, detail="starting …")
-
-            def update(*news: Any) -> None:
-                nonlocal shown_s
-                heed()
-                fields = bar(*news)
-                if fields["completed"] == fields["total"] or time.monotonic() - shown_s >= REFRESH_S:
-                    shown_s = time.monotonic()
-                    progress.update(task, **fields)
-
-            yield update
-    else:
-
-        def tell(*news: Any) -> None:
-            heed()
-            said = line(pace.elapsed_s, *news)
-            if pace.is_due():
-                say_line(", ".join(part for part in said if part))
-
-        yield tell
-        if pace.lines:
-            say_line(f"{title}: done in {clock(pace.elapsed_s)}")
+        yield tell_bytes
 
 
 @contextmanager
@@ -164,9 +134,9 @@ def live(
     lines: Callable[[Told], Iterable[str]],
     stays: bool = False,
 ) -> Iterator[Callable[[Told], None] | None]:
-    """A picture on stderr of what was last told, and how many seconds ago; where there is no terminal, lines about it.
+    """Show on stderr a picture of what was last told, and how many seconds ago; without a terminal, lines about it.
 
-    Whoever is quiet gets None: there is nothing to be told. ``stays`` leaves the last picture standing.
+    Yields None if quiet. ``stays`` keeps the last picture.
     """
     shown = console(stderr=True)
     if quiet:
@@ -192,6 +162,6 @@ def live(
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Write hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -25,7 +25,7 @@ from perfeds2.report.results import energy_line, page_measures, results_table
 from perfeds2.report.results import meaning as results_meaning
 from perfeds2.report.run import curves_section, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
-from perfeds2.report.tables import Cell, Column, Span, Table, listed, text_column, write_latex
+from perfeds2.report.tables import Cell, Column, Span, Table, listed, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
 from perfeds2.report.tuning import best_table, facts
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
@@ -312,17 +312,6 @@ def differences_table(run: Run, found: Sequence[Difference]) -> Table:
             cells.append([*signed(each.seconds, ".1f"), *[Span(f" (in {met})", "half")] * (met < each.seeds)])
         rows.append([each.name, *cells, str(each.seeds)])
     return Table([text_column("Difference"), *map(Column, heads), Column("Seeds of both")], rows, kind="plain")
-
-
-def signed(found: dict[str, Any] | None, form: str, scale: float = 1) -> list[Span]:
-    """Write a mean difference with its sign ± half its interval; bold if that leaves out 0."""
-    if found is None or found["mean"] is None:
-        return [Span("–")]
-    mean, low, high = found["mean"], found["low"], found["high"]
-    text = f"{'−' if mean < 0 else '+'}{abs(scale * mean):{form}}"
-    if low is None:
-        return [Span(text)]
-    return [Span(text, "best" if low > 0 or high < 0 else ""), Span(f" ± {scale * (high - low) / 2:{form}}", "half")]
 
 
 def meaning(members: Sequence[Member], run: Run) -> str:

@@ -5,19 +5,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from perfeds2.chart import INK, NEUTRAL, Chart, ChartAxis, LineStyle, Series, draw
 from perfeds2.studies.plan_data import Candidate, Choice, Plan
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-INK = "#1D2733"
 NUMBERS = {
     "seconds": "Seconds until the target is kept, median over seeds",
     "joules": "Joules of all UEs until the target is kept, median over seeds",
 }  # what a map may say of a choice
-MARKERS: dict[str, str] = {"holds": "o", "slower": "o", "fails": "x", "on an edge": "P", "wavers": "^", "breaks a limit": "X", "not possible": "_"}  # fmt: skip
-COLOURS: dict[str, str] = {"holds": "#009E73", "slower": "#6B7785", "fails": "#C8102E", "on an edge": "#E69F00", "wavers": "#E69F00", "breaks a limit": "#8A5CC2", "not possible": "#BCC3CB"}  # fmt: skip
+LOOKS = {  # of each verdict
+    "holds": LineStyle("#009E73", (), "o"),
+    "slower": LineStyle(NEUTRAL, (), "o"),
+    "fails": LineStyle("#C8102E", (), "x"),
+    "on an edge": LineStyle("#E69F00", (), "P"),
+    "wavers": LineStyle("#E69F00", (), "^"),
+    "breaks a limit": LineStyle("#8A5CC2", (), "X"),
+    "not possible": LineStyle("#BCC3CB", (), "_"),
+}
 
 
 def ranked_candidates(plan: Plan) -> list[Candidate]:
@@ -84,40 +91,35 @@ def label_of(each: Candidate, axis: str = "seconds") -> str:
     return f"~{short_s(each.scouted_s)}" if each.scouted_s is not None else ""
 
 
-def draw_map(
-    axes: "Axes",
-    group: Sequence[Candidate],
-    best: Candidate | None,
-    *,
-    axis: str = "seconds",
-    size: float = 5,
-    font: float = 5.5,
-) -> "Axes":
-    """A × S: green holds, crosses lose the target again, the star is the choice; hollow was looked at shortly."""
+def map_chart(
+    group: Sequence[Candidate], best: Candidate | None, axis: str = "seconds", name: str = "map", title: str = ""
+) -> Chart:
+    """Describe A × S: green holds, crosses lose the target again, the star is the choice; hollow was looked at shortly."""
     quorums, bounds = axes_of(group)
-    for each in group:
-        at = quorums.index(each.quorum), bounds.index(each.max_staleness)
-        colour = COLOURS[each.verdict]
-        fill = colour if each.trials else "white"
-        look: dict[str, Any] = {"color": colour, "markersize": size, "linestyle": "none", "label": each.verdict}
-        filled: dict[str, Any] = {"markerfacecolor": fill} if MARKERS[each.verdict] == "o" else {}
-        axes.plot(*at, MARKERS[each.verdict], **look, **filled)
-        if each is best:
-            axes.plot(*at, "*", markersize=2.2 * size, color=INK, zorder=1, linestyle="none", label="the choice")
-        axes.annotate(label_of(each, axis), at, xytext=(4, 3), textcoords="offset points", fontsize=font)
-    axes.set_xticks(range(len(quorums)), [str(quorum) for quorum in quorums])
-    axes.set_yticks(range(len(bounds)), ["none" if bound is None else str(bound) for bound in bounds])
-    axes.margins(0.12, 0.25)
-    axes.set_xlabel("A")
-    axes.set_ylabel("S")
-    return axes
+    items: list[Series] = []
+
+    def mark(label: str, found: Sequence[Candidate], style: LineStyle, **more: Any) -> None:
+        x, y = [quorums.index(each.quorum) for each in found], [bounds.index(each.max_staleness) for each in found]
+        hollow = style.marker == "o" and not found[0].trials
+        items.append(Series(label, x, y, style, "marks", hollow=hollow, **more))
+
+    if best is not None and best in group:
+        mark("the choice", [best], LineStyle(f"{INK}44", (), "*"), hover=["the choice"], size_px=30)
+    for verdict, tried in dict.fromkeys((each.verdict, bool(each.trials)) for each in group):
+        own = [each for each in group if (each.verdict, bool(each.trials)) == (verdict, tried)]
+        hover = [f"{each.choice}: {verdict}{f' ({each.why})' if each.why else ''}" for each in own]
+        mark(verdict, own, LOOKS[verdict], hover=hover, texts=[label_of(each, axis) for each in own], size_px=11)
+    x = ChartAxis("A", (-0.6, len(quorums) - 0.3), ticks={place: str(each) for place, each in enumerate(quorums)})
+    texts = {place: "none" if bound is None else str(bound) for place, bound in enumerate(bounds)}
+    y = ChartAxis("S", (-0.6, len(bounds) - 0.3), ticks=texts)
+    return Chart(name, title, items, x, y, height_px=120 + 50 * len(bounds), group=name)
 
 
 def draw_plan(axes: "Axes", plan: Plan) -> "Axes":
     """The map of the choice, or of what was asked where nothing is recommended."""
     of = (plan.best or plan.candidates[plan.asked]).choice.with_(quorum=0, max_staleness=0)
     group = [each for each in plan.candidates if each.choice.with_(quorum=0, max_staleness=0) == of]
-    draw_map(axes, group, plan.best, size=7, font=8)
+    draw(axes, map_chart(group, plan.best))
     axes.set_title(f"seconds until {plan.target.words} is kept\n{_rest(of)}", loc="left", fontsize="small")
     unique = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     axes.legend(unique.values(), unique, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small", frameon=False)

@@ -102,7 +102,7 @@ def test_a_terminal_gets_a_bar_that_goes_and_a_picture_that_stays(capsys, on_a_t
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.err)
     assert shown.out == ""
     assert re.search(r"\[b\]Mine\[/b\] seed 1 .* 25% simulated 4 s", plain)
-    assert re.search(r"mnist/images .* 5\.0/10\.0 MB", plain)
+    assert re.search(r"images .* 50% 5\.0 of 10\.0 MB", plain)
     assert plain.rstrip().endswith("picture of three")
 
 
@@ -116,8 +116,8 @@ def test_a_piped_download_and_a_picture_become_lines(clock, capsys):
         assert told is not None
         told("three")
     assert capsys.readouterr().err.splitlines() == [
-        "mnist/images: 5.0 of 10.0 MB, 0:00:03 so far",
-        "mnist/labels: 6.0 MB, 0:00:20 so far",
+        "mnist: 50%, images, 5.0 of 10.0 MB, 0:00:03 so far",
+        "mnist: 0%, labels, 6.0 MB, 0:00:20 so far",
         "mnist: done in 0:00:20",
         "three [b]",
     ]

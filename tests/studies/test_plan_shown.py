@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from perfeds2.studies.plan_data import Candidate, Choice, Limits, Plan, Target, Trial
-from perfeds2.studies.plan_shown import COLOURS, MARKERS
+from perfeds2.studies.plan_shown import LOOKS
 
 mpl.use("agg")
 EVIL = "<script>alert(1)</script>"
@@ -91,8 +91,7 @@ def test_its_map_has_every_a_and_s_of_the_choice_and_a_star_on_it():
 
 
 def test_verdicts_are_told_apart_by_more_than_colour():
-    assert MARKERS.keys() == COLOURS.keys()
-    looks = {name: marker for name, marker in MARKERS.items() if name != "slower"}  # hollow, or grey beside green
+    looks = {name: style.marker for name, style in LOOKS.items() if name != "slower"}  # hollow, or grey beside green
     assert len(set(looks.values())) == len(looks)
 
 
