@@ -38,17 +38,11 @@ app.command(cls=SettingsCommand.with_defaults(play.DEFAULTS))(with_settings(play
 app.command(cls=SettingsCommand.with_defaults(sweep.DEFAULTS))(with_settings(sweep.sweep))
 app.command(cls=SettingsCommand)(with_settings(tune.tune, tune.LEAVES_OUT))
 app.command(cls=SettingsCommand)(with_settings(arena.arena, arena.LEAVES_OUT))
-app.command()(reproduce)
-app.command()(report)
-app.command()(watch)
-app.command()(errata)
-app.command()(methods)
+COMMANDS = (reproduce, report, watch, errata, methods, replay, fleet, calibrate, export)  # those without settings
+for command in COMMANDS:
+    app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
-app.command()(replay)
-app.command()(fleet)
-app.command()(calibrate)
-app.command()(export)
 
 
 @app.callback(invoke_without_command=True)

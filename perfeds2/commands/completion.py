@@ -18,7 +18,7 @@ TABLES = {  # of each kind of name: the file it stands in, and what it is called
     "split": ("learning/partition.py", "SPLITS"),
     "loss": ("learning/losses.py", "LOSSES"),
     "metric": ("learning/losses.py", "MEASURES"),
-    "cell": ("network/cell.py", "CELLS"),
+    "cell": ("network/cells.py", "CELLS"),
     "radio": ("network/radios.py", "RADIOS"),
     "schedule": ("allocation/schedule.py", "SCHEDULES"),
     "shares rule": ("allocation/shares.py", "SHARES"),

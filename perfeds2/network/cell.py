@@ -435,4 +435,3 @@ OPTIONAL = (
 LOOK_M = 1.0  # shadows are alike over 10 m and more
 KNOWN_MOVES = 4_000_000  # numbers that are kept
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself
-CELLS = {"paper": Cell}  # classes are drawn, functions called

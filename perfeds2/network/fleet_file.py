@@ -25,11 +25,23 @@ from perfeds2.network.traces import Trace, TraceEnd, Traces
 
 LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # one of them a row
 PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # one of them a row
-NUMBERS = (*LINK[:3], *PROCESSOR, "power_w", "energy_budget_j")
-SPREADS = ("rate_spread", "compute_spread")  # how much jobs differ
-COLUMNS = ("name", *LINK, *PROCESSOR, "power_w", "available", *SPREADS, "energy_budget_j")
+POSITIVE = (1e-9, 1e18)
+COLUMNS = {  # the range of a number; None for a text
+    "name": None,
+    "distance_m": (0.0, 1e9),
+    "gain_db": (-300.0, 100.0),
+    "rate_bps": POSITIVE,
+    "uplink_trace": None,
+    "cpu_hz": POSITIVE,
+    "compute_s": POSITIVE,
+    "samples_per_s": POSITIVE,
+    "power_w": POSITIVE,
+    "available": None,
+    "rate_spread": (0.0, MOST),
+    "compute_spread": (0.0, MOST),
+    "energy_budget_j": POSITIVE,
+}
 TRACE_COLUMNS = ("time_s", "bps")
-RANGES = {"distance_m": (0.0, 1e9), "gain_db": (-300.0, 100.0)}  # else from 1e-9 to 1e18
 ITSELF = ""
 ALWAYS = Hours()
 MOST_ROWS = 10_000_000
@@ -102,8 +114,8 @@ class FleetFile:
 
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
         """A drawn cell with what the file says over it. ``compute_s`` is one gradient step on a batch of so many samples."""
-        columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in NUMBERS}
-        rate_spread, compute_spread = (np.array([row.numbers.get(name, 0.0) for row in self.rows]) for name in SPREADS)
+        columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in COLUMNS}
+        rate_spread, compute_spread = (np.nan_to_num(columns[name]) for name in ("rate_spread", "compute_spread"))
         samples_per_s = np.where(
             np.isnan(columns["samples_per_s"]), batch / columns["compute_s"], columns["samples_per_s"]
         )
@@ -164,7 +176,7 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
         both = [name for name in choices if name in given]
         if len(both) > 1:
             raise ValueError(f"gives {both[0]} and {both[1]} in line {line}; one device has one of them")
-    numbers = {name: _number(text, name, line) for name, text in given.items() if name in (*NUMBERS, *SPREADS)}
+    numbers = {name: _number(text, name, line) for name, text in given.items() if COLUMNS[name] is not None}
     if numbers.get("rate_spread") and "rate_bps" not in numbers:
         raise ValueError(
             f"gives rate_spread without rate_bps in line {line}; what a band or a trace carries varies by itself"
@@ -174,7 +186,7 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
 
 
 def _number(text: str, name: str, line: int) -> float:
-    low, high = (0.0, MOST) if name in SPREADS else RANGES.get(name, (1e-9, 1e18))
+    low, high = COLUMNS[name] or POSITIVE
     try:
         value = float(text)
     except ValueError:

@@ -23,7 +23,7 @@ def _tables() -> dict[str, Mapping[str, Any]]:
     from perfeds2.learning.methods import MERGES
     from perfeds2.learning.models import MODELS
     from perfeds2.learning.partition import SPLITS
-    from perfeds2.network.cell import CELLS
+    from perfeds2.network.cells import CELLS
     from perfeds2.network.radios import RADIOS
     from perfeds2.spec.methods import ALGORITHMS
 
