@@ -87,13 +87,12 @@ ADDITIONS = {
     ),
     "objective": Addition(
         """
-        @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
-        @dataclass(frozen=True)
+        @traced
         class Scratch:
             batches = 1
 
             def __call__(self, loss, params, start, batches):
-                return jax.grad(loss)(params, _batch(batches, 0))
+                return jax.grad(loss)(params, pick(batches, 0))
         """,
         '"Scratch": Scratch,',
         "assert algorithm(algorithms=['Scratch-ASY']).name == 'Scratch-ASY'",
@@ -118,7 +117,6 @@ ADDITIONS = {
         """,
         '"Scratch-M": scratch,',
         """
-        from perfeds2.learning.methods import parts_of
         assert algorithm(algorithms=["Scratch-M"]).name == "Scratch-M"
         assert "pull" in command_line("methods", "Scratch-M")
         """,
