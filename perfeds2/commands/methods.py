@@ -21,6 +21,7 @@ def methods(
     Set one with --set Ditto.pull=0.1, in a spec file as [methods.Ditto], in a grid as Ditto.pull, in Python as Ditto(pull=0.1).
     """
     with guarded("methods", []):
+        from perfeds2.spec.fields import own_settings
         from perfeds2.spec.methods import find_method, listed_methods
 
         if name is not None:
@@ -33,7 +34,7 @@ def methods(
                 Column("method", no_wrap=True), "rule", "rounds", "settings", "paper", box=None, pad_edge=False
             )
             for method in listed_methods():
-                defaults = [f"{key}={each.default}" for key, each in method.settings.items()]
+                defaults = [f"{key}={each.default}" for key, each in own_settings(method.make).items()]
                 rule = method.make.__doc__.splitlines()[0]
                 table.add_row(method.name, rule, method.rounds or method.mode, ", ".join(defaults), method.make.paper)
             Console().print(table)
@@ -44,9 +45,11 @@ def _described(method: Any) -> str:
     import inspect
     from dataclasses import fields
 
+    from perfeds2.spec.fields import own_settings
+
     rule = inspect.cleandoc(method.make.__doc__)
     lines = [f"{method.name} ({method.make.paper})", "", rule, "", f"Rounds: {method.rounds or method.mode}"]
     helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}
-    rows = [(f"{method.name}.{key} = {each.default}", helps[key]) for key, each in method.settings.items()]
+    rows = [(f"{method.name}.{key} = {each.default}", helps[key]) for key, each in own_settings(method.make).items()]
     width = max((len(setting) for setting, _ in rows), default=0)
     return "\n".join([*lines, *(f"{setting:{width}}  {text}" for setting, text in rows)])

@@ -24,7 +24,7 @@ from perfeds2.spec.build import Algorithm, make_learner, make_task, model_of, pr
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind
-from perfeds2.spec.resolve import EACH, as_it_was, place_of, put, resolve, validated
+from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.values import CELL, TASK, is_place_of_data
 
 FILE = "federation.toml"
@@ -119,9 +119,7 @@ class Setup:
         """What a run's folder was told; ``resume`` and ``replay`` need it."""
         if not (folder / FILE).exists():
             raise InputError(f"{folder} holds no federation (no {FILE}).")
-        texts = settings_in((folder / FILE).read_text(encoding="utf-8"))
-        task = as_it_was({"task": {"name": texts.get("task")}})["task"]
-        return cls.from_texts({"model": task.get("model")} | texts)
+        return cls.from_toml((folder / FILE).read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:
         write_text(folder / FILE, self.to_toml())

@@ -17,10 +17,10 @@ from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.settings import Length, Steps, StepSize, setting, traced
+from perfeds2.theory.constants import ALPHA
 
 Loss = Callable[[Params, Any], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]
-ALPHA = 0.03  # Table I: step size of the personal gradient step
 Gradient = Callable[[Params, Any], Params]  # at a model, on one step's batches
 
 

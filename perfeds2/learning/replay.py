@@ -22,10 +22,11 @@ from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undr
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
-from perfeds2.learning.objectives import ALPHA, Adapting, Annealed, Loss, Objective, Stateful, Withholding, clip, passes
+from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, Stateful, Withholding, clip, passes
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.structure import split
 from perfeds2.learning.task import Task
+from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
 QUANTISING = 7  # the use of a job's key for its coins

@@ -33,7 +33,7 @@ from perfeds2.spec.build import (
     timeline_key,
 )
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.names import blaming
+from perfeds2.spec.names import user_errors
 from perfeds2.timeline.record import Timeline
 
 
@@ -205,7 +205,7 @@ def _train(
     try:
         train_them = _train_one if len(entrants) == 1 else _train_together
         learner = entrants[0].algorithm.learner
-        with blaming(f"--algorithms {entrants[0].algorithm.name}", learner.objective, learner.merge):
+        with user_errors(f"--algorithms {entrants[0].algorithm.name}", learner.objective, learner.merge):
             ends = train_them(entrants, folders, teller)
         return [(one, _trained(one, training, folders)) for one, training in zip(entrants, ends, strict=True)]
     except jax.errors.JaxRuntimeError as error:

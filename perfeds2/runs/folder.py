@@ -20,7 +20,7 @@ from perfeds2.runs.events import EVENTS, as_json, in_one_line
 from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.fleets import keep_fleet, with_kept_fleet
-from perfeds2.spec.resolve import as_it_was, read_toml, resolve
+from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.timeline.record import Timeline, save_timelines
 
 FILES = {
@@ -106,7 +106,7 @@ def open_folder(path: Path, spec: Spec) -> Folder:
 
 def read_run(path: Path) -> Spec:
     """The spec of a run's folder."""
-    return resolve(with_kept_fleet(as_it_was(read_toml(path / "spec.toml")), path))
+    return resolve(with_kept_fleet(read_toml(path / "spec.toml"), path))
 
 
 def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:

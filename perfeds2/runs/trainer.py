@@ -26,7 +26,7 @@ from perfeds2.spec.build import (
     make_task,
     make_timelines,
 )
-from perfeds2.spec.names import blaming
+from perfeds2.spec.names import user_errors
 from perfeds2.timeline.record import Timeline
 
 CHECKPOINT_EVERY_S = 2.0
@@ -118,7 +118,7 @@ class _Work:
 def _train(work: _Work, alike: Sequence[Prepared]) -> None:
     try:
         learner = alike[0].algorithm.learner
-        with blaming(f"--algorithms {alike[0].algorithm.name}", learner.objective, learner.merge):
+        with user_errors(f"--algorithms {alike[0].algorithm.name}", learner.objective, learner.merge):
             ends = (_train_one if len(alike) == 1 else _train_together)(work, alike)
         for one, end in zip(alike, ends, strict=True):
             if work.store.get(one.training.key) is None:  # else it is there, from another group

@@ -49,12 +49,12 @@ from perfeds2.spec.alpha import smoothness_of
 from perfeds2.spec.fields import CellSpec, LearningSpec, Spec, TaskSpec
 from perfeds2.spec.fleets import cell_of_fleet, limits_energy, refuse_without_a_fleet, seconds_a_step
 from perfeds2.spec.methods import Method, method_of
-from perfeds2.spec.names import Named, blaming, call, expect
+from perfeds2.spec.names import Named, call, expect, user_errors
 from perfeds2.spec.networks import network_of
 from perfeds2.spec.payload import shortened
 from perfeds2.spec.radio import make_budget, make_radio
 from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, skipping, when_opened
-from perfeds2.spec.tasks import blaming_task, recipe_of, split_of
+from perfeds2.spec.tasks import recipe_of, split_of, task_errors
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import Schedule, simulate
@@ -70,7 +70,7 @@ def make_task(spec: Spec, seed: int) -> Task:
     """Data in the hands of the UEs, and a model for them."""
     named, ues = spec.task.name, spec.cell.ues
     recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    with blaming_task(named):
+    with task_errors(named):
         if recipe is None:
             task = _own_task(named, *where, spec.task.split)
         else:
@@ -150,7 +150,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
         known |= make_radio(spec, partial(model_bits, spec))
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
-        with blaming(f"--cell {own}", kind):
+        with user_errors(f"--cell {own}", kind):
             cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
@@ -450,7 +450,7 @@ def make_timelines(
         if same not in known:
             own = spec.protocol.bandwidth
             with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
-            with blaming(f"{algorithm.name}{with_own}", type(cell), algorithm.bandwidth, algorithm.schedule):
+            with user_errors(f"{algorithm.name}{with_own}", type(cell), algorithm.bandwidth, algorithm.schedule):
                 known[same] = simulate(
                     cell,
                     algorithm.protocol,

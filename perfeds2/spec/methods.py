@@ -9,15 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.methods import MERGES, METHODS
 from perfeds2.learning.objectives import OBJECTIVES
-from perfeds2.spec.fields import LearningSpec
 from perfeds2.spec.names import MODES, Named, algorithm_name, method_name
-
-SHARED = (*LearningSpec.model_fields, "anneal")  # anneal is part of hessian
 
 
 @dataclass(frozen=True)
@@ -33,30 +28,6 @@ class Method:
     def of(cls, name: str, make: Any) -> "Method":
         """Return a method in the rounds it asks for."""
         return cls(name, make, getattr(make, "mode", "S2"), getattr(make, "rounds", None))
-
-    @property
-    def settings(self) -> dict[str, inspect.Parameter]:
-        """Settings that only this method has, as parameters of what makes it."""
-        return own_settings(self.make)
-
-
-def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method or merge that are not shared by all methods."""
-    try:
-        parameters = inspect.signature(make, eval_str=True).parameters
-    except (TypeError, ValueError, NameError):  # written in C, or with annotations nobody can read
-        return {}
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: each for name, each in parameters.items() if name not in SHARED and each.kind in kinds}
-
-
-def read_setting(parameter: inspect.Parameter, value: Any) -> Any:
-    """Return a value as its parameter's type says. Raises pydantic's ValidationError."""
-    hint = parameter.annotation
-    if hint is inspect.Parameter.empty:
-        usual = parameter.default
-        hint = Any if usual is inspect.Parameter.empty or usual is None else type(usual)
-    return TypeAdapter(hint, config={"arbitrary_types_allowed": True}).validate_python(value)
 
 
 ALGORITHMS = {

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from pydantic_core import core_schema
+
 from perfeds2.errors import InputError, did_you_mean
 
 GIVEN = "python:"  # how a spec names an object that has no place in a file
@@ -72,6 +74,11 @@ class Kind:
     is_called: bool = True  # else a thing may stand for itself: a Task, a Cell, an Algorithm
     opens: Callable[[str], Named | None] | None = None  # what a text may be besides: the place of data
     files: str = ""  # … and which files these are
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> Any:
+        """Let ``Annotated[Named, TASK]`` read what a task is named by, and write its text."""
+        text = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
+        return core_schema.no_info_plain_validator_function(self.find, serialization=text)
 
     def find(self, given: Any) -> Named:
         """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
@@ -252,7 +259,7 @@ def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> A
     except (TypeError, ValueError):  # written in C
         raise InputError(f"{what} cannot be called with {', '.join(known)}: nothing says what it takes.") from None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        with blaming(what, function):
+        with user_errors(what, function):
             return function(**known)
     wanted = {p.name: p for p in parameters if p.kind is not p.VAR_POSITIONAL}
     missing = [name for name, p in wanted.items() if name not in known and p.default is p.empty]
@@ -260,12 +267,12 @@ def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> A
         raise InputError(f"{what} asks for {missing[0]}; it may ask for any of {', '.join(known)}.")
     given = {name: known[name] for name in wanted if name in known}
     first = [given.pop(name) for name, p in wanted.items() if p.kind is p.POSITIONAL_ONLY and name in given]
-    with blaming(what, function):
+    with user_errors(what, function):
         return function(*first, **given)
 
 
 @contextmanager
-def blaming(what: str, *parts: Any) -> Iterator[None]:
+def user_errors(what: str, *parts: Any) -> Iterator[None]:
     """What somebody's own parts do wrong becomes a sentence that names them. What ours do is a bug, and passes."""
     try:
         yield

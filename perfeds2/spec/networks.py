@@ -12,7 +12,7 @@ from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
 from perfeds2.learning.models.model import DoesNotFit, Model
 from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.names import Named, blaming, call, expect
+from perfeds2.spec.names import Named, call, expect, user_errors
 from perfeds2.spec.tasks import judged_as_told
 
 
@@ -24,7 +24,7 @@ def network_of(spec: Spec, task: Recipe | Task) -> Model:
 def _chosen(spec: Spec, task: Recipe | Task) -> Model:
     """The model that --model names, for a task's samples and as many classes as the task's own model tells apart."""
     assert spec.task.model is not None
-    with blaming(f"--task {spec.task.name}", type(task.model)):
+    with user_errors(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
     return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
 

@@ -1,5 +1,6 @@
 """How do flags, texts, keywords and nested values become a spec? What is wrong with them is said in one sentence."""
 
+import inspect
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from perfeds2.errors import InputError, did_you_mean
-from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, sections_of, settings, settings_of
+from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, own_settings, sections_of, settings, settings_of
 from perfeds2.spec.names import Named
 from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
 
@@ -169,18 +170,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
 
 
-def as_it_was(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested values that a run wrote into its folder, with what went without saying then.
-
-    Models have names since cifar100 is learned with LeNet-5 as published. It names its model; a run that does not is
-    older, and its network had ReLU and max-pooling.
-    """
-    task = written.get("task")
-    if not isinstance(task, Mapping) or task.get("name") != "cifar100":
-        return dict(written)
-    return {**written, "task": {"model": "lenet5-relu", **task}}
-
-
 # ---- from values to a spec
 
 HORIZON_S = 30.0
@@ -268,8 +257,6 @@ def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
 
 def _settings_of(spec: Spec, name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return one method's settings, checked: those all methods have, and its own."""
-    from perfeds2.spec.methods import own_settings, read_setting
-
     if name not in known:
         hint = did_you_mean(name, [*known, *SECTIONS])
         raise InputError(f"settings for {name} were given, which is no method; {_sentence_end(hint)}")
@@ -294,6 +281,15 @@ def _settings_of(spec: Spec, name: str, given: Mapping[str, Any], known: Mapping
             except pydantic.ValidationError as error:
                 raise InputError(_complaint(error.errors()[0], f"{name}.{key}")) from None
     return checked
+
+
+def read_setting(parameter: inspect.Parameter, value: Any) -> Any:
+    """Return a value as its parameter's type says. Raises pydantic's ValidationError."""
+    hint = parameter.annotation
+    if hint is inspect.Parameter.empty:
+        usual = parameter.default
+        hint = Any if usual is inspect.Parameter.empty or usual is None else type(usual)
+    return TypeAdapter(hint, config={"arbitrary_types_allowed": True}).validate_python(value)
 
 
 def _own_files(spec: Spec) -> dict[str, str]:

@@ -16,11 +16,11 @@ from perfeds2.learning.partition import ByLabel, Given, Samples, Split
 from perfeds2.learning.target import Targets, judged
 from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.names import Named, blaming, call
+from perfeds2.spec.names import Named, call, user_errors
 
 
 @contextmanager
-def blaming_task(named: Named) -> Iterator[None]:
+def task_errors(named: Named) -> Iterator[None]:
     """What is wrong with data is said in a sentence that names them."""
     try:
         yield
@@ -35,7 +35,7 @@ def recipe_of(spec: Spec) -> Recipe | None:
     task, value = spec.task, spec.task.name.value
     if isinstance(value, OwnFile):
         loss = task.loss.text if task.loss is not None and not task.loss.source else None
-        with blaming_task(task.name):
+        with task_errors(task.name):
             return Recipe.of_file(value, task.target or (), task.ue_column, loss)
     for flag, given in (("--target", task.target), ("--ue-column", task.ue_column)):
         if given is not None:
@@ -50,7 +50,7 @@ def told_with_a_model(spec: Spec, seed: int) -> dict[str, str]:
         return {}
     loss = task.loss.text if task.loss is not None and not task.loss.source else None
     split = split_of(task.split) or ByLabel(task.labels_per_ue or 1)
-    with blaming_task(task.name):
+    with task_errors(task.name):
         return in_words(file.table(task.target or (), task.ue_column, loss), spec.cell.ues, split, seed)
 
 
@@ -84,7 +84,7 @@ def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
     own = [
         one or usual for one, usual in zip(own, (before.loss, before.metric) if before else (None, None), strict=True)
     ]
-    with blaming_task(spec.task.name):
+    with task_errors(spec.task.name):
         model = judged(model, target, *own)
     if isinstance(model, Judged):
         _check_judged(model, target, task.sample, f"--loss {loss}", f"--metric {metric}")
@@ -104,7 +104,7 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
         (loss, model.loss, (y,), (3,), "a number a sample"),
         (metric, model.metric, (y, mask), (), "one number"),
     ):
-        with blaming(flag, function):
+        with user_errors(flag, function):
             found = jax.eval_shape(partial(judge, function), x, *given)
         shape = getattr(found, "shape", None)
         if shape != expected:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from perfeds2.spec.names import Kind, Named
 
@@ -73,19 +73,6 @@ ALGORITHM = _kind("algorithm", is_called=False)
 SPLIT, LOSS, METRIC = (_kind(what) for what in ("split", "loss", "metric"))
 MODEL, MERGE, RADIO = _kind("model"), _kind("merge", is_called=False), _kind("radio", is_called=False)
 SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
-AS_TEXT = PlainSerializer(str, return_type=str)
-TaskName = Annotated[Named, PlainValidator(TASK.find), AS_TEXT]
-ModelName = Annotated[Named, PlainValidator(MODEL.find), AS_TEXT]
-MergeName = Annotated[Named, PlainValidator(MERGE.find), AS_TEXT]
-RadioName = Annotated[Named, PlainValidator(RADIO.find), AS_TEXT]
-SplitName = Annotated[Named, PlainValidator(SPLIT.find), AS_TEXT]
-LossName = Annotated[Named, PlainValidator(LOSS.find), AS_TEXT]
-MetricName = Annotated[Named, PlainValidator(METRIC.find), AS_TEXT]
-CellName = Annotated[Named, PlainValidator(CELL.find), AS_TEXT]
-ScheduleName = Annotated[Named, PlainValidator(SCHEDULE.find), AS_TEXT]
-SharesName = Annotated[Named, PlainValidator(SHARES.find), AS_TEXT]
-PolicyName = Annotated[Named, PlainValidator(POLICY.find), AS_TEXT]
-AlgorithmName = Annotated[Named, PlainValidator(ALGORITHM.find), AS_TEXT]
 
 
 # ---- what values may be

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
+ALPHA = 0.03  # Table I: step size of the personal gradient step
+
 
 @dataclass(frozen=True)
 class Constants:

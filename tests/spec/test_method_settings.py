@@ -11,9 +11,10 @@ from test_each import typed
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import METHODS, Ditto, FedAdam
 from perfeds2.spec.build import Stage, make_algorithms
+from perfeds2.spec.fields import own_settings
 from perfeds2.spec.line import command_line
-from perfeds2.spec.methods import Method, listed_methods, read_setting
-from perfeds2.spec.resolve import resolve, spec_from
+from perfeds2.spec.methods import Method, listed_methods
+from perfeds2.spec.resolve import read_setting, resolve, spec_from
 
 BOTH = ["Ditto", "PerFedS2"]
 
@@ -79,7 +80,7 @@ def test_a_method_explains_itself_and_its_defaults_are_allowed(method: Method):
     assert method.make.__doc__
     assert method.make.paper
     helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}
-    for key, parameter in method.settings.items():
+    for key, parameter in own_settings(method.make).items():
         assert helps[key].endswith("."), key
         assert parameter.default is None or read_setting(parameter, parameter.default) == parameter.default
 

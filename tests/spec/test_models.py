@@ -17,9 +17,8 @@ from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.task import parameters
 from perfeds2.paper.figures import load_figures
-from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
-from perfeds2.spec.resolve import as_it_was, read_toml, resolve, spec_from
+from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.reproduce import plan_runs
 from perfeds2.studies.sweep import open_sweep, read_sweep
@@ -248,29 +247,12 @@ def test_an_own_task_takes_another_model_of_as_many_classes():
 # ---- folders from before models had names
 
 
-def test_a_run_on_cifar100_says_its_model_and_one_that_does_not_had_relu(tmp_path):
+def test_a_run_on_cifar100_says_its_model():
     now = spec_from(task="cifar100", **SMALL)
     assert 'model = "lenet5"' in now.to_toml()
     assert spec_from(task="cifar100", model=None, **SMALL) == now
-    before = now.to_toml().replace('model = "lenet5"\n', "")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "spec.toml").write_text(before)
-    then = resolve(as_it_was(read_toml(tmp_path / "run" / "spec.toml")))
-    assert model_of(then) == LENET_RELU
-    assert open_folder(tmp_path / "run", then).path == tmp_path / "run"
-    with pytest.raises(InputError, match="already holds a different run"):
-        open_folder(tmp_path / "run", now)
     for task in ("digits", "mnist", "shakespeare"):
         assert "model" not in spec_from(task=task).to_toml()
-        assert as_it_was({"task": {"name": task}}) == {"task": {"name": task}}
-
-
-def test_resuming_a_run_from_before_goes_on_with_its_network(tmp_path, monkeypatch):
-    from perfeds2.commands import common
-
-    (tmp_path / "spec.toml").write_text('[task]\nname = "cifar100"\n')
-    monkeypatch.setattr(common, "take_settings", lambda _: (None, [], {}))
-    assert model_of(common.read_spec({}, {}, tmp_path)) == LENET_RELU
 
 
 def test_a_reproduction_is_learned_with_the_published_network_unless_told():

@@ -12,7 +12,7 @@ from perfeds2 import Cell, Learner, PerFed, Protocol, compare, equal_share, plan
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_cell, make_task, make_timelines
-from perfeds2.spec.names import blaming
+from perfeds2.spec.names import user_errors
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 
 MINE = """
@@ -231,10 +231,10 @@ def test_a_bug_of_ours_is_not_taken_for_the_users():
         raise ValueError("ours")
 
     ours.__module__ = "perfeds2.allocation.bandwidth"
-    with pytest.raises(ValueError, match="ours") as raised, blaming("--bandwidth", ours, None):
+    with pytest.raises(ValueError, match="ours") as raised, user_errors("--bandwidth", ours, None):
         ours()
     assert not isinstance(raised.value, InputError)
-    with pytest.raises(KeyError), blaming("--bandwidth", "of builtins"):
+    with pytest.raises(KeyError), user_errors("--bandwidth", "of builtins"):
         raise KeyError("raised in no file of theirs")
 
 

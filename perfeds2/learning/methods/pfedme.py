@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import ALPHA, Loss, Moreau, pick
+from perfeds2.learning.objectives import Loss, Moreau, pick
 from perfeds2.learning.settings import Length, Steps, StepSize, setting, traced
+from perfeds2.theory.constants import ALPHA
 
 
 @traced
