@@ -725,15 +725,6 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "spec/resolve.py",
-        "spec/test_models.py",
-        (
-            '"task": {"model": "lenet5-relu", **task}',
-            '"task": {"model": "lenet5", **task}',
-            "test_a_run_on_cifar100_says_its_model_and_one_that_does_not_had_relu",
-        ),
-    ),
-    *of(
         "deployment/flower/device.py",
         "deployment/test_flower_device.py",
         (

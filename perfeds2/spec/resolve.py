@@ -289,7 +289,7 @@ def read_setting(parameter: inspect.Parameter, value: Any) -> Any:
     if hint is inspect.Parameter.empty:
         usual = parameter.default
         hint = Any if usual is inspect.Parameter.empty or usual is None else type(usual)
-    return TypeAdapter(hint, config={"arbitrary_types_allowed": True}).validate_python(value)
+    return pydantic.TypeAdapter(hint, config={"arbitrary_types_allowed": True}).validate_python(value)
 
 
 def _own_files(spec: Spec) -> dict[str, str]:

@@ -21,7 +21,7 @@ from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.reproduce import plan_runs
-from perfeds2.studies.sweep import open_sweep, read_sweep
+from perfeds2.studies.sweep import read_sweep
 
 SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
 MINE = """
@@ -244,7 +244,7 @@ def test_an_own_task_takes_another_model_of_as_many_classes():
         make_task(spec_from(task=task, model="lenet5"), 0)
 
 
-# ---- folders from before models had names
+# ---- what a folder says of its model
 
 
 def test_a_run_on_cifar100_says_its_model():
@@ -264,15 +264,11 @@ def test_a_reproduction_is_learned_with_the_published_network_unless_told():
     assert not {run.name for run in ours} & {run.name for run in theirs}
 
 
-def test_a_sweep_on_cifar100_says_its_model_and_one_that_does_not_had_relu(tmp_path):
+def test_a_sweep_on_cifar100_says_its_model(tmp_path):
     grid = make_grid({"task": {"name": "cifar100"}}, {"quorum": [1, 2]})
     assert 'model = "lenet5"' in grid.to_toml()
     (tmp_path / "sweep.toml").write_text(grid.to_toml())
     assert read_sweep(tmp_path) == grid
-    (tmp_path / "sweep.toml").write_text(grid.to_toml().replace('model = "lenet5"\n', ""))
-    assert {model_of(point.spec) for point in read_sweep(tmp_path).points} == {LENET_RELU}
-    with pytest.raises(InputError, match="already holds a different sweep"):
-        open_sweep(tmp_path, grid)
     both = make_grid({"task": {"name": "cifar100"}}, {"model": ["lenet5", "lenet5-relu"]})
     (tmp_path / "sweep.toml").write_text(both.to_toml())
     assert read_sweep(tmp_path) == both
@@ -287,8 +283,6 @@ def test_a_federation_knows_its_model_by_name(tmp_path):
     assert Setup.from_toml(told.to_toml()) == told
     Setup.from_texts({"devices": 4, "task": "cifar100"}).write(tmp_path)
     assert Setup.read(tmp_path).model() == LENET
-    (tmp_path / "federation.toml").write_text('devices = 4\ntask = "cifar100"\n')  # before models had names
-    assert Setup.read(tmp_path).model() == LENET_RELU
 
 
 def test_a_federation_with_its_own_model_takes_no_other(tmp_path):
