@@ -1,11 +1,11 @@
 """Measure how long a round of a real federation takes.
 
-    python benchmarks/federation.py [--engines mqtt,flower] [--cases digits-6-6]
+    python benchmarks/federation.py [--cases digits-6-6]
 
 Each case is a task, how many devices there are, and how many of them a round waits for. It runs as ``perfeds2 federate local``
 does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.
-Prints one JSON line a case and engine: the median and the 90th percentile of a round, of what a job takes beyond its computing, how
-long it took until the first round had closed, and the machine's load then; and with both engines, how they compare.
+Prints one JSON line a case: the median and the 90th percentile of a round and of what a job takes beyond its computing, how long
+it took until the first round had closed, and the machine's load then.
 
 ``--ready 3`` types ``perfeds2 federate local --devices 6 --quorum 2`` so often instead, once with nothing compiled before: seconds from
 there to the first closed round and to the end, and the personal accuracy then.
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.commands.federate import local_engine
+from perfeds2.deployment.mqtt.runs import run_locally
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import Status
@@ -33,7 +33,7 @@ CASES = ["digits-6-6", "digits-6-2", "mnist-20-20", "mnist-20-5"]
 WARM = 3  # the first rounds are not counted
 
 
-def measure(engine: str, case: str, rounds: int) -> dict[str, Any]:
+def measure(case: str, rounds: int) -> dict[str, Any]:
     task, devices, quorum = case.split("-")
     setup = Setup.from_texts(
         {"task": task, "devices": devices, "quorum": quorum, "rounds": rounds, "max-staleness": 10}
@@ -45,11 +45,10 @@ def measure(engine: str, case: str, rounds: int) -> dict[str, Any]:
             if status.round and not first:
                 first.append(time.monotonic() - started_s)
 
-        local_engine(engine, True)(setup, path, show=show)  # type: ignore[arg-type]  # one of the two
+        run_locally(setup, path, show=show)
         took_s = np.diff(Timeline.load(path / "timeline.npz").time_s, prepend=0.0)[WARM:]
         summary = json.loads((path / "summary.json").read_text())
         return {
-            "engine": engine,
             "task": task,
             "devices": int(devices),
             "quorum": int(quorum),
@@ -93,10 +92,8 @@ def ready(number: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", default="mqtt")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--flower-rounds", type=int, default=10, help="each takes it seconds")
     parser.add_argument("--ready", type=int, default=0, metavar="TIMES")
     given = parser.parse_args()
     for number in range(given.ready):
@@ -104,16 +101,7 @@ def main() -> int:
     if given.ready:
         return 0
     for case in given.cases.split(","):
-        median_s = {}
-        for engine in given.engines.split(","):
-            measured = measure(engine, case, given.rounds if engine == "mqtt" else given.flower_rounds)
-            print(json.dumps(measured), flush=True)
-            median_s[engine] = measured["round_s"]["median"]
-        if len(median_s) == 2:
-            print(
-                json.dumps({"case": case, "flower_over_mqtt": round(median_s["flower"] / median_s["mqtt"], 1)}),
-                flush=True,
-            )
+        print(json.dumps(measure(case, given.rounds)), flush=True)
     return 0
 
 

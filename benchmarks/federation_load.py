@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from idle_connections import KEEP_ALIVE_S, connect, cost
 
-from perfeds2.deployment.claim import starting
 from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.broker import Broker, running_broker
 from perfeds2.deployment.mqtt.packets import Message, Type, packet
-from perfeds2.deployment.mqtt.site import SERVING, Site
+from perfeds2.deployment.mqtt.runs import SERVING, claim_run
+from perfeds2.deployment.mqtt.site import Site
 from perfeds2.deployment.mqtt.wire import Here
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
@@ -49,7 +49,7 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     credentials = make_credentials(folder / "credentials", everybody)
     with (
         running_broker(credentials, ("127.0.0.1", 0), folder / "broker", "mosquitto") as broker,
-        starting(path, setup),
+        claim_run(path, setup),
         Processes(path / "logs", {}) as processes,
     ):
         setup.write(path)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.commands.federate import local_engine
 from perfeds2.deployment.calibrate import calibrate
+from perfeds2.deployment.mqtt.runs import run_locally
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.task import payload_bits
 
@@ -36,7 +36,6 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=50, help="so many rounds are looked at")
     parser.add_argument("--seconds", type=float, nargs=2, default=(0.5, 3.0), help="of computing, and of sending")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", default="mqtt")
     given = parser.parse_args()
     compute_s, send_s = imposed(given.devices, given.seed, tuple(given.seconds))
     plain = Setup.from_texts({"devices": given.devices})
@@ -48,7 +47,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="perfeds2-sim-to-real-") as folder:
         path = Path(folder) / "run"
-        local_engine(given.engine, True)(setup, path)
+        run_locally(setup, path)
         made = calibrate(path, path / "fleet.csv", given.first)
         fitted_s = np.array([each.compute_s for each in made.devices])
         real_s, predicted_s = made.seconds

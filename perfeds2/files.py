@@ -12,8 +12,11 @@ UNFINISHED = re.compile(r"\..+\.(\d+)-\w{8}")  # .NAME.PROCESS-RANDOM
 
 
 @contextmanager
-def write_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path``; it takes the name only when everything is on disk."""
+def write_atomically(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside ``path``; it takes the name only when everything is on disk.
+
+    Until then only its owner can read it; ``mode`` is what it ends with.
+    """
     with _naming(path):
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-")
         try:
@@ -21,7 +24,7 @@ def write_atomically(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, mode)
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):  # the first error is the one to tell

@@ -725,16 +725,6 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "deployment/flower/device.py",
-        "deployment/test_flower_device.py",
-        (
-            '"app_module": module}',
-            '"app_module": setup.own.app_module}',
-            "test_the_files_a_server_names_are_not_the_devices",
-        ),
-        ('update={"data_dir": None}', "update={}", "test_the_files_a_server_names_are_not_the_devices"),
-    ),
-    *of(
         "deployment/validate.py",
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),

@@ -66,7 +66,7 @@ def test_imports_point_one_way(name):
     ("folder", "besides", "forbidden"),
     [
         ("report", (), ("jax", "flwr")),
-        ("deployment", ("deployment/flower/",), ("flwr", "perfeds2.deployment.flower")),
+        ("deployment", (), ("flwr",)),
         ("deployment", ("deployment/mqtt/",), ("paho", "perfeds2.deployment.mqtt")),
         *[(folder, (), ("jax",)) for folder in ("network", "allocation", "timeline")],
     ],

@@ -1,1 +1,1 @@
-"""The same rounds for real: a PerFedS2 federation over a network, with Flower as its engine."""
+"""The same rounds on real devices: the server and the device without an engine; ``mqtt/`` is the engine."""

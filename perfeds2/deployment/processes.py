@@ -13,24 +13,11 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 MARK = "PERFEDS2_FEDERATION"
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the parts of a federation on one machine are; by default all on loopback."""
-
-    server_host: str = "127.0.0.1"
-    device_command: Callable[[int, list[str]], list[str]] = lambda _, command: command  # such as in its own network
-    data_folders: str | None = None  # each device's own, with {} for its number
-
-    def data_folder(self, device: int) -> Path | None:
-        return None if self.data_folders is None else Path(self.data_folders.format(device))
 
 
 class Processes:
@@ -65,6 +52,11 @@ class Processes:
     def log(self, name: str) -> Path:
         """Where its output goes."""
         return self._logs / f"{name}.log"
+
+    def last_line(self, name: str) -> str:
+        """Return the last line of its output."""
+        lines = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else ""
 
     def pid(self, name: str) -> int:
         return self._running[name].pid

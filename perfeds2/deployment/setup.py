@@ -18,14 +18,13 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
-from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, make_learner, make_task, model_of, protocol_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
-from perfeds2.spec.values import CELL, TASK, is_place_of_data
+from perfeds2.spec.values import TASK, is_place_of_data
 
 FILE = "federation.toml"
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
@@ -84,11 +83,6 @@ class Setup:
                 raise InputError(
                     f"--task {value} is a place of data, and in a federation every device has its own; give it to them by "
                     f"--app-module (docs/deploy.md)."
-                )
-            if each.kind is CELL and str(value).endswith(".csv"):
-                raise InputError(
-                    f"--cell {value} is a fleet to be simulated, and a federation has devices of its own; impose rates and "
-                    f"times on these by --uplink-bps and --slow."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}
@@ -153,12 +147,6 @@ def _is_a_methods_own(name: str) -> bool:
         return False
     section, key = place_of(name)
     return section == EACH and key.rpartition(".")[2] not in LearningSpec.model_fields
-
-
-def refuse_memory(algorithm: Algorithm) -> None:
-    """For an engine whose devices keep nothing between jobs."""
-    if isinstance(algorithm.learner.objective, Stateful):
-        raise InputError(f"--algorithm {algorithm.name} keeps something at the devices between jobs, which only --engine mqtt does.")  # fmt: skip
 
 
 def settings_in(toml: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """What happens to a real federation when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
 
 Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/deploy.md
-come from here. With Flower: kill-devices, kill-server-app, kill-superlink, liars, overhead, fedavg, slow. With ``--engine
-mqtt``: kills, slow.
+come from here.
 """
 
 import argparse
@@ -10,7 +9,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +17,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-import tomli_w
 
-from perfeds2.deployment.flower.local import free_port
-from perfeds2.deployment.flower.site import QUIET, app_folder
-from perfeds2.deployment.processes import Processes, marked
-from perfeds2.timeline.record import Timeline
+from perfeds2.deployment.processes import marked
+from perfeds2.timeline.timeline import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
 MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")
@@ -33,10 +28,10 @@ MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")
 class Drill:
     """A federation in a process of its own, which can be looked at and hurt."""
 
-    def __init__(self, folder, *flags, command=None, engine="flower"):
+    def __init__(self, folder, *flags):
         self.folder = folder
         self.process = subprocess.Popen(
-            command or [PERFEDS2, "federate", "local", "--engine", engine, "--out", str(folder), "--quiet", *flags],
+            [PERFEDS2, "federate", "local", "--out", str(folder), "--quiet", *flags],
             start_new_session=True,
         )
 
@@ -113,117 +108,6 @@ def replayed(folder):
     return done.stdout.strip()
 
 
-def kill_devices(folder):
-    """kill -9 two of six devices in the middle of their jobs."""
-    with Drill(folder, "--devices", "6", "--quorum", "2", "--max-staleness", "3", "--rounds", "30") as drill:
-        drill.wait_for_round(2)
-        keys = ("device-4.key", "device-5.key")
-        began = drill.status()
-        for key in keys:
-            for pid in drill.pids("flower.device", key):
-                os.killpg(pid, signal.SIGKILL)
-        killed_s, k = began["time_s"], began["round"]
-        print(f"killed devices 4 and 5 at {killed_s:.0f} s, in round {k}")
-        drill.end()
-    timeline = check_log(folder)
-    back = [
-        (ue, float(timeline.time_s[rounds[0]]), int(rounds[0]))
-        for ue in (4, 5)
-        if (rounds := np.flatnonzero((timeline.ues == ue).any(axis=1) & (timeline.time_s > killed_s + 20))).size
-    ]
-    meanwhile = int(
-        ((timeline.time_s > killed_s) & (timeline.time_s < min([s for _, s, _ in back], default=np.inf))).sum()
-    )
-    print(f"rounds closed between the kill and the first return: {meanwhile}")
-    for ue, time_s, round_ in back:
-        print(f"device {ue} was merged again in round {round_}, {time_s - killed_s:.0f} s after it was killed")
-    print(replayed(folder))
-
-
-def kill_server_app(folder):
-    """kill -9 the process that has the model."""
-    kill_in_round_3(folder, "flower.server_task")
-
-
-def kill_superlink(folder):
-    """kill -9 the SuperLink."""
-    kill_in_round_3(folder, "flower.superlink")
-
-
-def kill_in_round_3(folder, command):
-    with Drill(folder, "--devices", "4", "--quorum", "2", "--rounds", "8") as drill:
-        drill.wait_for_round(3)
-        before = drill.status()["round"]
-        for pid in drill.pids(command):
-            os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        print(f"killed {command} in round {before}")
-        drill.wait_for(lambda: "resumed:" in drill.log())
-        print(f"resumed after {time.monotonic() - killed:.0f} s: {re.findall('resumed: .*', drill.log())[0]}")
-        drill.wait_for_round(before + 1)
-        print(f"the next round closed {time.monotonic() - killed:.0f} s after the kill")
-        drill.end()
-    timeline = check_log(folder)
-    print(f"{timeline.rounds} rounds in the log, each once; no job merged twice")
-    print(replayed(folder))
-
-
-LIAR = """
-import sys
-from dataclasses import replace
-
-import numpy as np
-
-from perfeds2.deployment.flower import device
-
-honest = device.answer
-
-
-def lie(setup, task, request, params):
-    reply = honest(setup, task, request, params)
-    if reply.update is None:
-        return reply
-    update = dict(reply.update)
-    first = sorted(update)[0]
-    if request.ue == 1:
-        update[first] = update[first] * np.nan
-    elif request.ue == 2:
-        update[first] = np.ones((3, 3), np.float32)
-    elif request.ue == 3:
-        update["extra"] = np.ones(50_000_000, np.float32)
-    elif request.ue == 4:
-        reply = replace(reply, ticket=0)
-    elif request.ue == 5:
-        reply = replace(reply, version=reply.version - 1)
-    return replace(reply, update=update)
-
-
-device.answer = lie
-device.main()
-"""
-
-
-def liars(folder):
-    """Five of seven devices lie: NaN, a wrong shape, 200 MB too much, an old ticket, an old version."""
-    liar = Path(tempfile.mkdtemp()) / "liar.py"
-    liar.write_text(LIAR)
-    code = (
-        "import sys; from pathlib import Path; from perfeds2.deployment.setup import Setup; "
-        "from perfeds2.deployment.flower.local import run_locally; from perfeds2.deployment.processes import Place; "
-        "settings = {'devices': 7, 'quorum': 1, 'rounds': 5, 'evaluate-s': 30, 'max-staleness': 9}; "
-        f"place = Place(device_command=lambda _, command: [sys.executable, {str(liar)!r}, command[-1]]); "
-        f"run_locally(Setup.from_texts(settings), Path({str(folder)!r}), place)"
-    )
-    with Drill(folder, command=[sys.executable, "-c", code]) as drill:
-        drill.end()
-    timeline = check_log(folder)
-    for line in drill.log().splitlines():
-        if "refused" in line or "set aside" in line:
-            print(line[25:])
-    print(f"merges by device: {timeline.merges.tolist()}")
-    print(replayed(folder))
-
-
 def seconds(folder):
     """Seconds of each round."""
     return np.diff(Timeline.load(folder / "timeline.npz").time_s, prepend=0.0)
@@ -234,139 +118,18 @@ def show(name, values):
     print(f"{name}: median {np.median(values):.2f} s, p90 {np.quantile(values, 0.9):.2f} s (of {values.size})")
 
 
-def memory_mb(drill, seen):
-    """The most memory each kind of process had, so far."""
-    kinds = {"SuperLink": "flower.superlink", "ServerApp": "flower.server_task", "device": "flower.device"}
-    for kind, word in kinds.items():
-        for pid in drill.pids(word):
-            try:
-                high = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-            except OSError:
-                continue
-            if high:
-                seen[kind] = max(seen.get(kind, 0), int(high[1]) // 1024)
-
-
-def overhead(folder):
-    """Six devices, everybody waited for: what a job and a round cost beyond computing, and memory."""
-    seen = {}
-    with Drill(folder, "--devices", "6", "--algorithm", "PerFed-SYN", "--rounds", "5") as drill:
-        drill.wait_for(lambda: "started with" in drill.log())
-        while drill.process.poll() is None:
-            memory_mb(drill, seen)
-            time.sleep(0.5)
-        drill.end()
-    summary = json.loads((folder / "summary.json").read_text())
-    print("overhead:", json.dumps(summary["overhead"]))
-    show("round (first one left out)", seconds(folder)[1:])
-    print("most memory, MB:", seen)
-
-
-FEDAVG_SERVER = """
-import json, time
-from pathlib import Path
-
-from flwr.app import Array, ArrayRecord
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-
-from perfeds2.deployment.setup import Setup
-
-app = ServerApp()
-
-
-@app.main()
-def main(grid, context):
-    setup = Setup.from_toml(context.run_config["settings"])
-    n, out = setup.ues, setup.own.out
-    closed = []
-
-    class Timed(FedAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            self.began = time.monotonic()
-            return super().configure_train(server_round, arrays, config, grid)
-
-        def aggregate_train(self, server_round, replies):
-            done = super().aggregate_train(server_round, replies)
-            closed.append(time.monotonic() - self.began)
-            return done
-
-    strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
-    first = ArrayRecord({name: Array(values) for name, values in setup.first_params().items()})
-    strategy.start(grid, first, num_rounds=setup.rounds)
-    (out / "fedavg.json").write_text(json.dumps(closed))
-"""
-
-FEDAVG_CLIENT = """
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-
-from perfeds2.deployment.device import answer
-from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Request
-from perfeds2.learning.compiled import keep_compiled
-
-app = ClientApp()
-
-
-@app.train()
-def train(message, context):
-    keep_compiled()
-    setup = Setup.from_toml(context.run_config["settings"])
-    params = {name: array.numpy() for name, array in message.content["arrays"].items()}
-    done = answer(setup, setup.task(0), Request(0, 0, 0), params)
-    model = {name: params[name] - 0.07 * done.update[name] for name in params}
-    records = {"arrays": ArrayRecord({name: Array(values) for name, values in model.items()}),
-               "metrics": MetricRecord({"num-examples": 1})}
-    return Message(RecordDict(records), reply_to=message)
-"""
-
-
-def fedavg(folder):
-    """Flower's own FedAvg, in Flower's own processes as it starts them, on six devices with the same job. (No TLS.)"""
-    app, home, server = Path(tempfile.mkdtemp()) / "app", folder / "home", f"127.0.0.1:{free_port()}"
-    shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
-    (app / "perfeds2_app" / "client_app.py").write_text(FEDAVG_CLIENT)
-    (app / "perfeds2_app" / "server_app.py").write_text(FEDAVG_SERVER)
-    home.mkdir(parents=True)
-    superlink = {"default": "here", "here": {"address": server, "insecure": True}}
-    (home / "config.toml").write_text(tomli_w.dumps({"superlink": superlink}))
-    settings = tomli_w.dumps({"devices": 6, "rounds": 5, "out": str(folder)})
-    (home / "run.toml").write_text(tomli_w.dumps({"settings": settings}))
-    tools = Path(sys.executable).parent
-    environment = QUIET | {"FLWR_HOME": str(home), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    with Processes(folder / "logs", environment) as processes:
-        here = ("--insecure", "--host", "127.0.0.1", "--port")
-        own = "--disable-runtime-dependency-installation"
-        processes.start("superlink", [str(tools / "flower-superlink"), *here, server.partition(":")[2], own])
-        time.sleep(10)
-        for device in range(6):
-            node = [str(tools / "flower-supernode"), *here, str(free_port()), "--superlink", server]
-            processes.start(f"supernode-{device}", node)
-        run = [str(tools / "flwr"), "run", str(app), "here", "--run-config", str(home / "run.toml")]
-        subprocess.run(run, env=processes.environment, check=True, capture_output=True)
-        while not (folder / "fedavg.json").exists():
-            time.sleep(1)
-    show("round (first one left out)", json.loads((folder / "fedavg.json").read_text())[1:])
-
-
 def slow(folder):
-    """One device of six is slow (60 s a job): 18 updates in rounds of 2, against 18 updates in rounds of all six."""
-    compare(folder, "flower", ("--slow", "5=60", "--max-staleness", "5"), updates=18)
-
-
-def slow_mqtt(folder):
     """One device of six takes 2 s a job, the others 0.2 s: 180 updates in rounds of 2, against 180 in rounds of all six."""
     paces = [word for ue, pace_s in enumerate([0.2] * 5 + [2]) for word in ("--slow", f"{ue}={pace_s}")]
-    compare(folder, "mqtt", (*paces, "--max-staleness", "60"), updates=180)
+    compare(folder, (*paces, "--max-staleness", "60"), updates=180)
 
 
-def compare(folder, engine, flags, updates):
+def compare(folder, flags, updates):
     for name, rules in {
         "semi-synchronous": ("--quorum", "2", "--rounds", str(updates // 2)),
         "synchronous": ("--algorithm", "PerFed-SYN", "--rounds", str(updates // 6)),
     }.items():
-        with Drill(folder / name, "--devices", "6", *flags, *rules, engine=engine) as drill:
+        with Drill(folder / name, "--devices", "6", *flags, *rules) as drill:
             drill.end()
         timeline = check_log(folder / name)
         show(f"{name} round", seconds(folder / name))
@@ -388,7 +151,7 @@ def kills(folder, count=50, seed=0):
     paces = [word for ue in range(6) for word in ("--slow", f"{ue}=0.2")]  # so that most die at work
     flags = ("--devices", "6", "--quorum", "2", "--max-staleness", "9", "--rounds", str(rounds), *paces)
     told, killed = {}, []
-    with Drill(folder, *flags, engine="mqtt") as drill:
+    with Drill(folder, *flags) as drill:
 
         def pass_round(number):
             """Rounds that were told as closed must be in the end what they were then."""
@@ -453,29 +216,17 @@ VICTIMS = {
     "server": by_command("mqtt.serving"),
     "broker": by_command("mosquitto -c"),
 }
-DRILLS = {
-    "flower": {
-        "kill-devices": kill_devices,
-        "kill-server-app": kill_server_app,
-        "kill-superlink": kill_superlink,
-        "liars": liars,
-        "overhead": overhead,
-        "fedavg": fedavg,
-        "slow": slow,
-    },
-    "mqtt": {"kills": kills, "slow": slow_mqtt},
-}
+DRILLS = {"kills": kills, "slow": slow}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the federation is ended too
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("names", nargs="+", choices=sorted({name for drills in DRILLS.values() for name in drills}))
-    parser.add_argument("--engine", choices=sorted(DRILLS), default="flower")
+    parser.add_argument("names", nargs="+", choices=sorted(DRILLS))
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     for name in given.names:
-        drill = DRILLS[given.engine].get(name) or parser.error(f"{name} is not for --engine {given.engine}")
+        drill = DRILLS[name]
         place = Path(tempfile.mkdtemp(prefix="drill-")) / name
         began = time.monotonic()
         print(f"== {name}: {drill.__doc__}", flush=True)

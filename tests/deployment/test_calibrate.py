@@ -103,9 +103,9 @@ def test_what_cannot_be_calibrated_is_said(run, tmp_path):
 
 
 def test_a_federation_has_devices_of_its_own_on_which_rates_can_be_imposed():
-    with pytest.raises(InputError, match=r"--cell x\.csv is a fleet to be simulated"):
+    with pytest.raises(InputError, match="cell is not a setting of a federation"):
         Setup.from_texts({"cell": "x.csv"})
-    with pytest.raises(InputError, match="--uplink-bps 'fast' names no device and its rate; expected DEVICE=BIT/S"):
+    with pytest.raises(InputError, match="--uplink-bps 'fast' is not a value for each device; expected DEVICE=VALUE"):
         Setup.from_texts({"uplink-bps": "fast"})
     told = Setup.from_texts({"uplink-bps": "0=2e5,3=1e6"})
     assert told.own.uplink_bps == {0: 2e5, 3: 1e6}

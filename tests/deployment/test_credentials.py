@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from perfeds2.deployment.credentials import (
@@ -64,15 +64,10 @@ def test_certificates_say_who_is_who_and_a_device_is_never_a_server(made):
         assert not read(certificate).extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_a_device_has_one_key_that_tls_and_flower_both_can_read(made):
-    text = made.device_key(1).read_bytes()
-    keys = [
-        serialization.load_pem_private_key(text, None).public_key(),
-        serialization.load_ssh_private_key(text, None).public_key(),
-        serialization.load_ssh_public_key(made.device_public_key(1).read_bytes()),
-        read(made.device_certificate(1)).public_key(),
-    ]
-    assert len({key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}) == 1
+def test_a_devices_certificate_is_for_its_key(made):
+    key = serialization.load_pem_private_key(made.device_key(1).read_bytes(), None)
+    assert read(made.device_certificate(1)).public_key() == key.public_key()
+    assert not made.device_public_key(1).exists()
 
 
 def test_private_files_are_their_owners_only(made, tmp_path):
@@ -178,20 +173,6 @@ def test_a_device_may_bring_its_own_public_key(made):
     made.device_public_key(8).write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"device-8\.pub holds no public key"):
         make_credentials(made.folder, 3, ["10.0.0.7"])
-
-
-def test_a_folder_from_before_there_were_device_certificates_is_completed(made):
-    key = ec.generate_private_key(ec.SECP384R1())
-    made.device_key(0).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    made.device_public_key(0).write_bytes(public)
-    made.revocations.unlink()
-    for device in range(3):
-        made.device_certificate(device).unlink()
-    make_credentials(made.folder, 3, ["10.0.0.7"])
-    assert made.device_public_key(0).read_bytes().split()[1] == public.split()[1]
-    assert read(made.device_certificate(0)).public_key() == key.public_key()
-    serialization.load_pem_private_key(made.device_key(0).read_bytes(), None)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.merging import merged
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
-from perfeds2.deployment.setup import Setup, refuse_memory
+from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
@@ -324,12 +324,6 @@ def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(tol
     assert (out / "events.log").read_text().count("resumed") == 1
     assert Timeline.load(out / "timeline.npz").staleness.max() > 0
     assert replay_run(out).holds
-
-
-def test_an_engine_without_a_memory_says_so():
-    with pytest.raises(InputError, match=r"--algorithm Ditto keeps something .* which only --engine mqtt does"):
-        refuse_memory(Setup.from_texts({"algorithm": "Ditto"}).algorithm)
-    refuse_memory(Setup.from_texts({"algorithm": "FedAsync"}).algorithm)
 
 
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("paho")
 pytest.importorskip("cryptography")
 
-from perfeds2.deployment.mqtt import broker, link, local
+from perfeds2.commands import federate
+from perfeds2.deployment.mqtt import broker, runs
 from perfeds2.deployment.setup import Setup
 
 
@@ -28,11 +29,11 @@ def here(tmp_path, monkeypatch):
     ids=lambda command: command[0],
 )
 def test_without_paho_it_says_what_to_install(here, monkeypatch, command):
-    found = link.importlib.util.find_spec
-    monkeypatch.setattr(link.importlib.util, "find_spec", lambda name: None if name == "paho" else found(name))
+    found = federate.importlib.util.find_spec
+    monkeypatch.setattr(federate.importlib.util, "find_spec", lambda name: None if name == "paho" else found(name))
     status, said = command_line.perfeds2("federate", *command)
     assert status == 2
-    assert "a federation over MQTT needs paho-mqtt: python" in said
+    assert "a federation needs paho-mqtt: python" in said
     assert "-m pip install 'perfeds2[mqtt]'." in said
     assert not (here / "runs").exists()
 
@@ -53,10 +54,10 @@ def test_a_local_federation_without_mosquitto_says_that_it_uses_its_own_broker(t
         raise Enough
 
     monkeypatch.setattr(broker, "find_mosquitto", lambda: None)
-    monkeypatch.setattr(local.KeptRun, "start", no_more)
+    monkeypatch.setattr(runs.SupervisedRun, "start", no_more)
     said = []
     with pytest.raises(Enough):
-        local.run_locally(Setup.from_texts({"devices": 2, "quorum": 1}), tmp_path / "run", say=said.append)
+        runs.run_locally(Setup.from_texts({"devices": 2, "quorum": 1}), tmp_path / "run", say=said.append)
     assert said == ["Mosquitto is not installed: the embedded broker carries the messages."]
 
 

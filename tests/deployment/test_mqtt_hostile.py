@@ -325,7 +325,7 @@ def test_a_model_of_another_size_or_with_another_checksum_is_not_taken(ready):
     assert ready.job(ticket=32)
 
 
-@pytest.mark.parametrize("name", ["app-module", "data-dir", "out"])
+@pytest.mark.parametrize("name", ["app-module", "data-dir"])
 def test_the_network_never_says_what_a_device_loads_or_where(name, tmp_path):
     trap = tmp_path / "trap.py"
     trap.write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\nmodel = load_data = 1\n")
@@ -362,7 +362,7 @@ def test_a_run_with_the_devices_own_model_needs_the_owners_file(tmp_path):
 
 
 def test_what_travels_has_no_paths():
-    told = Setup.from_texts({"devices": 2, "data-dir": "/a/b", "out": "/c/d", "app-module": "/e/f.py"})
+    told = Setup.from_texts({"devices": 2, "data-dir": "/a/b", "app-module": "/e/f.py"})
     run = travelling(told, "r")
     assert "/" not in run.settings
     assert run.own_model
@@ -383,7 +383,7 @@ def test_texts_are_small_and_strict():
 
 
 def test_what_is_the_servers_own_business_does_not_travel():
-    setup = Setup.from_texts({"devices": 3, "quorum": 1, "metrics-port": 9100, "log": "json", "out": "/x", "job-s": 5, "data-dir": "/d", "slow": "1=2"})  # fmt: skip
+    setup = Setup.from_texts({"devices": 3, "quorum": 1, "metrics-port": 9100, "log": "json", "job-s": 5, "data-dir": "/d", "slow": "1=2"})  # fmt: skip
     told = tomllib.loads(travelling(setup, "r").settings)
     own = {name for name, each in SETTINGS.items() if each.section == "deployment"}
     assert own & set(told) == {"slow"}

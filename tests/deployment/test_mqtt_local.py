@@ -20,8 +20,8 @@ from drills import MERGED
 from test_own_model import example, write_samples
 
 from perfeds2.deployment.mqtt.broker import find_mosquitto, free_port
-from perfeds2.deployment.mqtt.local import run_locally
-from perfeds2.deployment.processes import Place, marked
+from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.processes import marked
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.timeline.record import Timeline
@@ -191,7 +191,7 @@ def test_own_model_and_data_where_mosquitto_is_missing(tmp_path):
     write_samples(tmp_path / "data")
     said, out = [], tmp_path / "run"
     setup = Setup.from_texts({"devices": 3, "quorum": 2, "rounds": 10, "app-module": str(tmp_path / "my_task.py")})
-    place = Place(data_folders=str(tmp_path / "data" / "device-{}"))
-    run_locally(setup, out, place, broker="embedded", say=said.append)
+    data = str(tmp_path / "data" / "device-{}")
+    run_locally(setup, out, data, broker="embedded", say=said.append)
     assert "embedded" in said[0]
-    check(out, 10, place.data_folders)
+    check(out, 10, data)

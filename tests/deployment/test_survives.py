@@ -9,8 +9,8 @@ import pytest
 from test_federation_by_hand import SETUP, federation, honest, ones, play
 
 from perfeds2.deployment import serve as serving
+from perfeds2.deployment.mqtt.runs import claim_run
 from perfeds2.deployment.checkpoint import Checkpoints
-from perfeds2.deployment.claim import starting
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
@@ -187,17 +187,17 @@ def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
 def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "CLAIM_WITHIN_S", 0.2)
     out = tmp_path / "run"
-    with starting(out, SETUP) as folder:
+    with claim_run(out, SETUP) as folder:
         assert not folder.finished
         (out / "run.json").write_text('{"run-id": "the first"}')
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
         with pytest.raises(InputError, match="a federation runs there: follow it with perfeds2 federate watch"):
-            starting(out, SETUP).__enter__()
+            claim_run(out, SETUP).__enter__()
         with alone(out):  # its server
             with pytest.raises(InputError, match="another process is writing"):
                 serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out, "the second")
             with pytest.raises(InputError, match="a federation runs there"):
-                starting(out, SETUP).__enter__()
+                claim_run(out, SETUP).__enter__()
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     shutil.rmtree(out)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
 IMPOSED = ("slow", "uplink-bps")  # what devices are told of how the run is served
-NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "out")
+NOT_FROM_THE_NETWORK = ("app-module", "data-dir")
 
 
 @dataclass(frozen=True)

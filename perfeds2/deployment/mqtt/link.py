@@ -4,7 +4,6 @@ The paho client has a thread of its own, which calls ``up``, ``down`` and ``mess
 """
 
 import contextlib
-import importlib.util
 import socket
 import ssl
 import sys
@@ -73,7 +72,6 @@ class Link:
         say: Callable[[str], None] = print,
         why: Callable[[], str | None] = lambda: None,  # a connection fails, in a sentence
     ) -> None:
-        need_paho()
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
@@ -186,9 +184,3 @@ def _going_on() -> Any:
         yield
     except Exception:
         traceback.print_exc()
-
-
-def need_paho() -> None:
-    if importlib.util.find_spec("paho") is None:
-        python = Path(sys.executable).name
-        raise InputError(f"a federation over MQTT needs paho-mqtt: {python} -m pip install 'perfeds2[mqtt]'.")

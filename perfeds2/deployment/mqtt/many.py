@@ -33,7 +33,7 @@ def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owne
 
     keep_compiled()
     worker = Worker(owner) if turn is None else Worker(owner, turn)
-    devices = [Device(number, site.device_link(number), worker.work) for number in numbers]
+    devices = [Device(number, site.link(number), worker.work) for number in numbers]
     try:
         for device in devices:
             device.start()
@@ -47,7 +47,7 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
     """For ever, each in a process of its own; one that dies is started again."""
     _import_all()
     for number in numbers:
-        site.device_link(number)  # a file that is missing is missed before anything is started
+        site.link(number)  # a file that is missing is missed before anything is started
     turn = _turns(os.cpu_count() or 1)
     running = {_fork(site, number, owner, turn): number for number in numbers}
     while True:

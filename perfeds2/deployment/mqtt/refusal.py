@@ -19,9 +19,7 @@ SAID = {  # by OpenSSL's name for what the other side said
 def why_refused(credentials: Credentials, address: tuple[str, int], device: int | None = None) -> str | None:
     """One sentence, or None where the broker lets this device (None: the server) in, as far as TLS goes."""
     name = "server" if device is None else device_name(device)
-    files = credentials.certificate, credentials.certificate_key
-    if device is not None:
-        files = credentials.device_certificate(device), credentials.device_key(device)
+    files = credentials.own_files(device)
     where = f"{address[0]}:{address[1]}"
     for path in (credentials.authority, *files):
         if not path.exists():

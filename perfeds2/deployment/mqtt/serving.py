@@ -23,7 +23,7 @@ def serve_run(folder: Path, site: Site) -> Folder:
     """From the first round, or the last that closed, to the report."""
     setup = Setup.read(folder)
     with MqttTransport(
-        site.server_link(), travelling(setup, run_id(folder)), setup.ues, barred=lambda: barred(site.credentials)
+        site.link(), travelling(setup, run_id(folder)), setup.ues, barred=lambda: barred(site.credentials)
     ) as transport:
         return serve(setup, transport, folder)
 

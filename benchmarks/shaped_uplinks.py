@@ -1,29 +1,32 @@
-"""Do real rounds take as long as the simulator says, when every device has the uplink of a radio cell?
+"""Compare real rounds with the simulator's when every device has the uplink of a radio cell.
 
-Each device gets a network of its own (a Linux network namespace) behind a token bucket with the rate of its place in the
-cell. Afterwards the same protocol is played on a virtual clock with the same rates and device times, and the two are put
-side by side.
+    sudo python benchmarks/shaped_uplinks.py --devices 6 --quorum 2 --rounds 10 --bandwidth-hz 2e4 --out runs/shaped
+
+Each device gets its own network (a Linux network namespace) behind a token bucket with the rate of its place in the cell. Afterwards
+the same protocol is played on a virtual clock with the same rates and computing times, and both are put side by side. Needs root,
+Linux, iproute2 and Mosquitto.
 """
 
+import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.processes import Place
+from perfeds2.deployment.clocks import play
+from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, device_name, make_credentials
+from perfeds2.deployment.mqtt.broker import running_broker
+from perfeds2.deployment.mqtt.runs import SupervisedRun, claim_run, supervise
+from perfeds2.deployment.mqtt.site import Site
+from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
@@ -34,7 +37,6 @@ from perfeds2.timeline.record import Timeline
 SERVER_HOST = "10.231.255.1"
 BURST = "64kb"
 ROUNDS_OF_FADING = 101
-PATIENT = DeploymentSpec(job_s=0)  # a virtual clock knows that everybody answers
 
 
 @dataclass(frozen=True)
@@ -54,30 +56,31 @@ class Shaped:
         return sum(self.measured_s) / sum(self.predicted_s) - 1
 
 
-def run_shaped(setup: Setup, path: Path, place: Place, run: Callable[[Place], object]) -> list[str]:
-    """Run a federation on shaped uplinks and compare. Returns lines for the terminal; without root it runs unshaped."""
-    obstacle = why_not()
-    if obstacle is not None:
-        run(place)
-        return [f"Not shaped: {obstacle}; the federation ran unshaped."]
-    uplink_bps = uplink_rates(setup)
+def run_shaped(setup: Setup, path: Path, bandwidth_hz: float) -> Shaped:
+    """Run a federation on shaped uplinks and compare it with its prediction."""
+    uplink_bps = uplink_rates(setup, bandwidth_hz)
     with networks(uplink_bps) as names:
-        inside = replace(
-            place,
-            server_host=SERVER_HOST,
-            device_command=lambda device, command: ["ip", "netns", "exec", names[device], *command],
-        )
-        run(inside)
+        run_inside(setup, path, names)
         sent_bytes = [_sent_bytes(device) for device in range(len(names))]
-    shaped = compare_with_prediction(setup, Timeline.load(path / "timeline.npz"), uplink_bps, sent_bytes)
-    write_text(path / "shape.json", json.dumps(asdict(shaped) | {"gap": shaped.gap}, indent=1) + "\n")
-    _plot(shaped, path / "shape.png")
-    return [
-        f"Uplinks: {', '.join(f'{rate / 1e3:.0f}' for rate in uplink_bps)} kbit/s",
-        f"Median round: {np.median(shaped.measured_s):.2f} s, predicted {np.median(shaped.predicted_s):.2f} s; "
-        f"whole run: {sum(shaped.measured_s):.1f} s, predicted {sum(shaped.predicted_s):.1f} s ({shaped.gap:+.1%})",
-        f"Side by side: {path / 'shape.png'}",
-    ]
+    return compare_with_prediction(setup, Timeline.load(path / "timeline.npz"), uplink_bps, sent_bytes)
+
+
+def run_inside(setup: Setup, path: Path, names: list[str]) -> None:
+    """Run a federation whose devices each have their own network."""
+    credentials = make_credentials(credentials_beside(path), setup.ues, [SERVER_HOST, *LOOPBACK])
+    with (
+        claim_run(path, setup) as folder,
+        running_broker(credentials, (SERVER_HOST, 0), path / "broker", "mosquitto") as broker,
+        Processes(path / "logs", {}) as processes,
+    ):
+        setup.write(path)
+        site = Site(broker.host, broker.port, credentials)
+        devices = {
+            device_name(number): ["ip", "netns", "exec", name, *site.devices(str(number), state=path / "devices")]
+            for number, name in enumerate(names)
+        }
+        supervise(SupervisedRun(site, processes, folder), devices)
+    shutil.rmtree(credentials.folder)
 
 
 def why_not() -> str | None:
@@ -90,10 +93,10 @@ def why_not() -> str | None:
     return f"the command {missing[0]} is missing (package iproute2)" if missing else None
 
 
-def uplink_rates(setup: Setup) -> list[float]:
-    """What each UE of the cell can send, in bit/s, with an equal share of the band and its median fading."""
-    # How fast they compute is not asked here, and finding out would start JAX, which does not like to be forked.
-    known = setup.spec.cell.model_copy(update={"cycles_per_sample": 1.0})
+def uplink_rates(setup: Setup, bandwidth_hz: float) -> list[float]:
+    """Return what each UE of the cell can send, in bit/s, with an equal share of the band and its median fading."""
+    # How fast they compute does not matter here, and finding out would start JAX, which must not be forked.
+    known = setup.spec.cell.model_copy(update={"cycles_per_sample": 1.0, "bandwidth_hz": bandwidth_hz})
     cell = make_cell(setup.spec.model_copy(update={"cell": known}), setup.seed)
     signal_hz = np.median([cell.signal_hz(k) for k in range(ROUNDS_OF_FADING)], axis=0)
     return rate_bps(np.full(cell.ues, cell.bandwidth_hz / cell.ues), signal_hz, cell.cap_bits_per_s_hz).tolist()
@@ -151,22 +154,6 @@ def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
     return play(setup, lambda request: float(job_s[request.ue]), range(job_s.size), rounds)
 
 
-def play(setup: Setup, job_s: Callable[[Request], float], here: Iterable[int], rounds: int) -> Timeline:
-    """The rounds of devices whose jobs take so long, on a virtual clock. The weights do not matter, so there is one."""
-    algorithm, nothing = setup.algorithm, {"w": np.zeros(1, np.float32)}
-
-    def answer(request: Request, params: Arrays) -> Reply:
-        return Reply(request.ue, request.ticket, request.version, params)
-
-    clock = InProcess(answer, job_s, setup.ues)
-    for ue in set(range(setup.ues)).difference(here):
-        clock.present.discard(ue)
-    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, setup.ues, rounds, PATIENT)
-    while federation.round < rounds:
-        federation.step(wait_s=math.inf)
-    return federation.timeline()
-
-
 def _sent_bytes(device: int) -> float:
     return float(Path(f"/sys/class/net/pf2h{device}/statistics/rx_bytes").read_text())
 
@@ -188,3 +175,30 @@ def _run(*command: str, check: bool = True) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own commands)
     if check and done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--devices", type=int, default=6)
+    parser.add_argument("--quorum", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--bandwidth-hz", type=float, default=2e4)
+    parser.add_argument("--out", type=Path, default=Path("runs/shaped"))
+    given = parser.parse_args()
+    if (obstacle := why_not()) is not None:
+        print(f"Cannot shape uplinks: {obstacle}.", file=sys.stderr)
+        return 2
+    setup = Setup.from_texts({"devices": given.devices, "quorum": given.quorum, "rounds": given.rounds})
+    path = given.out.resolve()
+    shaped = run_shaped(setup, path, given.bandwidth_hz)
+    write_text(path / "shape.json", json.dumps(asdict(shaped) | {"gap": shaped.gap}, indent=1) + "\n")
+    _plot(shaped, path / "shape.png")
+    measured_s, predicted_s = sum(shaped.measured_s), sum(shaped.predicted_s)
+    print(f"Uplinks: {', '.join(f'{rate / 1e3:.0f}' for rate in shaped.uplink_bps)} kbit/s")
+    print(f"Median round: {np.median(shaped.measured_s):.2f} s, predicted {np.median(shaped.predicted_s):.2f} s")
+    print(f"Whole run: {measured_s:.1f} s, predicted {predicted_s:.1f} s ({shaped.gap:+.1%}); see {path / 'shape.png'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

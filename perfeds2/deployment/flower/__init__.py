@@ -1,1 +1,0 @@
-"""Flower as the engine of a federation."""
