@@ -56,5 +56,5 @@ $(CORE): pyproject.toml constraints.txt
 
 $(DEV): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) -e '.[dev,mqtt,flower,docs]'
+	$(INSTALL) -e '.[dev,mqtt,docs]'
 	touch $(CORE) $@

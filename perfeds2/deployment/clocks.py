@@ -14,7 +14,7 @@ from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 DIGITS = 6  # of a time
 PATIENT = DeploymentSpec(job_s=0)  # on a virtual clock every device answers

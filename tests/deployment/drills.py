@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2.deployment.processes import marked
-from perfeds2.timeline.timeline import Timeline
+from perfeds2.timeline.record import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
 MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")

@@ -1,0 +1,1 @@
+"""PerFedS2's rounds as a Flower app."""
