@@ -15,8 +15,8 @@ from perfeds2.deployment.record import Merge, Record
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.validate import form_of, wrong_update
 from perfeds2.runs.store import save_arrays
-from perfeds2.timeline.record import save_timelines
 from perfeds2.timeline.protocol import close_round, hand_out, open_server
+from perfeds2.timeline.record import save_timelines
 
 POLL_S = 0.1
 
