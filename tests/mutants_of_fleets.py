@@ -27,7 +27,7 @@ FLEETS: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, 
         ("(log.version <= rounds) & (log.start_s <= time_s)", "log.start_s <= time_s", "test_a_prefix_where_two_rounds_close_at_once"),
     ),
     (
-        "network/presence.py",
+        "network/availability.py",
         "network/test_fleet_file.py",
         ("+ self._borders_s <= time_s)", "+ self._borders_s < time_s)", "test_hours_repeat_and_borders_belong_to_what_follows"),
     ),

@@ -39,15 +39,13 @@ Policy = Callable[[Uplink], Bandwidth]
 
 
 def equal_share(uplink: Uplink) -> Bandwidth:
-    """The same band for every UE that has something to send."""
-    sending = uplink.bits > 0
-    return np.where(sending, uplink.bandwidth_hz / max(np.count_nonzero(sending), 1), 0.0)
+    """Give the same band to every UE that has something to send."""
+    return _evenly(uplink, uplink.bits > 0)
 
 
 def planned_share(uplink: Uplink) -> Bandwidth:
-    """The same band for every planned UE that has something to send, none for the others; without a plan, ``equal_share``."""
-    sending = _planned(uplink)
-    return np.where(sending, uplink.bandwidth_hz / max(np.count_nonzero(sending), 1), 0.0)
+    """Give the same band to every planned UE that has something to send; without a plan, as ``equal_share``."""
+    return _evenly(uplink, _planned(uplink))
 
 
 def equal_finish(uplink: Uplink) -> Bandwidth:
@@ -57,33 +55,14 @@ def equal_finish(uplink: Uplink) -> Bandwidth:
     by UE number (erratum 12): give the rounds a schedule, or choose another policy. A UE that still computes keeps its
     band from the start, because the allocation stands for the whole round.
     """
-    serve = _planned(uplink)
-    if not serve.any():
-        return np.zeros(serve.size)
-    bits, compute_s = uplink.bits[serve], uplink.compute_s[serve]
-    nothing = np.zeros(bits.size)
-    return _spread(
-        serve,
-        _finish_together(
-            uplink.bandwidth_hz, _signal(uplink, serve), bits, compute_s, nothing, uplink.most_nats_per_hz
-        ),
-    )
+    return _end_together(uplink, _planned(uplink), uplink.bits, uplink.compute_s)
 
 
 def weighted_rate(uplink: Uplink) -> Bandwidth:
-    """Everybody in flight sends at a rate proportional to its share: r_i/η_i is equal (Theorem 4's other extreme)."""
+    """Let every UE send at a rate proportional to its share: r_i/η_i is equal (Theorem 4's other extreme)."""
     serve = (uplink.bits > 0) & (uplink.shares > 0)
-    if not serve.any():
-        return np.zeros(serve.size)
     # To send η_i bits in the same time from now on is to send at rates in proportion to η_i.
-    shares = uplink.shares[serve]
-    nothing = np.zeros(shares.size)
-    return _spread(
-        serve,
-        _finish_together(
-            uplink.bandwidth_hz, _signal(uplink, serve), shares, nothing, nothing, uplink.most_nats_per_hz
-        ),
-    )
+    return _end_together(uplink, serve, uplink.shares, np.zeros(serve.size))
 
 
 THETAS: WeakKeyDictionary[Policy, float] = WeakKeyDictionary()  # of the policies that ``between`` made
@@ -112,16 +91,7 @@ def between(theta: float) -> Policy:
             return least
         bound = serve if uplink.planned is not None else np.zeros_like(serve)
         kept = np.where(bound, least, (1 - theta) * least)
-        band = uplink.bandwidth_hz - kept[~serve].sum()
-        together = _finish_together(
-            band,
-            _signal(uplink, serve),
-            uplink.bits[serve],
-            uplink.compute_s[serve],
-            kept[serve],
-            uplink.most_nats_per_hz,
-        )
-        return kept * ~serve + _spread(serve, together)
+        return kept * ~serve + _end_together(uplink, serve, uplink.bits, uplink.compute_s, kept)
 
     policy.__name__ = f"between({theta:g})"
     THETAS[policy] = float(theta)
@@ -191,6 +161,27 @@ def allocate(policy: Policy, uplink: Uplink) -> Bandwidth:
 def _planned(uplink: Uplink) -> Bool[np.ndarray, " n"]:
     """Who must be served: the planned UEs, or all of them, as far as they have something to send."""
     return uplink.bits > 0 if uplink.planned is None else uplink.planned & (uplink.bits > 0)
+
+
+def _evenly(uplink: Uplink, serve: Bool[np.ndarray, " n"]) -> Bandwidth:
+    return np.where(serve, uplink.bandwidth_hz / max(np.count_nonzero(serve), 1), 0.0)
+
+
+def _end_together(
+    uplink: Uplink,
+    serve: Bool[np.ndarray, " n"],
+    bits: Float[np.ndarray, " n"],
+    compute_s: Float[np.ndarray, " n"],
+    least_hz: Bandwidth | None = None,
+) -> Bandwidth:
+    """Share the band among the UEs served so that they end together; the others keep theirs of ``least_hz``, or have none."""
+    if not serve.any():
+        return np.zeros(serve.size)
+    least_hz = np.zeros(serve.size) if least_hz is None else least_hz
+    band = uplink.bandwidth_hz - least_hz[~serve].sum()
+    most = uplink.most_nats_per_hz
+    signal = _signal(uplink, serve)
+    return _spread(serve, _finish_together(band, signal, bits[serve], compute_s[serve], least_hz[serve], most))
 
 
 def _spread(serve: Bool[np.ndarray, " n"], bandwidth: Float[np.ndarray, " s"]) -> Bandwidth:

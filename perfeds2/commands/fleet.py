@@ -13,11 +13,15 @@ def fleet(
     seed: int = flag("--seed", "Other devices.", "SEED", 0, min=0),
     samples_per_s: float = flag("--samples-per-s", "How fast the median processor is.", "N", 500.0, min=1e-6),
     trace_s: float = flag("--trace-s", "How long the traces are.", "SECONDS", 600.0, min=2.0),
-    traced: float = flag("--traced", "Share of the devices with a trace; the others have one rate.", "SHARE", 1.0, min=0, max=1),
-    hours: float = flag("--hours", "Share of the devices that come and go; the others are always there.", "SHARE", 0.5, min=0, max=1),
+    traced: float = flag(
+        "--traced", "Share of the devices with a trace; the others have one rate.", "SHARE", 1.0, min=0, max=1
+    ),
+    hours: float = flag(
+        "--hours", "Share of the devices that come and go; the others are always there.", "SHARE", 0.5, min=0, max=1
+    ),
     day_s: float = flag("--day-s", "How long a day is, in which the hours repeat.", "SECONDS", 86_400.0, min=10.0),
     quiet: bool = flag("--quiet", "Print nothing.", default=False),
-) -> None:  # fmt: skip
+) -> None:
     """Make a fleet of phones that never were: processors, uplink traces and hours at the charger, as files for --cell.
 
     For tests and examples; docs/fleets.md says how to turn measured traces into such files.

@@ -26,9 +26,14 @@ DEFAULTS = {"horizon_s": [1]}
 def play(
     port: int = flag("--port", "Where the page is served, on this machine only; 0 is a free port.", "PORT", 0, **PANEL),
     no_open: bool = flag("--no-open", "Only print the address; open no browser.", default=False, **PANEL),
-    export: Path | None = flag("--export", "Write the page with canned answers as one file that opens offline, and serve nothing.", "FILE.html", **PANEL),
+    export: Path | None = flag(
+        "--export",
+        "Write the page with canned answers as one file that opens offline, and serve nothing.",
+        "FILE.html",
+        **PANEL,
+    ),
     **given: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Play with a cell in the browser: move A, S, the band and the UEs, and see who computes, sends, waits and is merged.
 
     A synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading; one button trains all three. Other
@@ -62,10 +67,10 @@ def _export(path: Path, knobs: Any, fixed: dict[str, Any], quiet: bool) -> None:
 
 
 def _serve(playground: "Playground", port: int, no_open: bool, quiet: bool) -> None:
-    from perfeds2.play.server import Server
+    from perfeds2.play.server import PlayServer
 
     try:
-        server = Server(playground, port)
+        server = PlayServer(playground, port)
     except OSError as error:
         raise InputError(f"--port {port} cannot be used ({error.strerror}); give another, or none.") from None
     with server:

@@ -1,7 +1,7 @@
 """Who is in the cell, how well does the base station hear them, and how fast do they compute?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from threading import Lock
@@ -152,8 +152,8 @@ class Cell:
 
     @cached_property
     def _walk(self) -> Walk | None:
-        moves, where = self.moves, self.where
-        return None if moves is None else moves.walk(moves, where.x_m, where.y_m, self.seed)
+        moves = self.moves
+        return None if moves is None else moves.walk(moves, self.where.x_m, self.where.y_m, self.seed)
 
     def signal_hz(self, round_: int, ues: Int[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
         """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round; of all UEs, or of these.
@@ -205,16 +205,21 @@ class Cell:
 
     def _moved(self, block: int) -> Float[np.ndarray, " n"]:
         """What the way until a block has made of the mean signals. What was asked last is asked again, algorithm after algorithm."""
-        known = self._known_moves
-        if block not in known:
-            if len(known) * self.ues >= KNOWN_MOVES:
+        return self._kept("moved", block, lambda here: here.mean_signal_hz / self.mean_signal_hz)
+
+    def _kept(
+        self, what: str, block: int, make: "Callable[[Cell], Float[np.ndarray, ' n']]"
+    ) -> Float[np.ndarray, " n"]:
+        """Return what was made before of the cell in a block of time, or make it."""
+        known = self._known
+        if (what, block) not in known:
+            if len(known) * self.ues >= MOST_KEPT:
                 known.clear()
-            assert self.coherence_s is not None
-            known[block] = self.at(block * self.coherence_s).mean_signal_hz / self.mean_signal_hz
-        return known[block]
+            known[what, block] = make(self.at(block * (self.coherence_s or 0.0)))
+        return known[what, block]
 
     @cached_property
-    def _known_moves(self) -> dict[int, Float[np.ndarray, " n"]]:
+    def _known(self) -> dict[tuple[str, int], Float[np.ndarray, " n"]]:
         return {}
 
     @property
@@ -381,20 +386,13 @@ class Cell:
         if self.moves is not None:
             block = self._block_of_time(time_s)
             block -= block % self._look_blocks
-        known = self._known_heard
-        if block not in known:
-            if len(known) * self.ues >= KNOWN_MOVES:
-                known.clear()
-            assert self.downlink is not None
-            here = self if self.moves is None else self.at(block * (self.coherence_s or 0.0))
-            noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
-            gain_hz = here.mean_signal_hz * self.signal_of_amplitude(1.0) / here.sent_power_w
-            known[block] = gain_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
-        return known[block]
+        return self._kept("heard", block, self._heard_from)
 
-    @cached_property
-    def _known_heard(self) -> dict[int, Float[np.ndarray, " n"]]:
-        return {}
+    def _heard_from(self, here: "Cell") -> Float[np.ndarray, " n"]:
+        assert self.downlink is not None
+        noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
+        gain_hz = here.mean_signal_hz * self.signal_of_amplitude(1.0) / here.sent_power_w
+        return gain_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
 
     def with_distances(self, distance_m: Sequence[float] | Float[np.ndarray, " n"]) -> "Cell":
         """The same cell with its UEs elsewhere."""
@@ -433,5 +431,5 @@ OPTIONAL = (
     "fleet",
 )  # have rules of their own
 LOOK_M = 1.0  # shadows are alike over 10 m and more
-KNOWN_MOVES = 4_000_000  # numbers that are kept
+MOST_KEPT = 4_000_000  # numbers
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.network.presence import Presence
+from perfeds2.network.availability import Availability
 from perfeds2.network.spread import Spread
 from perfeds2.network.traces import Traces
 
@@ -21,7 +21,7 @@ class Fleet:
     gain_db: PerUe  # of its link, in the mean over fast fading
     rate_bps: PerUe  # of an uplink of its own, which needs nothing of the shared band
     traces: Traces | None = None  # … or its rate changes
-    presence: Presence | None = None  # None: everybody is always there
+    presence: Availability | None = None  # None: everybody is always there
     spread: Spread | None = None  # None: jobs of a UE take alike
     energy_budget_j: PerUe | None = None  # what each UE may spend in a run
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import Fleet
-from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.spread import MOST, Spread
 from perfeds2.network.traces import Trace, TraceEnd, Traces
 
@@ -125,12 +125,14 @@ class FleetFile:
         for ue, trace in zip(traced, traces, strict=True):
             if trace_end == "hold" and trace.bps[-1] == 0:
                 row = self.rows[ue]
-                raise ValueError(f"{self.path}, line {row.line}: the trace {row.trace} ends with 0 bit/s, which --trace-end hold would hold for ever; use repeat.")  # fmt: skip
+                raise ValueError(
+                    f"{self.path}, line {row.line}: the trace {row.trace} ends with 0 bit/s, which --trace-end hold would hold for ever; use repeat."
+                )
         fleet = Fleet(
             columns["gain_db"],
             columns["rate_bps"],
             Traces(traced, traces, trace_end) if traced else None,
-            Presence([row.hours for row in self.rows], keeps) if self.has_hours else None,
+            Availability([row.hours for row in self.rows], keeps) if self.has_hours else None,
             Spread(compute_spread, rate_spread) if rate_spread.any() or compute_spread.any() else None,
             columns["energy_budget_j"] if self.has_energy_budgets else None,
         )

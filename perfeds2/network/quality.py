@@ -13,7 +13,7 @@ LOOKS = 100_000  # at signals of a UE in a round, for one seed; at least one rou
 
 
 @dataclass(frozen=True)
-class Spread:
+class Deciles:
     """What a tenth of the links stays below, half of them, and nine tenths."""
 
     low: float
@@ -21,7 +21,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> "Spread":
+    def of(cls, values: np.ndarray) -> "Deciles":
         return cls(*np.quantile(values, [0.1, 0.5, 0.9]).tolist())
 
 
@@ -29,8 +29,8 @@ class Spread:
 class Quality:
     """Signal-to-noise ratio and spectral efficiency over UEs and rounds, everybody on an equal part of the band."""
 
-    snr_db: Spread
-    bits_per_s_hz: Spread
+    snr_db: Deciles
+    bits_per_s_hz: Deciles
     capped: float = 0.0  # share of the links that carry as much as modulation can
 
 
@@ -49,7 +49,7 @@ def link_quality(cells: Iterable[Cell]) -> Quality | None:
             capped.append(np.mean(efficiency[-1] >= (cell.cap_bits_per_s_hz or np.inf) * (1 - 1e-9)))
     if not snr:
         return None
-    spreads = (Spread.of(10 * np.log10(np.concatenate(snr))), Spread.of(np.concatenate(efficiency)))
+    spreads = (Deciles.of(10 * np.log10(np.concatenate(snr))), Deciles.of(np.concatenate(efficiency)))
     return Quality(*spreads, float(np.mean(capped)))
 
 

@@ -112,11 +112,16 @@ class Scenario:
         """Path loss and shadowing in dB."""
         loss = np.empty(where.x_m.size)
         luck = np.random.default_rng([where.seed, STREAMS["sight"]]).random(loss.size)
-        maps = shadow_map(where.seed, "shadow", self.shadow_m), shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m)  # fmt: skip
+        maps = (
+            shadow_map(where.seed, "shadow", self.shadow_m),
+            shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m),
+        )
         each_block(loss.size, partial(self._block, radio, where, luck, maps, loss))
         return loss
 
-    def _block(self, radio: Radio, where: Where, luck: PerUe, maps: "tuple[Waves, Waves]", loss: PerUe, at: slice) -> None:  # fmt: skip
+    def _block(
+        self, radio: Radio, where: Where, luck: PerUe, maps: "tuple[Waves, Waves]", loss: PerUe, at: slice
+    ) -> None:
         x, y = where.x_m[at], where.y_m[at]
         path = path_of(radio, np.hypot(x, y))
         seen = luck[at] < self.chance_to_see(path.ground_m)

@@ -1,11 +1,10 @@
 """What happens in the three cells while the page shows them?
 
-The clock is the one that every command has. A slider wants its answer at once, so the first answer plays as many rounds as
-fit into a few hundredths of a second; they are the beginning of the whole answer, which comes right after, where it is longer.
+The clock is the one every command uses. A slider needs its answer at once, so the first answer plays a few rounds. They are the
+beginning of the whole answer, which follows.
 """
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -23,47 +22,24 @@ from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # what is shown is drawn with this resolution
-AT_ONCE_S = 0.03  # of playing, for a first answer
-FEWEST, MOST = 8, 3_000  # rounds of a cell in an answer
+FIRST, MOST = 40, 3_000  # rounds of a cell in a first answer, and in a whole one
 GAP = 0.02  # of what is shown; where the last round closed sooner, the next one is played too
 
 Table = dict[str, Any]
 
 
-class Pace:
-    """How many rounds a second the clock plays here, by bandwidth policy: as it did the last time."""
-
-    def __init__(self) -> None:
-        self._round_s: dict[str, float] = {}
-
-    def rounds_in(self, policy: str, seconds: float) -> int:
-        return int(np.clip(seconds / self._round_s.get(policy, 1e-3), FEWEST, MOST))
-
-    def took(self, policy: str, rounds: int, seconds: float) -> None:
-        if rounds:
-            self._round_s[policy] = seconds / rounds
-
-
-def play_cells(
-    state: State, fixed: Mapping[str, Any] | None = None, *, pace: Pace | None = None, whole: bool = True
-) -> Table:
+def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: bool = True) -> Table:
     """The three cells as the page draws them: where UEs are, their jobs, and what it comes to."""
     window_s = float(state["window_s"])
     spec = _weighed(spec_from(**settings_at(state, window_s, fixed)))
     stage = Stage.of(spec, spec.run.seeds[0])
-    pace, began = pace or Pace(), time.perf_counter()
-    algorithms, cells = make_algorithms(spec, stage), list[Table]()
-    for number, algorithm in enumerate(algorithms):
-        left_s = AT_ONCE_S - (time.perf_counter() - began)
-        policy = f"{spec.protocol.bandwidth} {algorithm.mode}"
-        most = MOST if whole else pace.rounds_in(policy, left_s / (len(algorithms) - number))
-        started = time.perf_counter()
+    most, cells = MOST if whole else FIRST, list[Table]()
+    for algorithm in make_algorithms(spec, stage):
         try:
             timeline = _played(spec, stage, algorithm, rounds=most, horizon_s=window_s)
         except ValueError as error:  # a policy that never serves those a round waits for
             cells.append(_titles(algorithm) | {"sentence": f"{error}"})
             continue
-        pace.took(policy, timeline.rounds, time.perf_counter() - started)
         cells.append(_cell(spec, stage, algorithm, timeline, window_s, complete=timeline.rounds < most))
     where = stage.cell.where
     places = np.stack([where.x_m, where.y_m], axis=1).round(2).tolist()

@@ -43,19 +43,17 @@ class Playground:
         self.knobs, self.fixed = knobs, dict(fixed or {})
         self.trainer = Trainer()
         self._one_at_a_time = threading.Lock()
-        self._pace: Any = None
 
     def page(self) -> str:
         return live_page(self.knobs, self.fixed)
 
     def rounds(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The three cells with these knobs, and how to get the same without the page."""
-        from perfeds2.play.rounds import Pace, play_cells, without_nan
+        from perfeds2.play.rounds import play_cells, without_nan
 
         state = read_state(asked.get("knobs", {}), self.knobs)
         with self._one_at_a_time:
-            self._pace = self._pace or Pace()
-            cells = play_cells(state, self.fixed, pace=self._pace, whole=asked.get("whole") is True)
+            cells = play_cells(state, self.fixed, whole=asked.get("whole") is True)
         return without_nan(cells) | same_again(state, self.fixed)
 
     def train(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +69,7 @@ class Playground:
         return self.trainer.since(int(since) if since.isdecimal() and len(since) < 8 else 0)
 
 
-class Server(ThreadingHTTPServer):
+class PlayServer(ThreadingHTTPServer):
     """The playground's, on a free port unless one is given."""
 
     daemon_threads = True
@@ -81,7 +79,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, playground: Playground, port: int = 0) -> None:
         self.playground, self.token = playground, secrets.token_urlsafe(24)
         self._talks = threading.BoundedSemaphore(MOST_TALKS)
-        super().__init__((ADDRESS, port), Handler)
+        super().__init__((ADDRESS, port), PlayHandler)
 
     @property
     def url(self) -> str:
@@ -106,10 +104,10 @@ class Server(ThreadingHTTPServer):
         """A browser that leaves in the middle of an answer is nothing to report."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class PlayHandler(BaseHTTPRequestHandler):
     """One connection."""
 
-    server: Server
+    server: PlayServer
     protocol_version = "HTTP/1.1"
     timeout = SILENT_S
     server_version, sys_version = "perfeds2", ""

@@ -76,7 +76,7 @@ def test_a_spec_says_how_models_are_sent():
 def hand_made(way, model_bits=60.0):
     """Signals of 70, 30 and 10 Hz on 10 Hz: 30, 20 and 10 bit/s of the base station."""
     cell = Cell(np.full(3, 50.0), np.full(3, 1e9), bandwidth_hz=10.0, downlink=Downlink(way, 1.0, model_bits))
-    cell.__dict__["_known_heard"] = {0: np.array([70.0, 30.0, 10.0])}
+    cell.__dict__["_known"] = {("heard", 0): np.array([70.0, 30.0, 10.0])}
     return cell
 
 

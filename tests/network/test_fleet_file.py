@@ -9,9 +9,9 @@ import pytest
 from command_line import perfeds2
 
 from perfeds2.errors import InputError
+from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.quality import link_quality
 from perfeds2.network.synthetic_fleet import Made, write_fleet
 from perfeds2.network.traces import Trace, Traces
@@ -235,7 +235,7 @@ def test_a_made_up_fleet_can_be_read_and_is_the_same_again(tmp_path):
 
 
 def test_hours_repeat_and_borders_belong_to_what_follows():
-    presence = Presence([Hours(((0.0, 0.1), (0.3, 0.7)), 0.7), Hours(((2.0, 3.0),))])
+    presence = Availability([Hours(((0.0, 0.1), (0.3, 0.7)), 0.7), Hours(((2.0, 3.0),))])
     assert presence.here(0.0).tolist() == [True, False]
     now, seen = 0.0, []
     for _ in range(12):
@@ -244,7 +244,7 @@ def test_hours_repeat_and_borders_belong_to_what_follows():
     assert seen[:4] == [(0.1, [False, False]), (0.3, [True, False]), (0.7, [True, False]), (0.8, [False, False])]
     assert (2.0, [True, True]) in seen
     assert presence.here(3.0)[1] == np.False_
-    assert Presence([Hours(((2.0, 3.0),))]).changes_s(3.0) == math.inf
+    assert Availability([Hours(((2.0, 3.0),))]).changes_s(3.0) == math.inf
 
 
 @pytest.mark.parametrize("end", ["repeat", "hold"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfeds2.network.cell import Cell
-from perfeds2.network.quality import MOST_CARRIED, Quality, Spread, beyond_modulation, link_quality
+from perfeds2.network.quality import MOST_CARRIED, Deciles, Quality, beyond_modulation, link_quality
 from perfeds2.report.run import print_summary
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
@@ -34,9 +34,9 @@ def test_table_1_is_far_better_than_modulation():
 
 
 def test_what_modulation_carries_is_no_warning():
-    links = Quality(Spread(0.0, 10.0, 20.0), Spread(1.0, 7.4, 9.0))
+    links = Quality(Deciles(0.0, 10.0, 20.0), Deciles(1.0, 7.4, 9.0))
     assert beyond_modulation("umi", links) is None
-    assert "umi" in (beyond_modulation("umi", Quality(links.snr_db, Spread(1.0, 7.5, 9.0))) or "")
+    assert "umi" in (beyond_modulation("umi", Quality(links.snr_db, Deciles(1.0, 7.5, 9.0))) or "")
 
 
 def test_a_million_links_are_looked_at_once():

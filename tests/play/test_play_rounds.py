@@ -98,7 +98,7 @@ def test_what_has_no_round_yet_is_drawn_all_the_same():
 
 @pytest.mark.parametrize("moved", [{}, {"bandwidth": "weighted_rate", "ues": 40, "window_s": 5}])
 def test_the_first_answer_is_the_beginning_of_the_whole_one(moved, monkeypatch):
-    monkeypatch.setattr(rounds, "AT_ONCE_S", 0.004)
+    monkeypatch.setattr(rounds, "FIRST", 8)
     monkeypatch.setattr(rounds, "MOST", 150)
     state = read_state(moved)
     first, whole = play_cells(state, whole=False), play_cells(state)

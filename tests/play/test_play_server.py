@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from perfeds2.play.knobs import KNOBS
-from perfeds2.play.server import MOST_BODY, MOST_TALKS, Playground, Server
+from perfeds2.play.server import MOST_BODY, MOST_TALKS, Playground, PlayServer
 
 JSON = {"Content-Type": "application/json"}
 
@@ -37,8 +37,8 @@ class Told(Playground):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server(Told()) as server:
+def server() -> Iterator[PlayServer]:
+    with PlayServer(Told()) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield server
@@ -66,7 +66,7 @@ def ask(server, method="GET", path="", body=b"", headers=None, host=None):
 
 def test_it_listens_on_this_machine_only_with_a_new_secret_each_time(server):
     assert server.server_address[0] == "127.0.0.1"
-    with Server(Told()) as other:
+    with PlayServer(Told()) as other:
         assert other.token != server.token
     assert len(server.token) >= 32
 
@@ -197,7 +197,7 @@ def test_nothing_of_ours_is_logged(server, capfd):
 def test_a_knob_that_names_a_file_runs_no_file(tmp_path: Path, monkeypatch):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef policy(uplink): pass\n")
     monkeypatch.chdir(tmp_path)
-    with Server(Playground(KNOBS)) as server:
+    with PlayServer(Playground(KNOBS)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         body = json.dumps({"knobs": {"bandwidth": "evil.py:policy"}}).encode()

@@ -16,10 +16,10 @@ from test_agrees_with_processes import assert_agrees
 
 from perfeds2.allocation.bandwidth import POLICIES, equal_share
 from perfeds2.allocation.tiers import AllTiers, Tiers
+from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Fleet
-from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.traces import Trace, TraceEnd, Traces
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN
@@ -47,7 +47,7 @@ def drawn_fleet(
         traces.append(Trace(times, bps))
     presence = None
     if hours:
-        presence = Presence([_hours(rng) for _ in range(n)], keeps)
+        presence = Availability([_hours(rng) for _ in range(n)], keeps)
     return Fleet(np.full(n, np.nan), rate, Traces(ues, traces, end) if ues else None, presence)
 
 
@@ -278,7 +278,9 @@ def test_a_trace_by_hand():
 def test_leaving_by_hand(keeps):
     # Jobs of 6 s: 2 s of computing, 4 s of sending. There from 0 to 5 s, then from 12 s on.
     cell = Cell(np.ones(1), np.ones(1), cycles_per_sample=1.0)
-    fleet = Fleet(np.full(1, np.nan), np.full(1, 250.0), None, Presence([Hours(((0.0, 5.0), (12.0, math.inf)))], keeps))
+    fleet = Fleet(
+        np.full(1, np.nan), np.full(1, 250.0), None, Availability([Hours(((0.0, 5.0), (12.0, math.inf)))], keeps)
+    )
     run = Run(replace(cell, fleet=fleet), Protocol(1), 1000.0, 2.0, equal_share, None)
     line = run.simulate(1)
     if keeps:  # a second of sending is left
@@ -294,7 +296,7 @@ def test_leaving_by_hand(keeps):
 
 def test_who_is_away_is_handed_the_newest_model_when_it_comes():
     cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0)
-    hours = Presence([Hours(), Hours(((7.0, math.inf),))])
+    hours = Availability([Hours(), Hours(((7.0, math.inf),))])
     cell = replace(cell, fleet=Fleet(np.full(2, np.nan), np.full(2, 1000.0), None, hours))
     line = Run(cell, Protocol(1), 1000.0, 2.0, equal_share, None).simulate(4)
     # UE 0 every 3 s; UE 1 comes at 7 s, in round 2, which UE 0 closes at 9 s; UE 1's update is there at 10 s.
@@ -305,7 +307,7 @@ def test_who_is_away_is_handed_the_newest_model_when_it_comes():
 
 def test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so():
     cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0)
-    hours = Presence([Hours(), Hours(((0.0, 1.0),))])
+    hours = Availability([Hours(), Hours(((0.0, 1.0),))])
     cell = replace(cell, fleet=Fleet(np.full(2, np.nan), np.full(2, 1000.0), None, hours))
     with pytest.raises(ValueError, match="round 0 never closes: UE 1 has left for good"):
         Run(cell, Protocol(2), 1000.0, 2.0, equal_share, None).simulate(1)
@@ -313,7 +315,7 @@ def test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so():
 
 def test_a_round_closes_no_earlier_than_the_leaving_that_lets_it():
     cell = Cell(np.ones(3), np.array([1.0, 1.0, 0.1]), cycles_per_sample=1.0)
-    hours = Presence([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
+    hours = Availability([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
     cell = replace(cell, fleet=Fleet(np.full(3, np.nan), np.full(3, 1000.0), None, hours))
     run = Run(cell, Protocol(1, 2, "wait"), 1000.0, 2.0, equal_share, None)
     line = run.simulate(4)
@@ -325,7 +327,7 @@ def test_a_round_closes_no_earlier_than_the_leaving_that_lets_it():
 
 def test_a_prefix_where_two_rounds_close_at_once():
     cell = Cell(np.ones(3), np.array([1.0, 1.0, 0.1]), cycles_per_sample=1.0)
-    hours = Presence([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
+    hours = Availability([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
     cell = replace(cell, fleet=Fleet(np.full(3, np.nan), np.full(3, 1000.0), None, hours))
     run = Run(cell, Protocol(1, 2, "wait"), 1000.0, 2.0, equal_share, None)
     whole = run.simulate(5)

@@ -14,11 +14,11 @@ from test_fleets import Drawn, closes, drawn_fleet, fleet_runs
 from twin import Battery, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.fleet import Fleet
-from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.radios import RADIOS
 from perfeds2.network.spread import CUT, Spread
 from perfeds2.timeline.budget import Budget
@@ -106,7 +106,7 @@ def test_energy_of_a_job_that_is_interrupted_while_it_waits_computes_and_sends_b
     # 1 s for the model, 2 s of computing at 1 W, 4 s of sending at 1 W. There for 0.5 s, away, there again.
     cell = Cell(np.ones(1), np.ones(1), cycles_per_sample=1.0, downlink_s=1.0, power_w=1.0)
     hours = Hours(((0.0, 0.5), (10.0, 12.0), (20.0, 22.0), (30.0, math.inf)))
-    cell = replace(cell, fleet=Fleet(np.full(1, np.nan), np.full(1, 250.0), None, Presence([hours], keeps=True)))
+    cell = replace(cell, fleet=Fleet(np.full(1, np.nan), np.full(1, 250.0), None, Availability([hours], keeps=True)))
     run = Run(cell, Protocol(1), 1000.0, 2.0, equal_share, None)
     line = run.simulate(1)
     assert line.time_s.tolist() == [32.5]  # 0.5 + 2 + 2 s of seven are over, the others from second 30 on

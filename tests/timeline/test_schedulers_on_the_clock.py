@@ -23,11 +23,11 @@ from perfeds2.allocation.schedulers import (
     random,
     round_robin,
 )
+from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.mobility import Moves, Waypoints
-from perfeds2.network.presence import Hours, Presence
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.jobs import MERGED
 from perfeds2.timeline.protocol import Protocol
@@ -198,7 +198,7 @@ def test_who_rests_needs_a_plan_and_no_bound():
 def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, rests, keeps):
     cell = Cell.draw(8, seed=3)
     hours = [Hours(((0.1 * ue, 0.1 * ue + 0.3),), 0.8 + 0.05 * ue) for ue in range(5)] + [Hours()] * 3
-    cell = replace(cell, fleet=Fleet(np.full(8, np.nan), np.full(8, np.nan), None, Presence(hours, keeps)))
+    cell = replace(cell, fleet=Fleet(np.full(8, np.nan), np.full(8, np.nan), None, Availability(hours, keeps)))
     schedule = MAKE[name](cell, 3, 0)
     schedule = schedule if name not in ("round_robin", "random") else of_those_here(schedule)
     seen: list[tuple[np.ndarray, np.ndarray]] = []

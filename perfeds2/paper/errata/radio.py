@@ -88,9 +88,12 @@ def ties() -> Numbers:
     )
     kept = (np.sort(run.ues, axis=1) == rows).all(axis=1)
     return [
-        ("20 UEs served by Theorem 2: first and last arrival differ by (relative)", _below(float(np.ptp(ends) / ends.max()), 1e-12)),
+        (
+            "20 UEs served by Theorem 2: first and last arrival differ by (relative)",
+            _below(float(np.ptp(ends) / ends.max()), 1e-12),
+        ),
         ("with a plan, rounds that close on the planned set (%)", float(100 * kept.mean())),
-    ]  # fmt: skip
+    ]
 
 
 def theorem_2_against_4() -> Numbers:

@@ -70,11 +70,14 @@ def one_round_late() -> Numbers:
     cell = Cell(np.ones(20), 1e9 / job_s, cycles_per_sample=1e9)
     ours = simulate(cell, Protocol(5, bound), payload_bits=1.0, samples=1.0, rounds=rounds).staleness
     return [
-        ("jobs of 1 s and 2.5 s, A = 1, S = 1, 3 rounds: stalest merge as printed", max(_printed_refresh(np.array([1.0, 2.5]), 1, 1, 3))),
+        (
+            "jobs of 1 s and 2.5 s, A = 1, S = 1, 3 rounds: stalest merge as printed",
+            max(_printed_refresh(np.array([1.0, 2.5]), 1, 1, 3)),
+        ),
         ("20 UEs, A = 5, S = 3, 400 rounds: stalest merge as printed", max(by_print)),
         ("merges staler than S", sum(stale > bound for stale in by_print)),
         ("stalest merge with our rule", int(ours.max())),
-    ]  # fmt: skip
+    ]
 
 
 def _printed_refresh(job_s: Float[np.ndarray, " n"], quorum: int, bound: int, rounds: int) -> list[int]:
@@ -151,10 +154,16 @@ def enough_staleness() -> Numbers:
     rows = deficit(equal_shares(20), 5, 40)
     end_s = {
         bound: simulate(
-            cell, Protocol(5, bound), payload_bits=1e5, samples=120.0, rounds=40, bandwidth=equal_finish, schedule=as_schedule(rows)
+            cell,
+            Protocol(5, bound),
+            payload_bits=1e5,
+            samples=120.0,
+            rounds=40,
+            bandwidth=equal_finish,
+            schedule=as_schedule(rows),
         ).end_s
         for bound in (1, 2, 3, 4, 5)
-    }  # fmt: skip
+    }
     return [
         ("20 equal UEs, A = 5, planned: stalest merge", int(longest_gap(rows, 20).max())),
         *((f"40 planned rounds at S = {bound} (s)", seconds) for bound, seconds in end_s.items()),

@@ -67,12 +67,17 @@ def root_of_a() -> Numbers:
     return [
         ("20 equal UEs, A = 5: Σ η_i over a round, largest", float(sums.max())),
         ("√A", math.sqrt(5)),
-        ("printed floor over the floor with the schedule's own sum", bounds.printed(SMALL, 5).floor / bounds.scheduled(SMALL, sums).floor),
-    ]  # fmt: skip
+        (
+            "printed floor over the floor with the schedule's own sum",
+            bounds.printed(SMALL, 5).floor / bounds.scheduled(SMALL, sums).floor,
+        ),
+    ]
 
 
 def largest_batch() -> Numbers:
-    constants = Constants(2.0, 3.0, 5.0, gradient_noise=4.0, hessian_noise=0.0, gradient_diversity=0.5, hessian_diversity=2.0, gap=7.0)  # fmt: skip
+    constants = Constants(
+        2.0, 3.0, 5.0, gradient_noise=4.0, hessian_noise=0.0, gradient_diversity=0.5, hessian_diversity=2.0, gap=7.0
+    )
     sizes = [1, 100]
     return [
         ("batches of 1 and 100, α = 0, σ_G² = 16: variance of the first UE", constants.gradient_noise**2 / min(sizes)),
@@ -113,8 +118,15 @@ def unequal_participation() -> Numbers:
     line = np.linspace(-10, 10, 20_001)
     gradients = np.stack([np.tanh(line - centre) for centre in (1.0, -1.0)])
     constants = Constants(
-        1.0, 1.0, BEND, 0.0, 0.0, float(gradients.std(axis=0).max()), float((1 - gradients**2).std(axis=0).max()), gap=0.0
-    )  # fmt: skip
+        1.0,
+        1.0,
+        BEND,
+        0.0,
+        0.0,
+        float(gradients.std(axis=0).max()),
+        float((1 - gradients**2).std(axis=0).max()),
+        gap=0.0,
+    )
     setting = bounds.Premises(smoothness(constants, alpha), 0.0, diversity(constants, alpha), 0.0, beta, staleness=4)
     w, models, tanh = 0.0, [], math.tanh  # slope() again, on plain numbers, which is faster
     for _ in range(rounds // 4):

@@ -49,7 +49,7 @@ class Hours:
         return borders
 
 
-class Presence:
+class Availability:
     """The hours of all UEs, and whether who leaves keeps its job."""
 
     def __init__(self, hours: Sequence[Hours], keeps: bool = False) -> None:
