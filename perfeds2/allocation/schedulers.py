@@ -118,7 +118,9 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
         late_s = moment.compute_s + _sending_s(moment, block_hz) - deadline_s
         late_s = np.where(moment.away, 2 / TINY, late_s)
         success = np.exp(-WATERFALL * block_hz / np.maximum(moment.signal_hz, TINY))
-        worth = np.where(late_s > 0, -1.0 - late_s.argsort(kind="stable").argsort(), success)  # the least late of the late first
+        worth = np.where(
+            late_s > 0, -1.0 - late_s.argsort(kind="stable").argsort(), success
+        )  # the least late of the late first
         return np.sort(assign(np.repeat(worth[:, None], moment.quorum, axis=1)))
 
     return choose
