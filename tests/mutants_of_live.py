@@ -2,7 +2,7 @@
 
 LIVE: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, its tests, and mutants: (old, new, test)
     (
-        "runs/live.py",
+        "runs/progress.py",
         "runs/test_live.py",
         ("if number != len(training.time_s):", "if number > len(training.time_s):", "test_however_the_file_comes_it_says_the_same_and_nothing_twice"),
         ('os.read(self._file, 1) != b"\\n"', 'os.read(self._file, 1) == b""', "test_a_killed_writer_leaves_half_a_line_and_the_next_begins_a_new_one"),
@@ -10,7 +10,7 @@ LIVE: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, it
         ("and born(process) != birth", "and not born(process)", "test_a_process_that_is_gone_without_a_word_is_dead_and_one_of_another_machine_is_not"),
     ),
     (
-        "runs/tracking.py",
+        "runs/trackers.py",
         "runs/test_tracking.py",
         ("if number >= told.get(training.name, 0):", "if True:", "test_what_a_tracker_knows_is_not_told_again"),
         ('("WANDB_MODE", "offline")', '("WANDB_MODE", "online")', "test_wandb_writes_offline_files_unless_it_was_set_up_otherwise"),

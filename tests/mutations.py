@@ -411,7 +411,7 @@ MUTATIONS = [
         ("-(-len(values) // 10)", "max(1, len(values) // 10)", "test_the_worst_tenth_is_rounded_up"),
     ),
     *of(
-        "runs/summary.py",
+        "runs/notes.py",
         "runs/test_collapse.py",
         (
             "return all(_came_apart",
@@ -529,35 +529,60 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "runs/execute.py",
+        "runs/estimate.py",
         "runs/test_days.py",
         ("if days > 1:", "if days > 1e99:", "test_a_run_of_a_geological_age_is_refused_and_leaves_nothing"),
         (
-            "return needed_s * len(run.seeds)",
-            "return needed_s",
+            "return clock_s * more, train_s * more",
+            "return clock_s, train_s",
             "test_days_are_counted_by_rounds_seeds_points_and_arithmetic",
         ),
-        ("if trains else 0.0", "if True else 0.0", "test_days_are_counted_by_rounds_seeds_points_and_arithmetic"),
+        ("        if trains:\n", "        if True:\n", "test_days_are_counted_by_rounds_seeds_points_and_arithmetic"),
     ),
     *of(
-        "runs/jobs.py",
+        "runs/estimate.py",
         "runs/test_jobs.py",
-        ("(work := work_s(specs)) < LEAST_WORK_S", "(work := work_s(specs)) < 0", "test_how_many_processes_there_are"),
-        (" or any(spec.unwritten for spec in specs)", "", "test_what_is_written_nowhere_is_trained_in_this_process"),
-        ("line.put(event.job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
+        (
+            "(work_s := seconds_needed(trainings)[1]) < LEAST_WORK_S",
+            "(work_s := seconds_needed(trainings)[1]) < 0",
+            "test_how_many_processes_there_are",
+        ),
     ),
     *of(
-        "runs/jobs.py",
+        "runs/pool.py",
+        "runs/test_jobs.py",
+        (
+            "    if workers.on == HERE or unwritten:\n",
+            "    if workers.on == HERE:\n        unwritten = False\n",
+            "test_what_is_written_nowhere_is_trained_in_this_process",
+        ),
+        ("waiting.put(job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
+    ),
+    *of(
+        "runs/estimate.py",
         "runs/test_sharing.py",
         (
             'known["bytes_limit"] - known.get("pool_bytes", 0)',
             'known["bytes_limit"]',
             "test_what_jax_has_taken_of_a_gpu_is_not_free",
         ),
+    ),
+    *of(
+        "runs/pool.py",
+        "runs/test_sharing.py",
         (
-            "failed.append(event.job)",
+            "left.append(job)",
             "pass",
             "test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ended",
+        ),
+    ),
+    *of(
+        "runs/store.py",
+        "runs/test_sweep.py",
+        (
+            "found.group == group",
+            "True",
+            "test_what_was_trained_in_another_group_is_not_reused",
         ),
     ),
     *of(
@@ -571,20 +596,6 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "runs/entrants.py",
-        "runs/test_jobs.py",
-        (
-            "if found is None:",
-            "if True:",
-            "test_a_shared_timeline_is_played_once_and_found_by_the_next_process",
-        ),
-        (
-            "next(each.name for each in",
-            "next(self.algorithm.name for each in",
-            "test_a_shared_timeline_is_played_once_and_found_by_the_next_process",
-        ),
-    ),
-    *of(
         "runs/folder.py",
         "runs/test_compare.py",
         (
@@ -595,7 +606,7 @@ MUTATIONS = [
         ('startswith(f".{name}.")', 'startswith("")', "test_a_folder_with_a_different_run_is_refused"),
     ),
     *of(
-        "runs/folder.py",
+        "runs/store.py",
         "reliability/test_hostile_files.py",
         (
             'if checked["sha256"] != _digest(',

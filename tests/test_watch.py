@@ -16,7 +16,7 @@ from command_line import told
 from perfeds2.commands import watch as command
 from perfeds2.report import live as view
 from perfeds2.report import terminal
-from perfeds2.runs.live import LIVE, Live, open_live
+from perfeds2.runs.progress import LIVE, Live, Progress, open_live
 
 ROOT = Path(__file__).parent.parent
 KINDS = {  # by what says whose folder it is
@@ -50,10 +50,10 @@ def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
     def work():
         with open_live(tmp_path, name) as live:
             one, other = (live.training("", each, 0, 4) for each in ("PerFedS2", "FedAvg-SYN"))
-            one.tell(rows(0, 4))
-            live.share(0.5, "PerFedS2 seed 0")
+            live.evaluations(one, lambda _: rows(0, 4))
+            live.share(Progress("PerFedS2 seed 0", 0.5))
             time.sleep(0.5)
-            other.tell(rows(0, 2))
+            live.evaluations(other, lambda _: rows(0, 2))
             time.sleep(0.3)
 
     working = threading.Thread(target=work)
@@ -72,8 +72,8 @@ def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
 def test_a_killed_run_is_said_to_be_killed_and_how_it_goes_on(tmp_path):
     (tmp_path / "spec.toml").write_text("")
     code = (
-        "import sys, time; from pathlib import Path; from perfeds2.runs.live import Live\n"
-        "live = Live(Path(sys.argv[1])); live.begin('compare'); live.share(0.4, 'x'); print('here', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from perfeds2.runs.progress import Live, Progress\n"
+        "live = Live(Path(sys.argv[1])); live.begin('compare'); live.share(Progress('x', 0.4)); print('here', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None

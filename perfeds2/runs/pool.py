@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import jax
 
@@ -136,7 +137,7 @@ def run_all(
         if missing:
             if store.path is None and workers.on != HERE:
                 raise ValueError("other workers need a store on disk")
-            engine = _engine(wanted, workers)
+            engine = find_workers(wanted, workers)
             groups = groups_of(wanted) if engine.together else [[one] for one in wanted]
             jobs, reused = _jobs(groups, {one.key for one in missing}, store, together=engine.together)
         run.reporter.asked(len(wanted), len(wanted) - sum(len(job.trainings) for job in jobs))
@@ -168,30 +169,34 @@ def _jobs(
 
 
 @dataclass(frozen=True)
-class _Engine:
+class Engine:
     """The workers that were found, and whether they train groups."""
 
-    together: bool
+    way: Literal["threads", "processes beside this one", "processes on one GPU", "processes", "ray"] = "threads"
+    together: bool = False
     count: int = 1
     gpus: int = 0
     ray: Ray | None = None
 
 
-def _engine(wanted: Sequence[Training], workers: Workers) -> _Engine:
-    """Look what there is. What cannot be sent to another process is done in this one."""
+def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
+    """Look which workers there are. What cannot be sent to another process is done in this one."""
     unwritten = any(one.spec.unwritten for one in wanted)
     if workers.on == HERE or unwritten:
         together = on_gpu.is_there() if workers.together is None else workers.together
-        if unwritten:
-            return _Engine(together)
-        if together:
-            return _Engine(together, estimate.count_group_processes(groups_of(wanted), workers.count))
-        return _Engine(together, estimate.count_processes(wanted, workers.count))
+        count = 1
+        if together and not unwritten:
+            count = estimate.count_group_processes(groups_of(wanted), workers.count)
+        elif not unwritten:
+            count = estimate.count_processes(wanted, workers.count)
+        if count == 1:
+            return Engine("threads", together)
+        return Engine("processes on one GPU" if together else "processes beside this one", together, count)
     if workers.on == PROCESSES:
         gpus = estimate.count_gpus()
-        return _Engine(gpus > 0, workers.count or gpus or estimate.count_cores(), gpus)
+        return Engine("processes", gpus > 0, workers.count or gpus or estimate.count_cores(), gpus)
     ray = Ray.open(workers.on, workers.count)
-    return _Engine(ray.has_gpus, ray.count, ray=ray)
+    return Engine("ray", ray.has_gpus, ray.count, ray=ray)
 
 
 class _Run:
@@ -206,7 +211,7 @@ class _Run:
         self._failed: list[tuple[Job, Failure, bool]] = []  # with whether trying again could have helped
         self._done = 0
 
-    def do(self, jobs: Sequence[Job], engine: _Engine, stack: ExitStack) -> None:
+    def do(self, jobs: Sequence[Job], engine: Engine, stack: ExitStack) -> None:
         waiting, store = JobQueue(jobs), self.store
         if engine.count > 1 and store.path is None:
             self.store = Store(
@@ -216,23 +221,20 @@ class _Run:
         log = Path(os.devnull) if self.store.path is None else self.store.path.parent / "workers.log"
         if engine.ray is not None:
             self._follow(waiting, engine.ray.events(waiting, place))
-        elif self.workers.on == PROCESSES and not any(one.spec.unwritten for job in jobs for one in job.trainings):
+        elif engine.way == "processes":
             environment = partial(one_gpu_each, engine.gpus)
             self._follow(waiting, in_processes(waiting, place, engine.count, environment, log))
-        elif engine.count == 1:
-            self._follow(waiting, in_threads(waiting, place, _threads(engine)), alone=True)
-        elif not engine.together:
+        elif engine.way == "processes beside this one":
             as_this = as_this_process()
             self._follow(waiting, in_processes(waiting, place, engine.count, lambda _: as_this, log, here=True))
-        else:
-            left = list(jobs)
-            if len(jobs) > 1:
-                without = JobQueue(replace(job, halves=False) for job in jobs)
-                with sharing(self.log) as shared:
-                    events = in_processes(without, place, engine.count, lambda _: shared, log)
-                    left = self._follow(without, events, hands_back=True)
-            waiting = JobQueue(replace(job, halves=True) for job in left)
+        elif engine.way == "processes on one GPU" and len(jobs) > 1:
+            beside = JobQueue(replace(job, halves=False) for job in jobs)
+            with sharing(self.log) as shared:
+                events = in_processes(beside, place, engine.count, lambda _: shared, log)
+                waiting = JobQueue(replace(job, halves=True) for job in self._follow(beside, events, hands_back=True))
             self._follow(waiting, in_threads(waiting, place, 1), alone=True)  # with all the memory
+        else:
+            self._follow(waiting, in_threads(waiting, place, _threads(engine)), alone=True)
         with suppress(OSError):
             if log.stat().st_size == 0:
                 log.unlink()
@@ -307,7 +309,7 @@ class _Run:
         return tuple(failure for _, failure, _ in sorted(self._failed, key=lambda each: each[0].number))
 
 
-def _threads(engine: _Engine) -> int:
+def _threads(engine: Engine) -> int:
     """How many trainings this process does at a time: one keeps a GPU busy; else as many as XLA has threads."""
     if engine.together or on_gpu.is_there() or jax.local_device_count() > 1:
         return 1

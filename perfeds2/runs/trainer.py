@@ -168,31 +168,30 @@ class _Checkpoints:
         if self._store.path is None or began - self._since <= self._wait_s:
             return
         for number, one in enumerate(self._alike):
-            save_checkpoint(self._store, one, standing(number))
+            save_checkpoint(self._store, one.training.key, standing(number))
         self._since = time.monotonic()
         self._wait_s = max(CHECKPOINT_EVERY_S, (self._since - began) / CHECKPOINT_SHARE if CHECKPOINT_EVERY_S else 0.0)
 
     def load(self) -> list[TrainState | None]:
-        return [load_checkpoint(self._store, one) for one in self._alike]
+        return [load_checkpoint(self._store, one.training.key, one.lane) for one in self._alike]
 
 
-def save_checkpoint(store: Store, one: Prepared, standing: TrainState) -> None:
+def save_checkpoint(store: Store, key: str, state: TrainState) -> None:
     """Save where a training stands."""
-    leaves = jax.tree.leaves(standing.state)
+    leaves = jax.tree.leaves(state.state)
     arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
-    store.save_checkpoint(one.training.key, arrays, {"values": standing.values})
+    store.save_checkpoint(key, arrays, {"values": state.values})
 
 
-def load_checkpoint(store: Store, one: Prepared) -> TrainState | None:
+def load_checkpoint(store: Store, key: str, lane: Lane) -> TrainState | None:
     """Where a training stood when it was last saved; None if it begins anew."""
-    saved = store.load_checkpoint(one.training.key)
+    saved = store.load_checkpoint(key)
     if saved is None:
         return None
     arrays, facts = saved
-    lane = one.lane
     fresh = start(lane.task, Script.of(lane.timeline, lane.learner.merge), lane.learner, lane.seed)
     leaves, structure = jax.tree.flatten(fresh)
-    kept = [arrays[key] for key in sorted(arrays)]
+    kept = [arrays[name] for name in sorted(arrays)]
     if [(a.shape, a.dtype) for a in kept] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
         return None
     return TrainState(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in kept]))

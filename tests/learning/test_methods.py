@@ -33,8 +33,8 @@ from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
-from perfeds2.runs.folder import open_folder
+from perfeds2.runs.store import Store
+from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
 from perfeds2.spec.build import make_learner
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
@@ -298,7 +298,7 @@ def test_together_is_the_same_as_alone_also_where_one_waits_for_another(name):
 @pytest.mark.parametrize("name", WITH_A_MEMORY)
 def test_a_checkpoint_carries_all_a_method_keeps(name, tmp_path):
     learner, points = learner_of(name), [EvaluationPoint(k, float(k)) for k in (0, 7, ROUNDS)]
-    trial, folder = Lane(TASK, LINE, learner, points), open_folder(tmp_path / "run", spec_from(rounds=ROUNDS))
+    trial, folder = Lane(TASK, LINE, learner, points), Store(tmp_path / "run")
     *_, whole = train(TASK, LINE, learner, points)
     for training in train(TASK, LINE, learner, points):
         if len(training.values) == 2:

@@ -22,8 +22,8 @@ from perfeds2.learning.task import parameters
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
-from perfeds2.runs.folder import open_folder
+from perfeds2.runs.store import Store
+from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
@@ -185,7 +185,7 @@ def test_a_federation_does_not_follow_rounds_of_ones_own(name):
 def test_a_checkpoint_carries_what_the_server_keeps(name, tmp_path):
     algorithm, line = made(name, quorum=2, tiers=3, max_staleness=1)
     points = [EvaluationPoint(k, float(k)) for k in (0, 7, line.rounds)]
-    trial, folder = Lane(TASK, line, algorithm.learner, points), open_folder(tmp_path / "run", spec_from(rounds=14))
+    trial, folder = Lane(TASK, line, algorithm.learner, points), Store(tmp_path / "run")
     *_, whole = train(TASK, line, algorithm.learner, points)
     for training in train(TASK, line, algorithm.learner, points):
         if len(training.values) == 2:

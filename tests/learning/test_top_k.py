@@ -22,8 +22,8 @@ from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay,
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.runs.checkpoint import load_checkpoint, save_checkpoint
-from perfeds2.runs.folder import open_folder
+from perfeds2.runs.store import Store
+from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
 from perfeds2.spec.build import check, model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
@@ -144,7 +144,7 @@ def test_side_by_side_and_together_is_the_same_as_alone(monkeypatch, tmp_path):
         np.testing.assert_allclose(flat(stand[number].state.unsent), flat(alone.state.unsent), atol=1e-5)
         np.testing.assert_allclose(flat(stand[number].state.params), flat(alone.state.params), atol=1e-5)
     # A checkpoint has what was not sent, too.
-    folder = open_folder(tmp_path / "run", spec_from(rounds=1))
+    folder = Store(tmp_path / "run")
     half = next(one for one in train(TASK, LINE, TENTH, points[0]) if len(one.values) == 2)
     save_checkpoint(folder, "a", half)
     *_, resumed = train(TASK, LINE, TENTH, points[0], resume=load_checkpoint(folder, "a", trials[0]))

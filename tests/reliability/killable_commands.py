@@ -178,10 +178,10 @@ def apply(setting: dict[str, Any]) -> None:
     import resource
 
     from perfeds2.paper.figures import FIGURES
-    from perfeds2.runs import checkpoint, crew
+    from perfeds2.runs import pool, trainer
 
     if "checkpoint_every_s" in setting:
-        checkpoint.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
+        trainer.CHECKPOINT_EVERY_S = setting["checkpoint_every_s"]
     if "horizon_s" in setting:
         panels = [
             replace(panel, lines=panel.lines[: setting["most_lines"]], settings=shorter(panel, setting["horizon_s"]))
@@ -189,7 +189,7 @@ def apply(setting: dict[str, Any]) -> None:
         ]
         FIGURES["exp_4"] = replace(FIGURES["exp_4"], panels=tuple(panels))
     if "in_process" in setting:
-        crew.open_crew = one_worker
+        pool.find_workers = lambda *_: pool.Engine()  # train in the process that writes the tables: its death matters
     if "xla_flags" in setting:
         os.environ["XLA_FLAGS"] = setting["xla_flags"]  # read when the first function is compiled
     if "workers" in setting:
@@ -199,13 +199,6 @@ def apply(setting: dict[str, Any]) -> None:
     if "delete_at" in setting:
         operation, folder = setting["delete_at"]
         delete_before_operation(operation, folder)
-
-
-def one_worker(on: str, workers: int | None, log: Path) -> Any:  # noqa: ARG001 (as a sweep asks for it)
-    """Does a sweep's work in the process that writes its files: the one whose death matters."""
-    from perfeds2.runs.crew import crew_here
-
-    return crew_here()
 
 
 def count_operations(cwd: str, before: tuple[str, int] | None, done: mmap.mmap) -> None:

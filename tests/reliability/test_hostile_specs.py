@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from perfeds2.allocation.bandwidth import POLICIES
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.errors import InputError
-from perfeds2.runs import execute
+from perfeds2.runs import estimate
 from perfeds2.spec import build
 from perfeds2.spec.build import ALGORITHMS
 from perfeds2.spec.fields import SECTIONS, Spec, settings
 from perfeds2.spec.resolve import put_text, read_toml, resolve
+from perfeds2.studies.compare import simulate_spec
 
 PLACES = [(each.section, each.key) for each in settings()]
 GOOD = resolve({}).to_toml().encode()
@@ -111,8 +112,7 @@ def commands_stop_before_work(monkeypatch):
         raise ReachedError
 
     monkeypatch.setattr(build, "check", reached)
-    for name in ("refuse_days", "execute", "execute_timelines"):
-        monkeypatch.setattr(execute, name, reached)
+    monkeypatch.setattr(estimate, "refuse_days", reached)
 
 
 numbers_of_flags = itertools.count()
@@ -175,7 +175,7 @@ def test_any_cell_has_a_timeline_or_is_refused(cell, protocol, mode):
     def play() -> Any:
         run = {"algorithms": [mode], "seeds": [0], "rounds": 3}
         spec = resolve({"task": {"name": "synthetic"}, "cell": cell, "protocol": protocol, "run": run})
-        return execute.simulate_spec(spec, "simulate", None)
+        return simulate_spec(spec, "simulate", None)
 
     with np.errstate(all="ignore"):
         played = refused_or_read(play, InputError)

@@ -17,7 +17,7 @@ from rich.console import Console
 from perfeds2.report import live_page as module
 from perfeds2.report.live import MOST_CURVES, Picture, curves_of, heading, shown_of
 from perfeds2.report.live_page import LivePage, is_live, live_page, nice_ticks
-from perfeds2.runs.live import DONE, INTERRUPTED, Board, Training
+from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining
 
 EVIL = "</script><script>window.injected = 1</script><img src=x onerror='window.injected = 1'>"
 
@@ -27,7 +27,7 @@ def board_of(scores: dict[tuple[str, int], list[float]], of: int = 4, label: str
     board = Board(command="compare", began_s=100.0, heard_s=130.0, shares=(0.0, 0.25, 100.0), what="", **known)
     for (algorithm, seed), score in scores.items():
         times = [n / 2 for n in range(len(score))]
-        training = Training(f"{algorithm}{seed}", label, algorithm, seed, of, time_s=times, score=list(score))
+        training = LiveTraining(f"{algorithm}{seed}", label, algorithm, seed, of, time_s=times, score=list(score))
         board.trainings[training.name] = training
     return board
 
@@ -52,7 +52,7 @@ def test_the_mean_agrees_with_plain_loops(courses):
     for seed, course in enumerate(courses):
         times = sorted({time_s for time_s, _ in course})
         score = [course[place][1] for place in range(len(times))]
-        board.trainings[str(seed)] = Training(str(seed), "", "A", seed, 9, time_s=times, score=score)
+        board.trainings[str(seed)] = LiveTraining(str(seed), "", "A", seed, 9, time_s=times, score=score)
     (found,) = curves_of(board)
     expected = {}
     for time_s in sorted({each for training in board.trainings.values() for each in training.time_s}):

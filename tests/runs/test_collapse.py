@@ -7,7 +7,7 @@ import pytest
 
 from perfeds2 import compare
 from perfeds2.report.run import print_summary
-from perfeds2.runs.summary import has_collapsed, has_diverged
+from perfeds2.runs.notes import has_collapsed, has_diverged
 
 SETTINGS: dict[str, Any] = {"ues": 6, "quorum": 2, "batch": 20, "labels_per_ue": 2, "beta": 0.1, "horizon_s": 12, "eval_every_s": 0.5, "seeds": (0, 1)}  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_a_short_personal_step_leaves_nothing_to_note():
 @pytest.mark.slow
 def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monkeypatch):
     """Nor that FedAsync, whose UEs compute what FedProx's do, equals FedAvg."""
-    monkeypatch.setattr("perfeds2.runs.summary.has_collapsed", lambda _: True)
+    monkeypatch.setattr("perfeds2.runs.notes.has_collapsed", lambda _: True)
     few = {"task": "synthetic", "ues": 4, "quorum": 2, "rounds": 4, "seeds": (0,)}
     comparison = compare(**few, algorithms=["PerFedS2", "FedBuff", "FedAsync", "Ditto", "PersA-FL"])
     notes = [note for note in comparison.summary["notes"] if "never got" not in note]

@@ -5,8 +5,9 @@ import pytest
 from perfeds2 import compare, sweep
 from perfeds2.errors import InputError
 from perfeds2.learning.task import parameters
-from perfeds2.runs import execute
-from perfeds2.runs.execute import refuse_days
+from perfeds2.runs import estimate
+from perfeds2.runs.estimate import refuse_days
+from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import model_of
 from perfeds2.spec.resolve import spec_from
 
@@ -23,18 +24,20 @@ def test_a_run_of_a_geological_age_is_refused_and_leaves_nothing(tmp_path, long)
     with pytest.raises(InputError, match=r"days of this machine's time"):
         sweep(settings, {"quorum": [1, 2]}, out=tmp_path / "swept")
     assert list(tmp_path.iterdir()) == []
-    refuse_days([spec_from(**settings)], yes=True)
+    refuse_days(trainings_of(spec_from(**settings)), yes=True)
 
 
 def test_days_are_counted_by_rounds_seeds_points_and_arithmetic(monkeypatch):
-    """On a clock that stands still only the arithmetic counts: 6 operations a weight and sample, 2e10 a second."""
-    monkeypatch.setattr(execute.time, "perf_counter", lambda: 0.0)
-    one_seed, two_seeds, three_seeds = (spec_from(**RUN, rounds=100, seeds=seeds) for seeds in (1, 2, 3))
-    samples = 100 * 2 * 5  # rounds, quorum, batch
-    monkeypatch.setattr(execute, "DAY_S", 2.5 * samples * 6 * parameters(model_of(two_seeds)) / 2e10)
-    refuse_days([two_seeds], yes=False)
+    """On a clock that stands still only training counts: a tenth of a millisecond a gradient, and 6 operations a weight
+    and sample, 1e10 a second."""
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: 0.0)
+    one, two, three = (trainings_of(spec_from(**RUN, rounds=100, seeds=seeds)) for seeds in (1, 2, 3))
+    gradients = 100 * 2  # rounds, quorum
+    seed_s = gradients * (1e-4 + 5 * 6 * parameters(model_of(one[0].spec)) / 1e10)
+    monkeypatch.setattr(estimate, "DAY_S", 2.5 * seed_s)
+    refuse_days(two, yes=False)
     with pytest.raises(InputError, match=r"about 1\.2 days of this machine's time"):
-        refuse_days([three_seeds], yes=False)
-    refuse_days([three_seeds], yes=False, trains=False)
+        refuse_days(three, yes=False)
+    refuse_days(three, yes=False, trains=False)
     with pytest.raises(InputError, match="about 40 days"):
-        refuse_days([one_seed] * 100, yes=False)
+        refuse_days(one * 100, yes=False)

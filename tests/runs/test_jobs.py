@@ -11,10 +11,13 @@ import pytest
 
 from perfeds2 import FedAvg, compare
 from perfeds2.errors import InputError
-from perfeds2.runs import entrants, jobs
-from perfeds2.runs.entrants import Props, Teller
-from perfeds2.runs.execute import execute_all, train_part
+from perfeds2.runs import estimate, trainer
 from perfeds2.runs.folder import open_folder
+from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import trainings_of
+from perfeds2.spec import build
+from perfeds2.studies.compare import train_spec
 
 TINY = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "eval_every_s": 0.1}
 FILES = ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml")
@@ -78,70 +81,60 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
     assert not (tmp_path / "two" / "parts").exists()
 
 
-def test_a_shared_timeline_is_played_once_and_found_by_the_next_process(tmp_path, monkeypatch):
-    spec = spec_of(algorithms=("FedAvgS2", "FedProxS2", "FedAvg-SYN"), seeds=(0,))
-    folder = open_folder(tmp_path / "run", spec)
-    first = Props().contenders(spec, 0, 0)[0].enter(Teller(None, 1), folder)
-    assert [path.name for path in folder.parts.iterdir()] == ["FedAvgS2-0.timeline.npz"]
-
-    def never(*_, **__):
-        raise AssertionError("the clock was played again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("perfeds2.spec.build.simulate", never)
-        second = Props().contenders(spec, 0, 0)[1].enter(Teller(None, 1), folder)
-        with pytest.raises(AssertionError, match="played again"):
-            Props().contenders(spec, 0, 0)[2].enter(Teller(None, 1), folder)
-    assert (second.timeline.time_s == first.timeline.time_s).all()
-    assert (second.timeline.ues == first.timeline.ues).all()
-    (folder.parts / "FedAvgS2-0.timeline.npz").write_bytes(b"half of it")
-    again = Props().contenders(spec, 0, 0)[1].enter(Teller(None, 1), folder)
-    assert (again.timeline.time_s == first.timeline.time_s).all()
+def test_algorithms_that_differ_only_in_what_they_learn_share_a_timeline(monkeypatch):
+    played, simulate = [], build.simulate
+    monkeypatch.setattr(build, "simulate", lambda *given, **more: played.append(given) or simulate(*given, **more))
+    bench = trainer.Workbench()
+    made = [
+        bench.prepare(one)
+        for one in trainings_of(spec_of(algorithms=("FedAvgS2", "FedProxS2", "FedAvg-SYN"), seeds=(0,)))
+    ]
+    assert len(played) == 2
+    assert made[0].timeline is made[1].timeline
 
 
 @pytest.mark.slow
-def test_what_a_process_leaves_is_collected_without_being_trained_again(tmp_path, monkeypatch):
+def test_what_is_in_the_store_is_not_trained_again(tmp_path, monkeypatch):
     """And a run that processes began goes on in one process."""
     spec = spec_of(algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1))
     folder = open_folder(tmp_path / "run", spec)
-    for rank, seed in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        train_part([spec], [str(folder.path)], [(0, rank, seed)])
-    monkeypatch.setattr(entrants, "train", lambda *_, **__: pytest.fail("trained again"))
+    run_all(trainings_of(spec), Store(folder.parts, whole=True), Workers(2))
+    monkeypatch.setattr(trainer, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
-    execute_all([spec], "compare", [folder], jobs=2)
+    train_spec(spec, "compare", folder, Workers(2))
     monkeypatch.undo()
     compare(**TINY, algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1), out=tmp_path / "whole")
     same_files(folder.path, tmp_path / "whole")
 
 
 def test_how_many_processes_there_are(monkeypatch):
-    many = spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5))
-    monkeypatch.setattr(jobs, "count_cores", lambda: 4)
-    monkeypatch.setattr(jobs, "free_bytes", lambda: None)
-    assert jobs.count_jobs([many], None) == 1  # half a simulated second: less than a process takes to start
-    assert jobs.count_jobs([many], 3) == 3
-    assert jobs.count_jobs([many], 99) == 10
-    assert jobs.count_jobs([many], 1) == 1
-    assert jobs.count_jobs([spec_of(seeds=(0,), algorithms=("FedAvgS2",))], 8) == 1
-    long = spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5), horizon_s=1e4)
-    assert jobs.count_jobs([long], None) == 4
-    monkeypatch.setattr(jobs, "free_bytes", lambda: int(2.5 * jobs.bytes_needed(long)))
-    assert jobs.count_jobs([long], None) == 2
-    monkeypatch.setattr(jobs, "free_bytes", lambda: 0)
-    assert jobs.count_jobs([long], None) == 1
+    many = trainings_of(spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5)))
+    monkeypatch.setattr(estimate, "count_cores", lambda: 4)
+    monkeypatch.setattr(estimate, "free_bytes", lambda: None)
+    assert estimate.count_processes(many, None) == 1  # half a simulated second: less than a process takes to start
+    assert estimate.count_processes(many, 3) == 3
+    assert estimate.count_processes(many, 99) == 10
+    assert estimate.count_processes(many, 1) == 1
+    assert estimate.count_processes(many[:1], 8) == 1
+    long = trainings_of(spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5), horizon_s=1e4))
+    assert estimate.count_processes(long, None) == 4
+    monkeypatch.setattr(estimate, "free_bytes", lambda: int(2.5 * estimate.bytes_needed(long)))
+    assert estimate.count_processes(long, None) == 2
+    monkeypatch.setattr(estimate, "free_bytes", lambda: 0)
+    assert estimate.count_processes(long, None) == 1
     with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
-        jobs.count_jobs([many], 0)
+        Workers(0).check()
 
 
 def test_a_large_task_takes_more_memory_than_a_small_one():
-    small, large = spec_of(), spec_of(ues=50_000, quorum=2)
-    assert jobs.bytes_needed(small) < jobs.bytes_needed(large)
-    assert jobs.PROCESS_BYTES < jobs.bytes_needed(small) < 2 * jobs.PROCESS_BYTES
+    small, large = trainings_of(spec_of(seeds=1)), trainings_of(spec_of(ues=50_000, quorum=2, seeds=1))
+    assert estimate.bytes_needed(small) < estimate.bytes_needed(large)
+    assert estimate.PROCESS_BYTES < estimate.bytes_needed(small) < 2 * estimate.PROCESS_BYTES
 
 
 @pytest.mark.slow
 def test_what_is_written_nowhere_is_trained_in_this_process(monkeypatch):
-    monkeypatch.setattr("perfeds2.runs.execute.do_jobs", lambda *_: pytest.fail("sent to a process"))
+    monkeypatch.setattr("perfeds2.runs.pool.in_processes", lambda *_: pytest.fail("sent to a process"))
 
     class Mine(FedAvg):
         pass

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfeds2 import compare
-from perfeds2.runs import live as module
-from perfeds2.runs.crew import crew_here
-from perfeds2.runs.execute import execute
+from perfeds2.runs import progress as module
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.live import DONE, INTERRUPTED, LIVE, Board, Live, Tail, born, open_live
+from perfeds2.runs.pool import HERE, Workers
+from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Tail, born, open_live
 from perfeds2.spec.resolve import nested, spec_from
+from perfeds2.studies.compare import train_spec
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.sweep import run_sweep
 from perfeds2.studies.tune import run_search
@@ -75,7 +75,7 @@ def same_as_written(recorder: Recorder, folder: Path) -> None:
 def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, together):
     recorder, spec = Recorder(), spec_from(**TINY)
     folder = open_folder(tmp_path / "run", spec)
-    execute(spec, "compare", folder, jobs=jobs, together=together, followers=[recorder])
+    train_spec(spec, "compare", folder, Workers(jobs, together=together), followers=[recorder])
     same_as_written(recorder, tmp_path / "run")
     assert recorder.ends == 1
     assert (recorder.board.end, recorder.board.share) == (DONE, 1.0)
@@ -95,11 +95,11 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
 
     folder = open_folder(tmp_path / "run", spec)
     with pytest.raises(KeyboardInterrupt):
-        execute(spec, "compare", folder, watch=stop, followers=[first])
+        train_spec(spec, "compare", folder, watch=stop, followers=[first])
     assert first.board.end == INTERRUPTED
     before = len(first.rows)
     assert 0 < before < 4 * 6
-    execute(spec, "compare", open_folder(tmp_path / "run", spec), followers=[second])
+    train_spec(spec, "compare", open_folder(tmp_path / "run", spec), followers=[second])
     same_as_written(second, tmp_path / "run")  # the file remembers what was shown before
 
 
@@ -107,16 +107,14 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
 def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path):
     base = nested({**TINY, "algorithms": ["FedAvgS2"], "seeds": [0, 1]})
     recorder = Recorder()
-    swept = run_sweep(
-        make_grid(base, {"quorum": [1, 2]}), tmp_path / "sweep", on=lambda _: crew_here(), followers=[recorder]
-    )
+    swept = run_sweep(make_grid(base, {"quorum": [1, 2]}), tmp_path / "sweep", Workers(on=HERE), followers=[recorder])
     shown, table = recorder.table(), swept.table
     assert set(shown["label"]) == {"quorum=1", "quorum=2"}
     for quorum in (1, 2):
         own = pd.DataFrame(shown[shown["label"] == f"quorum={quorum}"]).sort_values(["seed", "n"])
         swept_there = pd.DataFrame(table[table["quorum"] == quorum]).sort_values(["seed", "time_s"])
         assert own["test_accuracy_personal"].tolist() == swept_there["test_accuracy_personal"].tolist()
-    assert recorder.board.what.startswith("4 of 4 runs") or recorder.board.share == 1.0
+    assert recorder.board.what.startswith("4 of 4 trainings") or recorder.board.share == 1.0
 
     recorder = Recorder()
     search = make_search(nested({**TINY, "algorithms": ["FedAvgS2"]}), {"beta": [0.02, 0.07]}, seeds=1, rungs=2)
@@ -139,7 +137,7 @@ def test_one_who_fails_while_following_does_not_stop_the_command(tmp_path, capsy
 
     recorder = Recorder()
     with open_live(tmp_path, "compare", [Broken(), recorder]) as live:
-        live.training("", "A", 0, 1).tell([{"time_s": 0.0, "test_accuracy_personal": 0.5}])
+        show(live, "", "A", 1, [{"time_s": 0.0, "test_accuracy_personal": 0.5}])
     assert len(recorder.rows) == 1
     assert capsys.readouterr().err == "perfeds2: the tracker's disk is full (the run itself goes on)\n"
 
@@ -147,8 +145,12 @@ def test_one_who_fails_while_following_does_not_stop_the_command(tmp_path, capsy
 def test_a_disk_that_takes_nothing_does_not_stop_the_command(tmp_path):
     live = Live(tmp_path / "nowhere")
     live.begin("compare")
-    live.training("", "A", 0, 1).tell([{"time_s": 0.0, "test_accuracy_personal": 0.5}])
+    show(live, "", "A", 1, [{"time_s": 0.0, "test_accuracy_personal": 0.5}])
     live.close()
+
+
+def show(live: Live, label: str, algorithm: str, of: int, rows: list[dict[str, Any]]) -> None:
+    live.evaluations(live.training(label, algorithm, 0, of), lambda first: rows[first:])
 
 
 # ---- what is read
@@ -164,7 +166,7 @@ def log_of(path: Path, evaluations: int, resumed_at: int = 0) -> bytes:
                 {"round": n, "time_s": n / 2, "test_accuracy_personal": n / 10, "name": name}
                 for n in range(evaluations if again or not resumed_at else min(resumed_at + 2, evaluations))
             ]
-            live.training("", name, 0, evaluations).tell(rows)
+            show(live, "", name, evaluations, rows)
         live.close()
         if not resumed_at:
             break
@@ -231,7 +233,7 @@ def test_the_rest_takes_as_long_as_the_pace_since_the_last_start_says():
 
 
 def test_a_process_that_is_gone_without_a_word_is_dead_and_one_of_another_machine_is_not(tmp_path):
-    code = "import sys; from pathlib import Path; from perfeds2.runs.live import Live; Live(Path(sys.argv[1])).begin('run')"
+    code = "import sys; from pathlib import Path; from perfeds2.runs.progress import Live; Live(Path(sys.argv[1])).begin('run')"
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
     text = (tmp_path / LIVE).read_text()
     board = Board()

@@ -3,9 +3,10 @@
 import pytest
 
 from perfeds2 import compare
-from perfeds2.runs import checkpoint, entrants, execute
-from perfeds2.runs.comparison import load_comparison
-from perfeds2.runs.folder import open_folder
+from perfeds2.runs import trainer
+from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import trainings_of
 from perfeds2.spec import build
 from perfeds2.spec.resolve import spec_from
 
@@ -33,7 +34,7 @@ class KilledError(Exception):
 
 
 def test_seeds_together_go_on_after_a_kill(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(trainer, "CHECKPOINT_EVERY_S", 0.0)
     whole = compare(**SETTINGS, seeds=(0, 1), together=True)
     count = 0
 
@@ -57,31 +58,30 @@ def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypat
 
     asked = []
 
-    def short_of_memory(entrants, _folder, _teller):
-        asked.append(len(entrants))
+    def short_of_memory(_work, alike):
+        asked.append(len(alike))
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     whole = compare(**SETTINGS, seeds=(0, 1, 2), together=False)
-    monkeypatch.setattr(entrants, "_train_together", short_of_memory)
+    monkeypatch.setattr(trainer, "_train_together", short_of_memory)
     again = compare(**SETTINGS, seeds=(0, 1, 2), together=True)
     assert asked == [3, 2]
     assert again.rows == whole.rows
 
 
-def test_specs_of_one_shape_are_trained_together_each_into_its_own_folder_from_one_timeline(tmp_path, monkeypatch):
+def test_settings_of_one_shape_are_trained_together_from_one_timeline(tmp_path, monkeypatch):
     names = ("FedAvgS2", "PerFedS2")
     specs = [spec_from(**SETTINGS | {"algorithms": names, "beta": beta, "seeds": (0, 1)}) for beta in (0.05, 0.1)]
-    folders = [open_folder(tmp_path / f"run-{number}", spec) for number, spec in enumerate(specs)]
-    companies, clocks = [], []
-    train, simulate = entrants._train_together, build.simulate
-    monkeypatch.setattr(entrants, "_train_together", lambda ones, *more: companies.append(ones) or train(ones, *more))
+    trainings = [one for spec in specs for one in trainings_of(spec)]
+    groups, clocks = [], []
+    train, simulate = trainer._train_together, build.simulate
+    monkeypatch.setattr(trainer, "_train_together", lambda work, ones: groups.append(ones) or train(work, ones))
     monkeypatch.setattr(build, "simulate", lambda *given, **more: clocks.append(given) or simulate(*given, **more))
-    found = execute.execute_all(specs, "compare", folders, together=True)
-    assert [len(ones) for ones in companies] == [4, 4]  # two specs, two seeds; objectives differ in shape
+    together = run_all(trainings, Store(tmp_path / "store"), Workers(together=True))
+    assert [len(ones) for ones in groups] == [4, 4]  # two specs, two seeds; objectives differ in shape
     assert len(clocks) == 4  # two objectives, two seeds: β is nothing to the clock
-    for spec, folder, comparison in zip(specs, folders, found, strict=True):
-        assert folder.finished
-        alone = execute.execute(spec, "compare", None, together=False)
-        assert_close(comparison.rows, alone.rows)
-        assert_close(load_comparison(spec, folder).rows, alone.rows)
-        assert [row["algorithm"] for row in comparison.summary["algorithms"]] == list(names)
+    alone = run_all(trainings, Store(None), Workers(together=False))
+    for one in trainings:
+        assert_close(together[one].rows, alone[one].rows)
+        assert together[one].group
+        assert not alone[one].group

@@ -17,10 +17,14 @@ import pytest
 from perfeds2 import FedAvg, compare
 from perfeds2.commands.common import prepare_to_train
 from perfeds2.errors import InputError
-from perfeds2.runs import entrants, execute, jobs, sharing
-from perfeds2.runs.crew import Crew, Failed
+from perfeds2.runs import estimate, pool, sharing, trainer
 from perfeds2.runs.folder import open_folder
+from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import groups_of, trainings_of
+from perfeds2.runs.workers import Event
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import train_spec
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "seeds": (0, 1)}
 NAMES = ("FedAvgS2", "FedAvg-SYN", "FedAvg-ASY")
@@ -53,55 +57,55 @@ def same_files(one: Path, other: Path) -> None:
         ({"cores": 2}, 2),
         ({"free_gpu": 25}, 2),  # for 10 each
         ({"free_gpu": 0}, 1),  # JAX took all of it at once
-        ({"free": 3 * jobs.GPU_PROCESS_BYTES}, 3),
+        ({"free": 3 * estimate.GPU_PROCESS_BYTES}, 3),
         ({"free": 0}, 1),
         ({"free_gpu": None, "free": None}, 4),
     ],
 )
 def test_there_are_as_many_as_groups_cores_and_memory_allow_and_a_few_at_most(given, count):
     plenty = {"groups": 6, "cores": 16, "needed": 10, "free_gpu": 1000, "free": 1 << 40}
-    assert jobs.side_by_side(**{**plenty, **given}) == count
+    assert estimate.side_by_side(**{**plenty, **given}) == count
 
 
-def groups_of(**settings):
+def made_groups(**settings):
     spec = spec_from(**{"task": "synthetic", "ues": 4, "quorum": 2, "algorithms": NAMES, "seeds": (0, 1), **settings})
-    return execute._alike(execute._contenders([spec]))
+    return groups_of(trainings_of(spec))
 
 
 def test_a_group_is_an_algorithm_with_all_its_seeds():
-    found = [[(one.algorithm.name, one.seed) for one in group] for group in groups_of()]
+    found = [[(one.algorithm, one.seed) for one in group] for group in made_groups()]
     assert found == [[(name, seed) for seed in (0, 1)] for name in NAMES]
 
 
 def test_how_many_processes_share_a_gpu(monkeypatch):
-    groups = groups_of()
-    monkeypatch.setattr(jobs, "count_cores", lambda: 2)
-    monkeypatch.setattr(jobs, "free_bytes", lambda: None)
-    monkeypatch.setattr(jobs.jax, "default_backend", lambda: "gpu")
-    assert [jobs.count_group_jobs(groups, asked) for asked in (None, 1, 3, 99)] == [2, 1, 3, 3]
-    assert jobs.count_group_jobs(groups[:1], None) == jobs.count_group_jobs(groups[:1], 8) == 1
+    groups = made_groups()
+    monkeypatch.setattr(estimate, "count_cores", lambda: 2)
+    monkeypatch.setattr(estimate, "free_bytes", lambda: None)
+    monkeypatch.setattr(estimate.jax, "default_backend", lambda: "gpu")
+    assert [estimate.count_group_processes(groups, asked) for asked in (None, 1, 3, 99)] == [2, 1, 3, 3]
+    assert estimate.count_group_processes(groups[:1], None) == estimate.count_group_processes(groups[:1], 8) == 1
     with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
-        jobs.count_group_jobs(groups, 0)
+        Workers(0).check()
 
     class Mine(FedAvg):
         pass
 
     assert (
-        jobs.count_group_jobs(groups_of(algorithms=["FedAvgS2", Mine()], quorum=2), 3) == 1
+        estimate.count_group_processes(made_groups(algorithms=["FedAvgS2", Mine()], quorum=2), 3) == 1
     )  # nobody can be told of it
     with monkeypatch.context() as patch:
-        patch.setattr(jobs.jax, "local_device_count", lambda: 2)  # which share the seeds
-        assert jobs.count_group_jobs(groups, 3) == 1
+        patch.setattr(estimate.jax, "local_device_count", lambda: 2)  # which share the seeds
+        assert estimate.count_group_processes(groups, 3) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(jobs.jax, "default_backend", lambda: "tpu")  # one process's alone
-        assert jobs.count_group_jobs(groups, 3) == 1
+        patch.setattr(estimate.jax, "default_backend", lambda: "tpu")  # one process's alone
+        assert estimate.count_group_processes(groups, 3) == 1
 
 
 def test_what_jax_has_taken_of_a_gpu_is_not_free(monkeypatch):
     for stats, free in ((None, None), ({"bytes_limit": 100, "pool_bytes": 30}, 70), ({"bytes_limit": 100}, 100)):
         device = SimpleNamespace(memory_stats=lambda stats=stats: stats)
-        monkeypatch.setattr(jobs.jax, "local_devices", lambda device=device: [device])
-        assert jobs.free_gpu_bytes() == free
+        monkeypatch.setattr(estimate.jax, "local_devices", lambda device=device: [device])
+        assert estimate.free_gpu_bytes() == free
 
 
 @pytest.mark.parametrize(("asked", "told"), [(None, "false"), (3, "false"), (1, None)])
@@ -144,27 +148,27 @@ def test_three_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp
     assert set(children_of(os.getpid())) <= before
 
 
+def counting(monkeypatch) -> list[int]:
+    """How many are trained at once, call by call."""
+    trained, train = list[int](), trainer._train_together
+    monkeypatch.setattr(trainer, "_train_together", lambda work, ones: trained.append(len(ones)) or train(work, ones))
+    return trained
+
+
 @pytest.mark.slow
 def test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ended(alone, tmp_path, monkeypatch):
     """As --jobs 1 would: another GPU's memory may be short, or it may be for one process only."""
-    crew_as_this, asked = jobs.crew_as_this, []
 
-    def no_memory(count, log, environment, *, here):
-        asked.append((count, here))
+    def no_memory(waiting, *_):
+        while waiting:
+            job = waiting.take()
+            assert not job.halves
+            yield Event(0, job, {"started": True})
+            yield Event(0, job, {"error": "JaxRuntimeError: RESOURCE_EXHAUSTED", "again": True})
 
-        def events(line):
-            while line:
-                yield Failed(line.take(), 0, "JaxRuntimeError: RESOURCE_EXHAUSTED", again=True)
-
-        return crew_as_this(count, log, environment, here=here) if here else Crew(count, True, events)
-
-    monkeypatch.setattr(jobs, "crew_as_this", no_memory)
-    trained, train = [], entrants._train_together
-    monkeypatch.setattr(
-        entrants, "_train_together", lambda ones, *more: trained.append(len(ones)) or train(ones, *more)
-    )
+    monkeypatch.setattr(pool, "in_processes", no_memory)
+    trained = counting(monkeypatch)
     compare(**SETTINGS, algorithms=NAMES, together=True, jobs=3, out=tmp_path / "run")
-    assert asked == [(3, False), (1, True)]
     assert trained == [2, 2, 2]
     same_files(alone, tmp_path / "run")
     assert (
@@ -173,39 +177,36 @@ def test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ende
 
 
 @pytest.mark.slow
-def test_what_processes_left_is_collected_and_a_single_group_needs_none(alone, tmp_path, monkeypatch):
+def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, monkeypatch):
     spec = spec_from(**SETTINGS, algorithms=NAMES)
     folder = open_folder(tmp_path / "run", spec)
-    for rank in (0, 2):
-        execute.train_part([spec], [str(folder.path)], [(0, rank, 0), (0, rank, 1)])
-    monkeypatch.setattr(execute, "sharing", lambda _: pytest.fail("sent to a process"))
-    trained, train = [], entrants._train_together
-    monkeypatch.setattr(
-        entrants, "_train_together", lambda ones, *more: trained.append(len(ones)) or train(ones, *more)
-    )
-    execute.execute_all([spec], "compare", [folder], together=True, jobs=3)
+    groups = groups_of(trainings_of(spec))
+    run_all([*groups[0], *groups[2]], Store(folder.parts, whole=True), Workers(together=True))
+    monkeypatch.setattr(pool, "sharing", lambda _: pytest.fail("sent to a process"))
+    trained = counting(monkeypatch)
+    train_spec(spec, "compare", folder, Workers(3, together=True))
     assert trained == [2]
     same_files(alone, folder.path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("halves", [False, True])
-def test_a_process_among_others_makes_no_halves(halves, tmp_path, monkeypatch):
+def test_a_process_among_others_makes_no_halves(halves, monkeypatch):
     """Then the bytes would depend on when who needed how much memory."""
 
     def short_of_memory(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    spec = spec_from(**SETTINGS, algorithms=("FedAvgS2",))
-    folder = open_folder(tmp_path / "run", spec)
-    monkeypatch.setattr(entrants, "_train_together", short_of_memory)
-    given = [spec], [str(folder.path)], [(0, 0, 0), (0, 0, 1)], halves
+    store, bench = Store(None), trainer.Workbench()
+    group = trainings_of(spec_from(**SETTINGS, algorithms=("FedAvgS2",)))
+    monkeypatch.setattr(trainer, "_train_together", short_of_memory)
+    prepared = [bench.prepare(one) for one in group]
     if halves:
-        execute.train_part(*given)
+        trainer.train_group(prepared, store, lambda *_: None)
     else:
         with pytest.raises(jax.errors.JaxRuntimeError):
-            execute.train_part(*given)
-    assert folder.has_part("FedAvgS2-0") == folder.has_part("FedAvgS2-1") == halves
+            trainer.train_group(prepared, store, lambda *_: None, halves=False)
+    assert [store.get(one.key) is not None for one in group] == [halves, halves]
 
 
 # ---- NVIDIA's daemon
@@ -311,7 +312,7 @@ COMMAND = f"""
 import sys
 from contextlib import contextmanager
 import jax, perfeds2
-from perfeds2.runs import execute, sharing
+from perfeds2.runs import pool, sharing
 
 @contextmanager
 def on_cores(say):
@@ -320,7 +321,7 @@ def on_cores(say):
 
 jax.config.update("jax_disable_most_optimizations", True)
 sharing._why_no_client = lambda _: ""
-execute.sharing = on_cores
+pool.sharing = on_cores
 perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
 """
 

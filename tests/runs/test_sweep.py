@@ -11,31 +11,34 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from command_line import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played_by_hand import by_hand
 from rich.console import Console
 
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.progress import StandingLines, board, print_failures
+from perfeds2.report.progress import ProgressLines, board, print_failures
 from perfeds2.report.read import AXES
 from perfeds2.report.read_studies import differing, load_members, load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.report.together import differences
-from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Moved, Standing, Started, WaitingLine, open_crew
+from perfeds2.runs import training
+from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.progress import Progress
 from perfeds2.runs.statistics import pareto
-from perfeds2.runs.summary import COSTS
-from perfeds2.runs.worker import work
-from perfeds2.spec.resolve import nested
-from perfeds2.studies import sweep as module
-from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid
-from perfeds2.studies.sweep import FACTS, load_sweep, make_assignments, read_sweep, run_sweep, sweep
+from perfeds2.runs.store import Result, Store
+from perfeds2.runs.table import COSTS, MEANS
+from perfeds2.runs.training import groups_of, trainings_of
+from perfeds2.runs.workers import Job, JobQueue, Ray
+from perfeds2.spec.resolve import nested, resolve
+from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid, read_sweep
+from perfeds2.studies.sweep import load_sweep, run_sweep, sweep
 
 TABLES = ("sweep.csv", "sweep_summary.csv")
 SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}
@@ -53,7 +56,7 @@ def test_points_are_all_combinations_and_the_first_axis_varies_slowest():
     grid = grid_from_flags(nested(SMALL), ["quorum=1,2", "max-staleness=3,unbounded", "seed=0..2"], [])
     assert [point.values for point in grid.points] == [(1, 3), (1, "unbounded"), (2, 3), (2, "unbounded")]
     assert grid.seeds == (0, 1, 2)
-    assert grid.runs == 12
+    assert grid.trainings == 12
     assert [axis.name for axis in grid.axes] == ["quorum", "max_staleness"]
     assert grid.points[2].label == "quorum=2, max_staleness=3"
 
@@ -107,46 +110,7 @@ def test_names_given_twice_in_two_spellings_are_refused():
     assert parse_grid(["seed=0..2,7"]) == {"seed": [0, 1, 2, "7"]}
 
 
-# Engines, played by hand
-
-
-def results_of(job: Assignment):
-    """What a worker would say: numbers that tell runs apart."""
-
-    def metrics(point, seed):
-        loss = point + seed / 7
-        spent = {"joules": 1.0, "merged_bits": 8.0}
-        return [{"round": k, "time_s": k / 3, **dict.fromkeys(METRICS, loss / (k + 1)), **spent} for k in range(3)]
-
-    def algorithms(point, seed, names):
-        late = {"time_to_target_s": None if seed == 1 else 0.25, "metrics": metrics(point, seed)}
-        return [{"algorithm": name, **dict.fromkeys(FACTS, 0.5), **late} for name in names]
-
-    return [
-        [{"seed": seed, "algorithms": algorithms(point, seed, run["algorithms"])} for seed in run["seeds"]]
-        for point, run in zip(job.points, (spec.values()["run"] for spec in job.specs), strict=True)
-    ]
-
-
-def played(fails=lambda _, __: None, *, together=False, shuffle=lambda _: None):
-    """An engine of one hand: ``fails`` gives a job's error in an attempt, or none."""
-    tried = {}
-
-    def events(line):
-        while line:
-            waiting = [line.take() for _ in range(len(line))]
-            shuffle(waiting)
-            job, *others = waiting
-            for other in others:
-                line.put(other)
-            tried[job.label] = attempt = tried.get(job.label, 0) + 1
-            yield Started(job, 0)
-            error = fails(job, attempt)
-            if isinstance(error, BaseException):
-                raise error
-            yield Done(job, 0, results_of(job)) if error is None else Failed(job, 0, error, again="input" not in error)
-
-    return lambda _: Crew(1, together, events)
+# Workers, played by hand
 
 
 HAND = make_grid(nested({"algorithms": ["PerFedS2", "FedAvgS2"]}), {"quorum": [1, 2, 3], "alpha": [0, 0.1], "seed": [0, 1, 5]})  # fmt: skip
@@ -155,7 +119,9 @@ HAND = make_grid(nested({"algorithms": ["PerFedS2", "FedAvgS2"]}), {"quorum": [1
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "whole"
-    assert run_sweep(HAND, path, on=played()).failures == ()
+    with pytest.MonkeyPatch.context() as patch:
+        by_hand(patch)
+        assert run_sweep(HAND, path).failures == ()
     return path
 
 
@@ -166,15 +132,15 @@ def test_the_tidy_table_has_every_run_in_grid_order(whole):
     runs = list(table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"]).itertuples(index=False, name=None))
     assert [run[:4] for run in runs[:4]] == [(1, 0.0, "PerFedS2", 0), (1, 0.0, "PerFedS2", 1), (1, 0.0, "PerFedS2", 5), (1, 0.0, "FedAvgS2", 0)]  # fmt: skip
     assert table[(table.quorum == 3) & (table.alpha == 0.1) & (table.seed == 5)].train_loss.iloc[0] == pytest.approx(
-        5 + 5 / 7
+        3 + 1 + 5 / 7
     )
 
 
 def test_the_summary_has_intervals_and_marks_who_never_arrives(whole):
-    """Seeds 0, 1, 5 of point 0 end at 0, 1/21, 5/21; seed 1 never meets the target."""
+    """Seeds 0, 1, 5 of A = 1, α = 0 end at 7/21, 8/21, 12/21; seed 1 never meets the target."""
     row = run_sweep(HAND, whole).summary.iloc[0]
     assert row.seeds == 3
-    assert row.train_loss_mean == pytest.approx(2 / 21)
+    assert row.train_loss_mean == pytest.approx(9 / 21)
     assert row.train_loss_high - row.train_loss_mean == pytest.approx(4.302652729911275 * (7 / 441) ** 0.5 / 3**0.5)
     assert row.censored == 1
     assert row.time_to_target_s_median == 0.25
@@ -183,161 +149,186 @@ def test_the_summary_has_intervals_and_marks_who_never_arrives(whole):
 
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), together=st.booleans(), stops=st.lists(st.integers(1, 12), max_size=2))
-def test_tables_do_not_depend_on_order_failures_or_interruptions(whole, tmp_path_factory, seed, together, stops):
+@given(seed=st.integers(0, 10**6), groups=st.booleans(), stops=st.lists(st.integers(1, 12), max_size=2))
+def test_tables_do_not_depend_on_order_failures_or_interruptions(whole, tmp_path_factory, seed, groups, stops):
     path, chance = tmp_path_factory.mktemp("sweep") / "again", random.Random(seed)
-    for stop in stops:
-        left = [stop]
+    with pytest.MonkeyPatch.context() as patch:
+        for stop in stops:
+            left = [stop]
 
-        def fails(_, __, left=left):
-            left[0] -= 1
-            return KeyboardInterrupt() if left[0] == 0 else None
+            def fails(_, __, left=left):
+                left[0] -= 1
+                return KeyboardInterrupt() if left[0] == 0 else None
 
-        try:
-            run_sweep(HAND, path, on=played(fails, shuffle=chance.shuffle))
-        except KeyboardInterrupt:
-            assert all((path / name).exists() for name in TABLES)  # what is done can be looked at
-    flaky = played(lambda _, attempt: "out of luck" if attempt < 3 and chance.random() < 0.3 else None,
-                   together=together, shuffle=chance.shuffle)  # fmt: skip
-    assert run_sweep(HAND, path, on=flaky).failures == ()
+            by_hand(patch, fails, shuffle=chance.shuffle)
+            try:
+                run_sweep(HAND, path)
+            except KeyboardInterrupt:
+                assert all((path / name).exists() for name in TABLES)  # what is done can be looked at
+        out_of_luck = lambda _, attempt: "out of luck" if attempt < 3 and chance.random() < 0.3 else None  # noqa: E731
+        by_hand(patch, out_of_luck, shuffle=chance.shuffle, groups=groups)
+        assert run_sweep(HAND, path).failures == ()
     assert tables(path) == tables(whole)
 
 
-def test_finished_runs_are_not_done_again(tmp_path):
+def test_finished_trainings_are_not_done_again_and_damaged_ones_are(tmp_path, monkeypatch):
     done = []
-    run_sweep(HAND, tmp_path / "a", on=played(lambda job, _: done.append(job.label)))
-    assert len(done) == len(set(done)) == 18
-    damaged = tmp_path / "a/points/00001-quorum=1_alpha=0.1/seed-5.json"
-    damaged.write_text(damaged.read_text()[:50])
+    by_hand(monkeypatch, lambda job, _: done.append(job.title))
+    run_sweep(HAND, tmp_path / "a")
+    assert len(done) == len(set(done)) == 36
+    (one,) = [one for one in trainings_of(HAND.points[1].spec) if one.title == "FedAvgS2 seed 5"]
+    damaged = tmp_path / f"a/trainings/{one.key}.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:50])
     before = tables(tmp_path / "a")
-    run_sweep(HAND, tmp_path / "a", on=played(lambda job, _: done.append(job.label)))
-    assert done[18:] == ["quorum=1, alpha=0.1, seed=5"]
+    run_sweep(HAND, tmp_path / "a")
+    assert done[36:] == ["quorum=1, alpha=0.1, FedAvgS2 seed 5"]
     assert tables(tmp_path / "a") == before
 
 
-def test_a_run_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_path, capsys):
-    def fails(job, _):
-        return "ValueError: no luck" if job.label == "quorum=2, alpha=0.0, seed=1" else None
-
-    path, said, lines = tmp_path / "a", [], StandingLines()
-    swept = run_sweep(HAND, path, on=played(fails), retries=2, watch=lambda now: said.extend(lines(now)))
+def test_a_training_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_path, monkeypatch, capsys):
+    title = "quorum=2, alpha=0.0, PerFedS2 seed 1"
+    path, said, lines = tmp_path / "a", [], ProgressLines()
+    by_hand(monkeypatch, lambda job, _: "ValueError: no luck" if job.title == title else None)
+    swept = run_sweep(HAND, path, watch=lambda now: said.extend(lines(now)))
     (failure,) = swept.failures
-    assert (failure.label, failure.attempts) == ("quorum=2, alpha=0.0, seed=1", 3)
-    assert said.count("quorum=2, alpha=0.0, seed=1: ValueError: no luck") == 3
-    assert said[-1].startswith("17 of 18 runs done, 0 running, 1 failed, 2 tried again")
-    assert len(swept.table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"])) == 2 * 17
+    assert (failure.label, failure.attempts) == (title, 3)
+    assert said.count(f"{title}: ValueError: no luck") == 3
+    assert said[-1].startswith("35 of 36 trainings done, 0 running, 1 failed, 2 tried again")
+    assert len(swept.table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"])) == 35
     assert "no luck" in (path / "failed.csv").read_text()
     print_failures(swept.failures)
     print_sweep(path)
     shown = capsys.readouterr()
     assert "no luck" in shown.err
     assert "PerFedS2" in shown.out
-    assert run_sweep(HAND, path, on=played()).failures == ()
+    by_hand(monkeypatch)
+    assert run_sweep(HAND, path).failures == ()
     assert not (path / "failed.csv").exists()
     assert tables(path) == tables(whole)
 
 
 def test_the_live_table_says_what_every_worker_is_at():
-    now = Standing(100, 37, 10, 1, 2, 50.0, {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}, None)
+    at = {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}
+    now = Progress("", 0.4, 0.0, 0, 100, 37, 10, 1, 2, 50.0, at)
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(board(now, age_s=4.0))
     shown = console.export_text()
-    assert "37 of 100 runs done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
+    assert "37 of 100 trainings done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
     assert "quorum=5, seed=3   31%" in shown
 
 
-def test_bad_input_is_not_tried_again(tmp_path):
-    calls = []
-
-    def fails(job, _):
-        calls.append(job)
-        return "bad input" if job.points == (0,) else None
-
-    swept = run_sweep(HAND, tmp_path / "some", on=played(fails))
+def test_bad_input_is_not_tried_again(tmp_path, monkeypatch):
+    by_hand(monkeypatch, lambda job, _: "bad input" if "quorum=1, alpha=0.0, PerFedS2" in job.title else None)
+    swept = run_sweep(HAND, tmp_path / "some")
     assert {failure.attempts for failure in swept.failures} == {1}
     assert len(swept.failures) == 3
-    print_failures(swept.failures)
+    by_hand(monkeypatch, lambda *_: "bad input: no data")
     with pytest.raises(InputError, match="bad input: no data"):
-        run_sweep(HAND, tmp_path / "all", on=played(lambda *_: "bad input: no data"))
+        run_sweep(HAND, tmp_path / "all")
 
 
 def test_a_folder_with_something_else_is_refused(whole, tmp_path):
     with pytest.raises(InputError, match="different sweep"):
-        run_sweep(make_grid({}, {"quorum": [1]}), whole, on=played())
+        run_sweep(make_grid({}, {"quorum": [1]}), whole)
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InputError, match="holds other files"):
-        run_sweep(HAND, tmp_path, on=played())
+        run_sweep(HAND, tmp_path)
     with pytest.raises(InputError, match="holds no sweep"):
         read_sweep(tmp_path)
     with pytest.raises(InputError, match=r"holds no sweep\.csv"):
         load_sweep(tmp_path)
-    for flag, wrong in (("on", "slurm"), ("workers", 0), ("retries", -1)):
-        given: dict[str, Any] = {flag: wrong}
+    for flag, wrong in (
+        ("on", Workers(1, "slurm")),
+        ("workers", Workers(0, "ray")),
+        ("retries", Workers(1, "ray", -1)),
+    ):
         with pytest.raises(InputError, match=f"--{flag}"):
-            run_sweep(HAND, tmp_path / "new", **given)
+            run_sweep(HAND, tmp_path / "new", wrong)
         assert not (tmp_path / "new").exists()
+    with pytest.raises(InputError, match=r"--reuse .*nowhere has no trainings"):
+        run_sweep(HAND, tmp_path / "new", reuse=[tmp_path / "nowhere"])
+    assert not (tmp_path / "new").exists()
 
 
-def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+def test_trainings_of_another_sweep_are_reused_and_counted(whole, tmp_path, monkeypatch):
+    done = []
+    by_hand(monkeypatch, lambda job, _: done.append(job.title))
+    grid = make_grid(nested({"algorithms": ["PerFedS2"]}), {"quorum": [2, 4], "seed": [0, 1]})  # α is 0.03 here
+    assert run_sweep(grid, tmp_path / "other", reuse=[whole]).reused == 0
+    base = nested({"algorithms": ["PerFedS2"], "alpha": 0.1, "target_accuracy": 0.5})
+    done.clear()
+    swept = run_sweep(make_grid(base, {"quorum": [2, 4], "seed": [0, 1]}), tmp_path / "again", reuse=[whole])
+    assert swept.reused == 2
+    assert done == ["quorum=4, PerFedS2 seed 0", "quorum=4, PerFedS2 seed 1"]
+
+
+def test_what_was_trained_in_another_group_is_not_reused(whole, tmp_path, monkeypatch):
+    by_hand(monkeypatch, groups=True)
+    assert run_sweep(HAND, tmp_path / "grouped", reuse=[whole]).reused == 0
+
+
+@pytest.mark.slow
+def test_a_finished_comparison_is_reused_to_the_last_digit(tmp_path, monkeypatch):
+    compared = compare(**SMALL, quorum=2, seeds=(0, 1), out=tmp_path / "compared")
+    grid = make_grid(nested(SMALL), {"quorum": [2], "seed": [0, 1]})
+    by_hand(monkeypatch, lambda *_: pytest.fail("trained again"))
+    swept = run_sweep(grid, tmp_path / "swept", reuse=[tmp_path / "compared"])
+    assert swept.reused == 2
+    assert swept.table[[*METRICS, *COSTS]].to_dict("records") == compared.metrics[[*METRICS, *COSTS]].to_dict("records")
+
+
+def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"perfeds2\[ray\]"):
-        open_crew("ray", None, tmp_path / "log")
+        Ray.open("ray", None)
 
 
-def test_on_a_gpu_points_of_equal_shape_are_one_job(monkeypatch):
-    """The quorum parts them, step sizes do not; what is together does not depend on what is missing."""
-    grid = make_grid({}, {"quorum": [1, 2], "alpha": [0, 0.1], "beta": [0.1, 0.2, 0.3], "seed": [0, 5]})
-    missing = {point.number: [5] if point.number == 4 else [] for point in grid.points}
-    (job,) = make_assignments(grid, missing, together=True)
-    assert (job.points, job.runs) == ((0, 1, 2, 3, 4, 5), 12)
-    assert [spec.run.seeds for spec in job.specs] == [(0, 5)] * 6
-    (job,) = make_assignments(grid, missing, together=False)
-    assert (job.points, job.specs[0].run.seeds) == ((4,), (5,))
-    monkeypatch.setattr(module, "MOST_TOGETHER", 4)
-    everything = make_assignments(grid, {point.number: [0, 5] for point in grid.points}, together=True)
-    assert [job.points for job in everything[:2]] == [(0, 1), (2, 3)]
-    assert sorted(number for job in everything for number in job.points) == list(range(12))
+def test_on_a_gpu_points_of_equal_shape_are_one_group(monkeypatch):
+    """The quorum parts them, step sizes do not."""
+    grid = make_grid(
+        {"run": {"algorithms": ["PerFedS2"]}}, {"quorum": [1, 2], "alpha": [0, 0.1], "beta": [0.1, 0.2], "seed": [0, 5]}
+    )
+    every = [one for point in grid.points for one in trainings_of(point.spec)]
+    assert [len(group) for group in groups_of(every)] == [8, 8]
+    monkeypatch.setattr(training, "GROUP_SIZE", 3)
+    groups = groups_of(every)
+    assert [len(group) for group in groups] == [3, 3, 2, 3, 3, 2]
+    assert sorted(one.key for group in groups for one in group) == sorted(one.key for one in every)
 
 
 @pytest.mark.slow
 def test_points_trained_together_get_what_they_get_alone():
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
-    both, alone = (make_assignments(grid, {0: [0, 1], 1: [0, 1]}, together) for together in (True, False))
-    shares = []
-    ours = [
-        result
-        for point in work(both[0].specs, watch=lambda now: shares.append(now.share))["results"]
-        for result in point
-    ]
-    theirs = [work(job.specs)["results"][0][0] for job in alone]
-    assert [result["seed"] for result in ours] == [result["seed"] for result in theirs] == [0, 1, 0, 1]
-    for mine, other in zip(ours, theirs, strict=True):
-        (mine,), (other,) = mine["algorithms"], other["algorithms"]
-        assert mine.keys() == other.keys()
-        for row, same in zip(mine.pop("metrics"), other.pop("metrics"), strict=True):
+    every = [one for point in grid.points for one in trainings_of(point.spec)]
+    both, alone = (run_all(every, Store(None), Workers(together=together)) for together in (True, False))
+    for one in every:
+        for row, same in zip(both[one].rows, alone[one].rows, strict=True):
+            assert row.pop("algorithm") == same.pop("algorithm")
             assert row == pytest.approx(same, rel=1e-4)
-        assert mine == other
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
+        assert both[one].facts == alone[one].facts
 
 
-def test_a_worker_keeps_to_the_shape_it_has_compiled():
-    line = WaitingLine(Assignment(number, (0,), 1, "", shape, []) for number, shape in enumerate("aabbc"))
-    assert line.take().number == 0
-    assert line.take("b", busy=["a"]).number == 2
-    assert line.take(None, busy=["a", "b"]).number == 4  # nobody is at c
-    assert [line.take("b").number, line.take("b").number] == [3, 1]
-    assert not line
+def test_a_worker_keeps_to_the_program_it_has_compiled():
+    names = ("FedAvgS2", "FedAvgS2", "PerFedS2", "PerFedS2", "CA2FL")
+    made = [trainings_of(resolve({"run": {"algorithms": [name], "seeds": [0]}})) for name in names]
+    a, _, b, _, _ = (one[0].program for one in made)
+    waiting = JobQueue(Job(number, tuple(one)) for number, one in enumerate(made))
+    assert waiting.take().number == 0
+    assert waiting.take(b, busy=[a]).number == 2
+    assert waiting.take(None, busy=[a, b]).number == 4  # no other trains c
+    assert [waiting.take(b).number, waiting.take(b).number] == [3, 1]
+    assert not waiting
 
 
 @pytest.mark.slow
-def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path):
+def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path, monkeypatch):
     swept = run_sweep(HAND, whole)
     first = [path.read_bytes() for path in write_sweep(swept.path)]
     assert [path.read_bytes() for path in write_sweep(swept.path)] == first
     assert len(first) == 5
     named = make_grid(nested({"algorithms": ["PerFedS2"]}), {"bandwidth": ["equal_share", "equal_finish"], "seed": [0]})
-    assert len(write_sweep(run_sweep(named, tmp_path / "named", on=played()).path)) == 3
+    by_hand(monkeypatch)
+    assert len(write_sweep(run_sweep(named, tmp_path / "named").path)) == 3
 
 
 def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
@@ -348,29 +339,24 @@ def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
 
 
 @pytest.fixture
-def costly(tmp_path):
+def costly(tmp_path, monkeypatch):
     """A sweep whose points met the target of 90 % after so many seconds, with so many joules: A = 1 slow and frugal, 4 the reverse."""
     spent = {1: (9.0, 1.0), 2: (6.0, 2.0), 3: (7.0, 2.5), 4: (3.0, 8.0), 5: (3.0, 9.0), 6: None}
 
-    def result(quorum, seed):
+    def result(one):
+        quorum, which = one.spec.protocol.quorum, {"algorithm": "PerFedS2", "seed": one.seed}
         rows = [(0, 0.0, 0.0, 0.0, 0.1)]
         if spent[quorum] is not None:
             seconds, joules = spent[quorum]
-            rows.append((quorum, seconds + 0.1 * seed, joules, 1e3 * quorum, 0.95))
+            rows.append((quorum, seconds + 0.1 * one.seed, joules, 1e3 * quorum, 0.95))
         keys = ("round", "time_s", "joules", "merged_bits", "test_accuracy_personal")
-        metrics = [dict.fromkeys(METRICS, 0.5) | dict(zip(keys, row, strict=True)) for row in rows]
-        time_s = None if spent[quorum] is None else rows[1][1]
-        own = {"algorithm": "PerFedS2", **dict.fromkeys(FACTS, 1.0), "time_to_target_s": time_s, "metrics": metrics}
-        return {"seed": seed, "algorithms": [own]}
-
-    def events(line):
-        while line:
-            job = line.take()
-            yield Done(job, 0, [[result(s.protocol.quorum, seed) for seed in s.run.seeds] for s in job.specs])
+        made = [which | dict.fromkeys(METRICS, 0.5) | dict(zip(keys, row, strict=True)) for row in rows]
+        return Result(made, [], {**which, **dict.fromkeys(MEANS, 1.0), "end_s": 9.0})
 
     base = nested({"algorithms": ["PerFedS2"], "target_accuracy": 0.9})
     grid = make_grid(base, {"quorum": list(spent), "seed": [0, 1, 2]})
-    return run_sweep(grid, tmp_path / "costly", on=lambda _: Crew(1, False, events))
+    by_hand(monkeypatch, formula=result)
+    return run_sweep(grid, tmp_path / "costly")
 
 
 def test_the_front_is_what_nothing_beats(costly):
@@ -468,24 +454,28 @@ def real(tmp_path_factory, compiled):
     def watch(now):
         told.append(now)
         if len(told) == 1:
-            assert isinstance(now.event, Started)
-            assert now.event.pid is not None
-            os.kill(now.event.pid, signal.SIGKILL)
+            (worker,) = set(children()) - before
+            os.kill(worker, signal.SIGKILL)
 
+    before = set(children())
     with pytest.MonkeyPatch.context() as patch:
         for name, value in compiled.items():
             patch.setenv(name, value)
         return sweep(SMALL, GRID, out=path, workers=1, watch=watch), told
 
 
+def children() -> list[int]:
+    found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return [int(child) for threads in found for child in threads.read_text().split()]
+
+
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(real):
     swept, told = real
-    failed = [now.event for now in told if isinstance(now.event, Failed)]
-    assert [event.error for event in failed] == ["its process was killed by SIGKILL (out of memory?)"]
+    errors = [now.error for now in told if now.error]
+    assert errors == ["quorum=1, FedAvgS2 seed 0: its process was killed by SIGKILL (out of memory?)"]
     assert swept.failures == ()
     assert (told[-1].done, told[-1].retried, told[-1].workers) == (4, 1, {})
-    assert any(isinstance(now.event, Moved) for now in told)
-    assert len({now.event.pid for now in told if isinstance(now.event, Started)}) == 2
+    assert told[-1].share == 1.0
 
 
 def test_a_sweep_trains_what_compare_trains(real):
@@ -512,7 +502,11 @@ def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compile
 
     def stop_after(process, runs, how):
         until = time.monotonic() + 120
-        while len(list(path.glob("points/*/*.json"))) < runs and process.poll() is None and time.monotonic() < until:
+        while (
+            len(list(path.glob("trainings/*.safetensors"))) < runs
+            and process.poll() is None
+            and time.monotonic() < until
+        ):
             time.sleep(0.002)
         workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(how)
@@ -529,7 +523,7 @@ def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compile
         assert interrupted.returncode == 130
         assert "perfeds2 sweep --resume out" in said
         assert (path / "sweep.csv").exists()
-        shutil.rmtree(path / "points", ignore_errors=True)  # so that the next has something to be killed at
+        shutil.rmtree(path / "trainings", ignore_errors=True)  # so that the next has something to be killed at
     stop_after(start("--resume", "out"), 1, signal.SIGKILL)
     last = start("--resume", "out", "--quiet")
     out, err = last.communicate(timeout=120)

@@ -13,7 +13,7 @@ import pytest
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.runs import trackers as module
-from perfeds2.runs.live import Board, Live, Tail, open_live
+from perfeds2.runs.progress import Board, Live, Tail, open_live
 from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, flat, read_told, trackers
 
 OWN = """
@@ -64,7 +64,7 @@ def run_until(folder: Path, named: str, evaluations: int, of: int = 5) -> None:
     live = Live(folder)
     live.begin("compare")
     config = {"protocol": {"quorum": 2}, "run": {"seeds": [0, 1]}}
-    live.training("", "A", 0, of, config=config).tell(rows_to(evaluations))
+    live.evaluations(live.training("", "A", 0, of, config=config), lambda first: rows_to(evaluations)[first:])
     live.close()
     tail, board = Tail(folder), Board()
     one.look(board, board.take(tail.read()))

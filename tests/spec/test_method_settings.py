@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 from command_line import perfeds2, told
-from perfeds2.runs.grid import make_grid, parse_grid
+from perfeds2.studies.grid import make_grid, parse_grid
 from test_each import typed
 
 from perfeds2.errors import InputError
