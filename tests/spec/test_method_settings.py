@@ -5,7 +5,6 @@ from dataclasses import fields
 
 import pytest
 from command_line import perfeds2, told
-from perfeds2.studies.grid import make_grid, parse_grid
 from test_each import typed
 
 from perfeds2.errors import InputError
@@ -15,6 +14,7 @@ from perfeds2.spec.fields import own_settings
 from perfeds2.spec.line import command_line
 from perfeds2.spec.methods import Method, listed_methods
 from perfeds2.spec.resolve import read_setting, resolve, spec_from
+from perfeds2.studies.grid import make_grid, parse_grid
 
 BOTH = ["Ditto", "PerFedS2"]
 
