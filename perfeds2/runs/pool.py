@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -218,7 +218,7 @@ class _Run:
                 Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perfeds2-"))), whole=store.whole
             )
         place = Place(self.store, self.reporter.live)
-        log = Path(os.devnull) if self.store.path is None else self.store.path.parent / "workers.log"
+        log = (self.store.path or Path()).parent / "workers.log"  # only other processes write it, and they need a store
         if engine.ray is not None:
             self._follow(waiting, engine.ray.events(waiting, place))
         elif engine.way == "processes":
@@ -235,9 +235,8 @@ class _Run:
             self._follow(waiting, in_threads(waiting, place, 1), alone=True)  # with all the memory
         else:
             self._follow(waiting, in_threads(waiting, place, _threads(engine)), alone=True)
-        with suppress(OSError):
-            if log.stat().st_size == 0:
-                log.unlink()
+        if engine.way.startswith("processes") and log.exists() and log.stat().st_size == 0:
+            log.unlink()
         if self.store is not store:
             for one in (one for job in jobs for one in job.trainings):
                 if (result := self.store.get(one.key)) is not None:
