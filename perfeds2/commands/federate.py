@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from perfeds2.deployment.mqtt.site import Site
     from perfeds2.deployment.setup import Setup
 
-EXTRA = {"paho": "paho-mqtt", "cryptography": "cryptography"}  # module: package of the extra [mqtt]
+EXTRA = {
+    "paho": "paho-mqtt",
+    "cryptography": "cryptography",
+    "prometheus_client": "prometheus-client",
+}  # module: package of the extra [mqtt]
 COPY_LIST = (
     "If this is not the server's own folder, copy revoked.crl there. The server applies it at once; "
     "restart a broker that you started yourself."

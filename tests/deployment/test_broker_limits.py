@@ -158,6 +158,17 @@ def test_a_device_that_has_everything_retained_ends_nothing_for_good(own, made):
         wait_for(goes_on)
 
 
+def test_a_client_that_closes_tls_and_stays_connected_ends_only_its_own_connection(broker, made, watcher):
+    """Closing TLS (close_notify) without closing the socket made the embedded broker read nothing forever."""
+    with Client(broker, made, 0) as device:
+        device.socket.settimeout(2)
+        with contextlib.suppress(OSError):
+            device.socket.unwrap()
+        watcher.ping()
+        with Client(broker, made, 1) as other:
+            other.ping()
+
+
 # ---- what is no MQTT
 
 KINDS_OF_PACKETS = st.builds(

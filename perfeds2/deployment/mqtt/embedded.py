@@ -259,11 +259,12 @@ class Connection(asyncio.Protocol):
             if self.name is None:
                 self.tls.do_handshake()
                 self.name = name_in(self.tls)
-            while not self.ended:
-                for first, fields in self.packets.feed(self.tls.read(65536)):
+            while data := self.tls.read(65536):
+                for first, fields in self.packets.feed(data):
                     self.handle(first, fields)
                     if self.ended:
                         return
+            self.end("it closed TLS")  # an empty read is the client's close_notify
         except ssl.SSLWantReadError:
             self.flush()
         except ssl.SSLCertVerificationError as error:
