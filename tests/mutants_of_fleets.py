@@ -2,17 +2,17 @@
 
 FLEETS: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, its tests, and mutants: (old, new, test)
     (
-        "timeline/comings.py",
+        "timeline/clock.py",
         "timeline/test_fleets.py",
         ("compute_s[away], bits[away] = clock.compute_s[away], clock.bits[away]", "pass", "test_leaving_by_hand"),
-        ("served = here & fleet.shares_band", "served = here", "test_simulate_agrees_with_processes_on_a_mixed_fleet"),
-        ("time_s=max(closing.time_s, clock.time_s)", "time_s=closing.time_s", "test_a_round_closes_no_earlier_than_the_leaving_that_lets_it"),
+        ("served = cell.fleet.shares_band if present is None else present & cell.fleet.shares_band", "served = present", "test_simulate_agrees_with_processes_on_a_mixed_fleet"),
+        ("replace(closing, time_s=clock.time_s)", "closing", "test_a_round_closes_no_earlier_than_the_leaving_that_lets_it"),
         ("closing.time_s <= border_s and closing.time_s < math.inf", "closing.time_s <= border_s", "test_a_round_that_waits_for_somebody_who_has_left_for_good_says_so"),
     ),
     (
-        "timeline/comings.py",
+        "timeline/clock.py",
         "timeline/test_fleets_that_spend.py",
-        ("clock.spent_j + np.where(here, more_j, 0.0)", "clock.spent_j + more_j", "test_batteries_of_those_who_come_and_go_agree_with_processes"),
+        ("more_j if present is None else np.where(present, more_j, 0.0)", "more_j", "test_batteries_of_those_who_come_and_go_agree_with_processes"),
         ("job_s[handed] *= slower[handed]", "pass", "test_jobs_that_differ_agree_with_processes"),
     ),
     (

@@ -91,21 +91,25 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "timeline/simulate.py",
+        "timeline/clock.py",
         "timeline/test_rounds_by_hand.py",
         ("(arrived,) = (arrival_s <= now_s)", "(arrived,) = (arrival_s < now_s)", "test_ties_go_to_the_smaller_number"),
+    ),
+    *of(
+        "timeline/simulate.py",
+        "timeline/test_rounds_by_hand.py",
         (
-            "later.time_s > horizon_s",
-            "later.time_s >= horizon_s",
+            "ticked[0].time_s > end_s",
+            "ticked[0].time_s >= end_s",
             "test_the_horizon_ends_the_timeline_with_the_last_round_that_closed_by_then",
         ),
     ),
     *of(
-        "timeline/simulate.py",
+        "timeline/clock.py",
         "timeline/test_agrees_with_processes.py",
         (
-            "while closing.time_s > (change_s",
-            "while False and closing.time_s > (change_s",
+            "closing.time_s <= border_s and closing.time_s",
+            "closing.time_s",
             "test_simulate_agrees_with_processes_on_a_plan_where_fading_changes_inside_rounds",
         ),
     ),
@@ -269,11 +273,11 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "timeline/simulate.py",
+        "timeline/clock.py",
         "timeline/test_budget.py",
         (
-            "None if gone is None else ~gone)",
-            "None)",
+            "_may_work(conditions, later, then_present))",
+            "then_present)",
             "test_simulate_agrees_with_processes_that_have_batteries",
         ),
     ),

@@ -18,7 +18,8 @@ from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.runs.statistics import statistic, time_to_target
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import Schedule, simulate
+from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.state import Schedule
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, ski
 from perfeds2.spec.tasks import recipe_of, split_of, task_errors
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import Schedule, simulate
+from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.state import Schedule
 
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 ROWS = 4096  # of a schedule; a longer run repeats them

@@ -17,7 +17,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import Schedule
+from perfeds2.timeline.state import Schedule
 
 TIERS = 5  # M of FedAT and TiFL
 

@@ -31,11 +31,12 @@ from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2
 from perfeds2.timeline.crowd import Crowd
-from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.protocol import Protocol, most_at_work
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
-from perfeds2.timeline.simulate import Clock, Conditions, Tell
+from perfeds2.timeline.state import Clock, Conditions
 
+Tell = Callable[[int, float], None]  # gets the number of closed rounds and the second reached
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
 LOAD_S, COMPILE_S = 1.0, 20.0  # what loading and compiling take, about: less work than that is sooner done by NumPy
 COMPILE_PAYS_S = 1.5  # from so much work on the next run should find it compiled
@@ -203,7 +204,7 @@ def _rules(kernel: Kernel, conditions: Conditions, horizon_s: float | None) -> A
         policy=policy[0],
         theta=policy[1],
         planned=conditions.schedule is not None,
-        at_work=_most_at_work(cell.ues, protocol),
+        at_work=most_at_work(cell.ues, protocol),
         payload_bits=float(conditions.payload_bits),
         bandwidth_hz=float(cell.bandwidth_hz),
         most_nats=math.inf if cap is None else float(cap) * LN2,
@@ -212,10 +213,6 @@ def _rules(kernel: Kernel, conditions: Conditions, horizon_s: float | None) -> A
         others_hz=0.0,
         others_s=0.0,
     )
-
-
-def _most_at_work(ues: int, protocol: Protocol) -> int:
-    return min(ues, protocol.quorum * (protocol.max_staleness + 1)) if protocol.max_staleness is not None else ues
 
 
 def _play(

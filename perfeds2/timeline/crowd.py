@@ -6,13 +6,20 @@ nobody's business. Who is *hopeful* is a guess, and every round a bound says whe
 fails costs time, never a digit.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
+from perfeds2.timeline.clock import arrivals, work_left
+from perfeds2.timeline.protocol import close_round, hand_out, open_server
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.recorder import Recorder, nothing_yet
+from perfeds2.timeline.state import Clock, Conditions
 
 LEAST_CROWD = 50_000  # UEs; with fewer, following everybody is quick
 HOPE = 8  # times as many are followed as can be merged in S + 1 rounds: A·(S + 1)
@@ -46,3 +53,62 @@ def split_crowd(cell: Cell, hopeful: int, compute_s: Float[np.ndarray, " n"], pa
 def most_bits(crowd: Crowd, bandwidth_hz: float, lasting_s: float) -> float:
     """What the hopeless can send at most in so many seconds on this band."""
     return float(rate_bps(bandwidth_hz, crowd.strongest_hz, crowd.cap)) * lasting_s
+
+
+def crowd_size(conditions: Conditions) -> int | None:
+    """Return how many UEs of a crowd to follow; None where all must be: their work counts, or they are few."""
+    cell, protocol = conditions.cell, conditions.protocol
+    most = protocol.most_at_work
+    if protocol.stale != "restart" or most is None or conditions.schedule is not None or protocol.drafts:
+        return None
+    known = conditions.bandwidth is equal_share and type(cell).signal_hz is Cell.signal_hz
+    known = known and not cell.changes_in_rounds and cell.is_plain
+    known = known and conditions.budget is None and cell.downlink is None
+    return HOPE * most if known and cell.ues >= LEAST_CROWD and HOPE * most <= cell.ues // 4 else None
+
+
+def play_crowd(
+    conditions: Conditions,
+    crowd: Crowd,
+    *,
+    rounds: int | None = None,
+    horizon_s: float | None = None,
+    tell: Callable[[int, float], None] | None = None,
+) -> Timeline | None:
+    """Return the timeline of ``play`` from second 0, or None if a UE that is not followed might arrive."""
+    cell, protocol, n, ues = conditions.cell, conditions.protocol, conditions.cell.ues, crowd.hopeful
+    if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
+        raise ValueError("only a crowd that restarts, without a schedule, can be played without following everybody.")
+    few = replace(conditions, compute_s=conditions.compute_s[ues], shares=conditions.shares[ues])
+    clock = Clock(
+        0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
+    )
+    record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum))
+    sent_bits = 0.0  # by a hopeless UE in its job, at most
+    since_s = crowd.least_s  # no hopeless UE sends before
+    arrival_s = np.full(n, np.inf)  # of the hopeless: never
+    while rounds is None or clock.server.round < rounds:
+        server, sending = clock.server, clock.bits > 0
+        band_hz = cell.bandwidth_hz / (n - ues.size + np.count_nonzero(sending))
+        signal_hz = cell.signal_hz(server.round, ues)
+        rate, arrival_s[ues] = arrivals(cell, clock, np.where(sending, band_hz, 0.0), signal_hz)
+        closing = close_round(server, arrival_s, protocol)
+        if server.round % (protocol.max_staleness + 1) == 0:
+            sent_bits, since_s = 0.0, clock.time_s + crowd.least_s  # never merged, the hopeless all start over together
+        sent_bits += most_bits(crowd, band_hz, max(closing.time_s - max(clock.time_s, since_s), 0.0))
+        if not sent_bits < (1 - MARGIN) * conditions.payload_bits:
+            return None
+        if horizon_s is not None and closing.time_s > horizon_s:
+            break
+        later, hand = hand_out(server, closing, protocol)
+        record.add(server.round, server.versions, closing, hand.lost, arrival_s)
+        handed = crowd.place[hand.handed]
+        handed = handed[handed >= 0]
+        compute_s, bits, arrived_s = work_left(few, clock, later.opened_s, rate, arrival_s[ues])
+        compute_s[handed], bits[handed], arrived_s[handed] = few.compute_s[handed], few.payload_bits, np.inf
+        clock = Clock(later.opened_s, later, compute_s, bits, arrived_s)
+        if tell is not None:
+            tell(later.round, later.opened_s)
+    arrived_s = np.full(n, np.inf)
+    arrived_s[ues] = clock.arrived_s
+    return record.timeline(clock.server.versions, arrived_s)

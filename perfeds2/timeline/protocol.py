@@ -64,6 +64,11 @@ class Protocol:
     def waits(self) -> bool:
         return self.stale == "wait" and self.max_staleness is not None
 
+    @property
+    def most_at_work(self) -> int | None:
+        """A·(S+1): more jobs than this cannot all be merged within the bound. None without a bound."""
+        return None if self.max_staleness is None else self.quorum * (self.max_staleness + 1)
+
     def check(self, ues: int) -> None:
         if self.quorum > ues:
             raise ValueError(f"quorum must be at most the number of UEs, {ues}, got {self.quorum}.")
@@ -101,7 +106,7 @@ def open_server(ues: int, protocol: Protocol, here: Here | None = None) -> Serve
     protocol.check(ues)
     versions = np.full(ues, IDLE, np.int64)
     if not protocol.rests:
-        versions[(np.arange(ues) if here is None else np.flatnonzero(here))[: _most_at_work(ues, protocol)]] = 0
+        versions[(np.arange(ues) if here is None else np.flatnonzero(here))[: most_at_work(ues, protocol)]] = 0
     return Server(0, versions, np.full(ues, -1, np.int64), 0.0)
 
 
@@ -204,28 +209,40 @@ def _next_in_turn(
 ) -> Int[np.ndarray, " h"]:
     """Who takes the free places: of those without a job who are there, longest out first."""
     idle = np.flatnonzero(versions == IDLE)
-    free = _most_at_work(versions.size, protocol) - (versions.size - idle.size)
+    free = most_at_work(versions.size, protocol) - (versions.size - idle.size)
     idle = idle if here is None else idle[here[idle]]
     return idle[np.argsort(merged_in[idle], kind="stable")][:free]
 
 
-def obstacle(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None) -> str:
-    """Why a round cannot close, and what to do."""
-    planned = None if planned is None else planned.ravel()
-    for ue in [] if planned is None else planned:
+def obstacle(
+    server: Server,
+    arrival_s: Float[np.ndarray, " n"],
+    protocol: Protocol,
+    planned: Planned | None,
+    present: Here | None = None,
+) -> str:
+    """Return why a round cannot close, and what to do."""
+    bound = protocol.max_staleness
+    for ue in np.flatnonzero(np.isinf(arrival_s)) if planned is None else planned.ravel():
         version = server.versions[ue]
-        if version == IDLE:
+        if present is not None and not present[ue]:
+            return f"UE {ue} has left for good, and too few are left. Give its hours a period, or use a smaller quorum."
+        if version != IDLE and (bound is None or server.round - version <= bound):
+            continue
+        if planned is not None and version == IDLE:
             return (
                 f"the schedule plans UE {ue}, which has no job and waits for its turn; plan it later, or use restart."
             )
-        if protocol.max_staleness is not None and server.round - version > protocol.max_staleness:
+        if planned is not None:
             return (
-                f"the schedule plans UE {ue}, whose model w_{version} is staler than {protocol.max_staleness}; "
-                f"plan every UE at least once in {protocol.max_staleness + 1} rounds, or use restart."
+                f"the schedule plans UE {ue}, whose model w_{version} is staler than {bound}; "
+                f"plan every UE at least once in {(bound or 0) + 1} rounds, or use restart."
             )
-    awaited = np.flatnonzero(server.versions != IDLE) if planned is None else np.sort(planned)
-    stuck = awaited[np.isinf(arrival_s[awaited])][0]
-    return f"UE {stuck} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
+    awaited = np.flatnonzero(server.versions != IDLE) if planned is None else np.sort(planned, axis=None)
+    stuck = awaited[np.isinf(arrival_s[awaited])]
+    if not stuck.size:
+        return "the updates that have arrived are too stale. Raise --max-staleness, or use --stale restart."
+    return f"UE {stuck[0]} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
 
 
 def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:
@@ -243,12 +260,9 @@ def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protoco
     return Closing(float(close_s), merged[arrival_s[merged].argsort(kind="stable")], np.flatnonzero(undrafted))
 
 
-def _most_at_work(ues: int, protocol: Protocol) -> int:
-    """How many UEs may hold a job at once. More than A·(S+1) cannot all be merged within the bound."""
-    if protocol.waits:
-        assert protocol.max_staleness is not None
-        return min(ues, protocol.quorum * (protocol.max_staleness + 1))
-    return ues
+def most_at_work(ues: int, protocol: Protocol) -> int:
+    """Return how many UEs may hold a job at once."""
+    return min(ues, protocol.most_at_work or ues) if protocol.waits else ues
 
 
 def _smallest(rank: int, values: Float[np.ndarray, " n"]) -> float:

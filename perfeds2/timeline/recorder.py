@@ -1,59 +1,69 @@
-"""How does a timeline come about, round after round?"""
+"""Collect the rounds of a timeline, one after the other."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from perfeds2.network.downlink import Downlink
-from perfeds2.timeline.jobs import Jobs
-from perfeds2.timeline.protocol import IDLE, Closing, Server
+from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
+from perfeds2.timeline.protocol import IDLE, Closing
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.stretches import Ended, Log
 
-A_CROWD = 256  # jobs lost at once; from here on they are not recorded one by one
+MANY_LOST = 256  # jobs lost at once; from here on successive UEs share a row
 
 
 class Recorder:
-    """Collects the rounds of a timeline, one after the other."""
+    """Collects rounds, from where a timeline ended."""
 
     def __init__(self, past: Timeline) -> None:
         self._compute_s = past.compute_s
         self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
-        self._models = [[past.model_s, past.lost_model_s]]  # Nones where there is no downlink
-        self.log = Log(past.log)  # empty where nobody comes and goes
+        self._models = [[past.model_s, past.lost_model_s]]  # Nones without a downlink
+        self.parts: list[Jobs] = []  # of jobs, where UEs come and go
+        if past.log is not None:
+            self.parts.append(past.log.take(past.log.outcome != OPEN))
 
     def add(
         self,
-        server: Server,
+        round_: int,
+        versions: Int[np.ndarray, " n"],
         closing: Closing,
-        staleness: Int[np.ndarray, " A"],
         lost: Int[np.ndarray, " l"],
         arrival_s: Float[np.ndarray, " n"],
         model_s: Float[np.ndarray, " n"] | None = None,
-        ended: Ended | None = None,
+        interrupted: Sequence[Jobs] = (),
     ) -> None:
-        """One more round: the server that it had, how it closed and how stale, whose job was lost, who arrives when.
+        """Add a round.
 
-        ``model_s`` is how long each had waited for its model, where there is a downlink; ``ended`` the work that ended
-        in the round, where UEs come and go.
+        Args:
+            round_: Its number.
+            versions: The model each UE worked from.
+            closing: How it closed.
+            lost: UEs whose jobs ended without a merge when it closed.
+            arrival_s: When each update arrives.
+            model_s: How long each UE had waited for its model, with a downlink.
+            interrupted: Parts of jobs whose UE left before it closed.
         """
-        if ended is not None:
-            self.log.parts.append(ended.log)
-            self._lost.append(ended.lost_rows(server.round))
+        for part in interrupted:
+            left = part.take(part.outcome == LOST)
+            never, each = np.full(left.ue.size, np.inf), np.ones(left.ue.size, np.int64)
+            self._lost.append([left.ue, left.version, left.round, never, each])
         merged, now_s = closing.merged, closing.time_s
+        staleness = round_ - versions[merged]
         self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
         if lost.size:
-            version, arrived_s = server.versions[lost], arrival_s[lost]
+            version, arrived_s = versions[lost], arrival_s[lost]
             arrived_s[arrived_s > now_s] = np.inf
             first = np.arange(lost.size)
-            if lost.size > A_CROWD:  # one row for UEs with successive numbers and the same fate: that is few rows
+            if lost.size > MANY_LOST:  # one row for UEs with successive numbers and the same fate
                 same = (np.diff(version) == 0) & (arrived_s[1:] == arrived_s[:-1])
                 same &= True if model_s is None else np.diff(model_s[lost]) == 0
                 first = np.concatenate([[0], 1 + np.flatnonzero((np.diff(lost) != 1) | ~same)])
-            round_, count = np.full(first.size, server.round), np.diff(first, append=lost.size)
-            self._lost.append([lost[first], version[first], round_, arrived_s[first], count])
+            count = np.diff(first, append=lost.size)
+            self._lost.append([lost[first], version[first], np.full(first.size, round_), arrived_s[first], count])
             lost = lost[first]
         if model_s is not None:
             self._models.append([model_s[None, merged], model_s[lost]])
@@ -68,32 +78,25 @@ class Recorder:
         versions: Int[np.ndarray, " n"],
         arrived_s: Float[np.ndarray, " n"],
         model_s: Float[np.ndarray, " n"] | None = None,
-        log: Jobs | None = None,
+        open_parts: Jobs | None = None,
     ) -> Timeline:
-        """What was recorded, and what everybody had in hand when the clock stopped."""
-        models = (None, None)
+        """Return what was recorded, with the jobs that were open when the clock stopped."""
+        models = (None, None, None)
         if model_s is not None:
             merged, lost = zip(*self._models, strict=True)
-            models = np.concatenate(merged), np.concatenate(lost)
-            model_s = np.where(versions == IDLE, 0.0, model_s)
-        ues, staleness, arrival_s, time_s = map(np.concatenate, zip(*self._rounds, strict=True))
-        lost_ue, lost_version, lost_round, lost_arrival_s, lost_count = map(
-            np.concatenate, zip(*self._lost, strict=True)
-        )
-        return Timeline(
-            ues, staleness, arrival_s, time_s, self._compute_s,
-            lost_ue, lost_version, lost_round, lost_arrival_s, versions, arrived_s, lost_count, *models, model_s, log,
-        )  # fmt: skip
+            models = np.concatenate(merged), np.concatenate(lost), np.where(versions == IDLE, 0.0, model_s)
+        rounds = map(np.concatenate, zip(*self._rounds, strict=True))
+        *lost, lost_count = map(np.concatenate, zip(*self._lost, strict=True))
+        log = None if open_parts is None else in_order(Jobs.joined([*self.parts, open_parts]))
+        return Timeline(*rounds, self._compute_s, *lost, versions, arrived_s, lost_count, *models, log)
 
 
 def nothing_yet(compute_s: Float[np.ndarray, " n"], quorum: int, downlink: Downlink | None = None) -> Timeline:
-    """A timeline of no rounds: everybody holds w_0."""
+    """Return a timeline of no rounds: every UE holds w_0."""
     n, none, never = compute_s.size, np.empty(0, np.int64), np.empty(0)
-    table = (0, quorum)
-    empty = Timeline(
-        none.reshape(table), none.reshape(table), never.reshape(table), never, compute_s,
-        none, none, none, never, np.zeros(n, np.int64), np.full(n, np.inf), none,
-    )  # fmt: skip
+    ues, arrival_s = np.empty((0, quorum), np.int64), np.empty((0, quorum))
+    open_ = np.zeros(n, np.int64), np.full(n, np.inf)
+    empty = Timeline(ues, ues, arrival_s, never, compute_s, none, none, none, never, *open_, none)
     if downlink is None:
         return empty
-    return replace(empty, model_s=never.reshape(table), lost_model_s=never, open_model_s=np.zeros(n))
+    return replace(empty, model_s=arrival_s, lost_model_s=never, open_model_s=np.zeros(n))

@@ -11,7 +11,8 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import bandwidth_for_rate
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import Conditions, Schedule, simulate
+from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.state import Conditions, Schedule
 
 STALE: tuple[Stale, ...] = ("restart", "wait", "ignore")
 

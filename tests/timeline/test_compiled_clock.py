@@ -23,10 +23,12 @@ from perfeds2.network.downlink import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import compiled
 from perfeds2.timeline import simulate as module
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.compiled import only
-from perfeds2.timeline.crowd import split_crowd
+from perfeds2.timeline.crowd import play_crowd, split_crowd
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import Conditions, play, play_crowd, start_clock
+from perfeds2.timeline.simulate import play
+from perfeds2.timeline.state import Conditions
 
 pytest.importorskip("numba", reason="without Numba the NumPy clock plays everything")
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning")

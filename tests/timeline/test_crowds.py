@@ -14,13 +14,16 @@ from perfeds2.network import blocks, cell
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.radios import RADIOS
+from perfeds2.timeline import crowd
 from perfeds2.timeline import simulate as clock
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.compiled import only
-from perfeds2.timeline.crowd import split_crowd
+from perfeds2.timeline.crowd import play_crowd, split_crowd
 from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol, _smallest
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import Conditions, play, play_crowd, simulate, start_clock
+from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.state import Conditions
 
 
 def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Conditions:
@@ -78,7 +81,7 @@ def test_where_everybody_is_equally_far_no_guess_is_safe():
 def test_simulate_finds_out_by_itself_whom_it_must_follow(monkeypatch, protocol, chosen, layout):
     """Also where its guess is not safe, as in a cell of equal distances, the timeline is right."""
     guesses = []
-    monkeypatch.setattr(clock, "LEAST_CROWD", 1_000)
+    monkeypatch.setattr(crowd, "LEAST_CROWD", 1_000)
     monkeypatch.setattr(clock, "play_crowd", lambda *a, **k: guesses.append(play_crowd(*a, **k)) or guesses[-1])
     given = replace(setting(1_200, 5, 5, layout=layout), protocol=protocol)
     told = []

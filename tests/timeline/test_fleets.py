@@ -21,11 +21,13 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.traces import Trace, TraceEnd, Traces
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import RoundInfo, play, start_clock
+from perfeds2.timeline.simulate import play
+from perfeds2.timeline.state import RoundInfo
 
 PROPERTY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

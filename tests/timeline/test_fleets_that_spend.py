@@ -22,10 +22,11 @@ from perfeds2.network.fleet import Fleet
 from perfeds2.network.radios import RADIOS
 from perfeds2.network.spread import CUT, Spread
 from perfeds2.timeline.budget import Budget
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import play, simulate, start_clock
+from perfeds2.timeline.simulate import play, simulate
 
 SPENT = EnergyModel(1e-27, True, 0.7, 1e-7)  # a bit of everything
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])

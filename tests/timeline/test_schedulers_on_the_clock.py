@@ -29,9 +29,11 @@ from perfeds2.network.downlink import Downlink
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.radios import RADIOS
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.jobs import MERGED
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import RoundInfo, play, simulate, start_clock
+from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.state import RoundInfo
 
 MAKE: dict[Any, Any] = {
     "round_robin": lambda cell, quorum, _: round_robin(cell, quorum),

@@ -13,9 +13,11 @@ from jaxtyping import config
 from random_runs import STALE, assert_same
 
 from perfeds2.network.cell import Cell
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline, load_timelines, save_timelines
-from perfeds2.timeline.simulate import Conditions, play, simulate, start_clock
+from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.state import Conditions
 
 
 def small(stale: Stale = "ignore", rounds: int = 12) -> Timeline:

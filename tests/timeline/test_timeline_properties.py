@@ -8,9 +8,11 @@ from random_runs import STALE, Run, assert_same, finish_together, runs, uneven_s
 
 from perfeds2.allocation.bandwidth import Uplink, equal_share
 from perfeds2.network.cell import Cell
+from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import RoundInfo, play, simulate, start_clock
+from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.state import RoundInfo
 
 PROPERTY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -1,0 +1,343 @@
+"""The virtual clock: play one round of the protocol on a cell.
+
+Between two borders (the fading is redrawn, or a UE comes or goes) gains and bandwidths stand still or follow a trace, so every
+arrival is one formula. The protocol says when the round closes, and unfinished work is carried over. There is no time step:
+times are exact in float64. When a UE comes or goes, the band is shared out again. Absent UEs neither compute nor send; a UE
+that returns without a job is handed the newest model.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from perfeds2.allocation.bandwidth import Uplink, allocate
+from perfeds2.allocation.schedulers import Moment
+from perfeds2.network.blocks import each_block
+from perfeds2.network.cell import Cell
+from perfeds2.network.link import rate_bps
+from perfeds2.timeline.budget import too_few
+from perfeds2.timeline.jobs import LOST, MERGED, PAUSED, Jobs
+from perfeds2.timeline.protocol import (
+    IDLE,
+    Closing,
+    HandOut,
+    Planned,
+    Server,
+    close_round,
+    hand_out,
+    invite,
+    leave,
+    obstacle,
+    open_server,
+    welcome,
+)
+from perfeds2.timeline.state import Air, Clock, Conditions, JobTimes, Mask, PerUe, RoundInfo, Ues, parts_of
+
+LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
+MAX_CHANGES = 100_000  # times that UEs come or go in one round
+
+
+def start_clock(conditions: Conditions) -> Clock:
+    """Return the clock at second 0, when the first UEs have just been handed w_0."""
+    cell, n = conditions.cell, conditions.cell.ues
+    zeros = np.zeros(n)
+    clock = Clock(
+        0.0,
+        open_server(n, conditions.protocol, cell.here(0.0)),
+        np.zeros(n),
+        np.zeros(n),
+        np.full(n, np.inf),
+        spent_j=None if conditions.budget is None else zeros,
+        model_s=None if cell.downlink is None else zeros,
+        jobs=None if cell.is_plain else JobTimes(zeros, zeros, zeros, zeros, np.ones(n)),
+    )
+    if conditions.protocol.rests:
+        return _invite(conditions, clock)[0]
+    return _begin_jobs(conditions, clock, np.flatnonzero(clock.server.versions != IDLE))
+
+
+def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
+    """Play one round. Return None if it is known not to close by ``until_s``, or if too few UEs have energy left."""
+    cell, protocol, opened_s = conditions.cell, conditions.protocol, clock.time_s
+    presence = None if cell.fleet is None else cell.fleet.presence
+    signal_hz, present = cell.signal_at(clock.server.round, opened_s), cell.here(opened_s)
+    planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
+    air = _share_out(conditions, clock, present, planned, signal_hz)
+    interrupted: list[Jobs] = []
+    changes = 0
+    while True:
+        if conditions.budget is not None:
+            has_energy = None if present is None else _may_work(conditions, clock, None)
+            if too_few(clock.server.versions, clock.server.round, protocol, has_energy):
+                return None
+        closing = close_round(clock.server, air.arrival_s, protocol, planned)
+        if closing.time_s < clock.time_s:  # the round waited only for UEs that have left
+            closing = replace(closing, time_s=clock.time_s)
+        change_s = math.inf if presence is None else presence.changes_s(clock.time_s)
+        border_s = min(cell.changes_s(clock.time_s), change_s)
+        if closing.time_s <= border_s and closing.time_s < math.inf:
+            break
+        if closing.time_s == math.inf and (present is None or border_s == math.inf):
+            why = obstacle(clock.server, air.arrival_s, protocol, planned, present)
+            raise ValueError(f"round {clock.server.round} never closes: {why}")
+        if border_s > until_s:
+            return None
+        clock = _advance(conditions, clock, border_s, present, air)
+        signal_hz = cell.signal_at(clock.server.round, border_s)
+        if presence is None or present is None or border_s < change_s:
+            air = _send(conditions, clock, present, air.uplink, air.bandwidth_hz, signal_hz)
+            continue
+        changes += 1
+        if changes == MAX_CHANGES:
+            raise ValueError(
+                f"round {clock.server.round} has not closed after {MAX_CHANGES} times that UEs came or went (second "
+                f"{clock.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
+                "use keep, or a smaller quorum."
+            )
+        before, present = present, presence.here(border_s)
+        clock, left = _change_presence(conditions, clock, before, present, planned)
+        interrupted.append(left)
+        air = _share_out(conditions, clock, present, planned, signal_hz)
+    later, info = _close(conditions, clock, closing, present, air)
+    return later, replace(info, start_s=opened_s, interrupted=tuple(interrupted))
+
+
+def _planned(conditions: Conditions, clock: Clock, signal_hz: PerUe) -> Planned | None:
+    """Ask the schedule for the UEs of the round that opens now."""
+    schedule, quorum, n = conditions.schedule, conditions.protocol.quorum, conditions.cell.ues
+    if schedule is None:
+        return None
+    round_ = clock.server.round
+    planned = np.asarray(schedule(_moment(conditions, clock, signal_hz) if conditions.looks else round_))
+    whole = planned.ndim in (1, 2) and planned.shape[-1] == quorum and planned.size
+    whole = whole and np.issubdtype(planned.dtype, np.integer) and planned.min() >= 0 and planned.max() < n
+    if not whole or np.count_nonzero(_mask(planned, n)) != planned.size:
+        raise ValueError(
+            f"the schedule plans {planned} for round {round_}; expected {quorum} different UEs from 0 to {n - 1}."
+        )
+    return planned
+
+
+def _moment(conditions: Conditions, clock: Clock, signal_hz: PerUe) -> Moment:
+    cell, server, rests = conditions.cell, clock.server, clock.server.versions == IDLE
+    return Moment(
+        server.round,
+        clock.time_s,
+        conditions.protocol.quorum,
+        cell.bandwidth_hz,
+        signal_hz,
+        np.where(rests, conditions.usual_s, clock.compute_s),
+        np.where(rests, conditions.payload_bits, clock.bits),
+        server.versions,
+        server.merged_in,
+        cell.cap_bits_per_s_hz,
+        None if cell.fleet is None else cell.fleet.own_bps,
+        cell.here(clock.time_s),
+    )
+
+
+def _mask(ues: Planned, n: int) -> Mask:
+    mask = np.zeros(n, bool)
+    mask[ues] = True
+    return mask
+
+
+def _share_out(
+    conditions: Conditions, clock: Clock, present: Mask | None, planned: Planned | None, signal_hz: PerUe
+) -> Air:
+    """Ask the policy for the bands of the UEs that are present and have no uplink of their own."""
+    cell, compute_s, bits = conditions.cell, clock.compute_s, clock.bits
+    if clock.jobs is not None and cell.fleet is not None:
+        served = cell.fleet.shares_band if present is None else present & cell.fleet.shares_band
+        compute_s, bits = np.where(served, compute_s, 0.0), np.where(served, bits, 0.0)
+    uplink = Uplink(
+        clock.server.round,
+        cell.bandwidth_hz,
+        signal_hz,
+        compute_s,
+        bits,
+        conditions.shares,
+        None if planned is None else _mask(planned, cell.ues),
+        cell.cap_bits_per_s_hz,
+    )
+    return _send(conditions, clock, present, uplink, allocate(conditions.bandwidth, uplink), signal_hz)
+
+
+def _send(
+    conditions: Conditions,
+    clock: Clock,
+    present: Mask | None,
+    uplink: Uplink,
+    bandwidth_hz: PerUe,
+    signal_hz: PerUe,
+) -> Air:
+    """Return the rates with these bands and signals, and when every update arrives if nothing changes."""
+    fleet = conditions.cell.fleet
+    rate, arrival_s = arrivals(conditions.cell, clock, bandwidth_hz, signal_hz)
+    if clock.jobs is not None and fleet is not None:
+        own, open_ = ~fleet.shares_band, clock.bits > 0
+        rate[own] = fleet.own_bps[own] * clock.jobs.rate_factor[own]
+        own &= open_
+        arrival_s[own] = clock.time_s + clock.compute_s[own] + clock.bits[own] / rate[own]
+        if fleet.traces is not None:
+            traced = fleet.traces.ues
+            rate[traced] = fleet.traces.rate_bps(clock.time_s)
+            done_s = fleet.traces.done_s(clock.time_s + clock.compute_s[traced], clock.bits[traced])
+            arrival_s[traced] = np.where(open_[traced], done_s, arrival_s[traced])
+        arrival_s[own] = np.maximum(arrival_s[own], math.nextafter(clock.time_s, math.inf))
+        if present is not None:
+            arrival_s[~present & open_] = np.inf
+    return Air(uplink, bandwidth_hz, rate, arrival_s)
+
+
+def arrivals(cell: Cell, clock: Clock, bandwidth_hz: PerUe, signal_hz: PerUe) -> tuple[PerUe, PerUe]:
+    """Return the rates on the shared band, and when each update arrives: now, computing, sending."""
+    rate, arrival_s = np.empty_like(clock.bits), np.empty_like(clock.bits)
+
+    def fill(at: slice) -> None:
+        rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at], cell.cap_bits_per_s_hz)
+        bits, arrival = clock.bits[at], arrival_s[at]
+        with np.errstate(divide="ignore", invalid="ignore"):  # no rate: never; no bits at no rate: replaced below
+            np.divide(bits, bits_per_s, out=arrival)
+        arrival += clock.time_s + clock.compute_s[at]
+        # A job that is open when the round opens is over later, however few bits rounding left it.
+        np.maximum(arrival, math.nextafter(clock.time_s, math.inf), out=arrival)
+        np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
+
+    each_block(rate.size, fill)
+    return rate, arrival_s
+
+
+def _advance(conditions: Conditions, clock: Clock, now_s: float, present: Mask | None, air: Air) -> Clock:
+    """Return the clock at a later second, with no UE coming or going before it. Its arrays of work are new."""
+    fleet = conditions.cell.fleet
+    compute_s, bits, arrived_s = work_left(conditions, clock, now_s, air.rate_bps, air.arrival_s)
+    if clock.jobs is not None and fleet is not None:
+        open_ = np.isinf(arrived_s)
+        if fleet.traces is not None:
+            traced = fleet.traces.ues
+            ready_s = clock.time_s + clock.compute_s[traced]
+            sent = fleet.traces.carried(ready_s, np.full(traced.size, now_s))
+            rest = np.maximum(clock.bits[traced] - sent, LEAST_LEFT * conditions.payload_bits)
+            bits[traced] = np.where(open_[traced], rest, bits[traced])
+        if present is not None:
+            away = ~present & open_
+            compute_s[away], bits[away] = clock.compute_s[away], clock.bits[away]
+    later = replace(clock, time_s=now_s, compute_s=compute_s, bits=bits, arrived_s=arrived_s)
+    _clear_idle(later, clock.server)
+    if conditions.budget is None or clock.spent_j is None:
+        return later
+    job_s = None if clock.jobs is None else clock.jobs.job_s
+    more_j = conditions.budget.spent(clock.work, later.work, air.arrival_s, job_s)
+    return replace(later, spent_j=clock.spent_j + (more_j if present is None else np.where(present, more_j, 0.0)))
+
+
+def work_left(
+    conditions: Conditions, clock: Clock, now_s: float, rate: PerUe, arrival_s: PerUe
+) -> tuple[PerUe, PerUe, PerUe]:
+    """Return what is left to compute and to send on the shared band at a later second, and when arrived updates did."""
+    compute_s = clock.compute_s - (now_s - clock.time_s)
+    bits = np.minimum(compute_s, 0.0)
+    bits *= rate  # minus the bits sent
+    bits += clock.bits
+    np.maximum(bits, LEAST_LEFT * conditions.payload_bits, out=bits)
+    np.maximum(compute_s, 0.0, out=compute_s)
+    arrived_s = np.full(bits.size, np.inf)
+    (arrived,) = (arrival_s <= now_s).nonzero()
+    arrived_s[arrived] = arrival_s[arrived]
+    compute_s[arrived] = bits[arrived] = 0.0
+    return compute_s, bits, arrived_s
+
+
+def _clear_idle(clock: Clock, server: Server) -> None:
+    """UEs without a job have nothing to do. Changes the arrays in place."""
+    (idle,) = (server.versions == IDLE).nonzero()
+    clock.compute_s[idle], clock.bits[idle], clock.arrived_s[idle] = 0.0, 0.0, np.inf
+
+
+def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
+    """Start the jobs of UEs that have just been handed a model. Changes the arrays of work in place."""
+    cell, jobs = conditions.cell, clock.jobs
+    clock.compute_s[handed] = conditions.compute_s[handed]
+    clock.bits[handed] = conditions.payload_bits
+    clock.arrived_s[handed] = np.inf
+    if jobs is not None and cell.fleet is not None:
+        job_s, rate_factor = jobs.job_s.copy(), jobs.rate_factor.copy()
+        job_s[handed] = conditions.compute_s[handed] - cell.downlink_s
+        if cell.fleet.spread is not None:
+            slower, faster = cell.fleet.spread.factors(cell.seed, clock.server.round)
+            job_s[handed] *= slower[handed]
+            clock.compute_s[handed] = job_s[handed] + cell.downlink_s
+            rate_factor[handed] = faster[handed]
+        jobs = replace(jobs, job_s=job_s, rate_factor=rate_factor)
+    if clock.model_s is not None:
+        model_s = clock.model_s.copy()
+        model_s[handed], sent_s = cell.send_models(handed, clock.time_s, clock.sent_s)
+        clock.compute_s[handed] += model_s[handed]
+        clock = replace(clock, model_s=model_s, sent_s=sent_s)
+    return clock if jobs is None else replace(clock, jobs=jobs.begin(handed, clock.time_s, clock.compute_s))
+
+
+def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
+    """Where unplanned UEs rest: plan the round that opens now, and start the jobs of the planned UEs."""
+    planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
+    assert planned is not None  # simulate requires a schedule
+    server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
+    return _begin_jobs(conditions, replace(clock, server=server, planned=planned), handed), handed
+
+
+def _change_presence(
+    conditions: Conditions, clock: Clock, before: Mask, present: Mask, planned: Planned | None
+) -> tuple[Clock, Jobs]:
+    """Pause or drop the jobs of UEs that left, and let those that returned continue or start one.
+
+    Returns also the parts of jobs that were interrupted. Changes the arrays of work in place.
+    """
+    fleet, busy = conditions.cell.fleet, clock.busy
+    assert fleet is not None
+    assert fleet.presence is not None
+    assert clock.jobs is not None
+    left, returned = np.flatnonzero(before & ~present & busy), np.flatnonzero(~before & present & busy)
+    keeps, server = fleet.presence.keeps, clock.server
+    parts = parts_of(clock, left, np.full(left.size, clock.time_s), PAUSED if keeps else LOST)
+    if not keeps:
+        server = leave(server, left)
+        clock.compute_s[left] = clock.bits[left] = 0.0
+    jobs = clock.jobs.begin(returned, clock.time_s, clock.compute_s)
+    may_work = _may_work(conditions, clock, present)
+    assert may_work is not None
+    server, handed = welcome(server, conditions.protocol, may_work, planned)
+    return _begin_jobs(conditions, replace(clock, server=server, jobs=jobs), handed), parts
+
+
+def _may_work(conditions: Conditions, clock: Clock, present: Mask | None) -> Mask | None:
+    """Return which UEs are present and have energy left; None: all of them."""
+    if conditions.budget is None or clock.spent_j is None:
+        return present
+    has_energy = ~conditions.budget.gone(clock.spent_j)
+    return has_energy if present is None else present & has_energy
+
+
+def _close(
+    conditions: Conditions, clock: Clock, closing: Closing, present: Mask | None, air: Air
+) -> tuple[Clock, RoundInfo]:
+    """Close the round: merge, and hand out the new model to the UEs that are present."""
+    server, now_s, merged = clock.server, closing.time_s, closing.merged
+    later, then_present = _advance(conditions, clock, now_s, present, air), conditions.cell.here(now_s)
+    next_server, hand = hand_out(server, closing, conditions.protocol, _may_work(conditions, later, then_present))
+    ended: list[Jobs] = []
+    if clock.jobs is not None:
+        ended.append(parts_of(clock, merged, air.arrival_s[merged], MERGED, now_s))
+        ended.append(parts_of(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), LOST, now_s, present))
+    _clear_idle(later, next_server)
+    later = _begin_jobs(conditions, replace(later, server=next_server, planned=None), hand.handed)
+    if conditions.protocol.rests:
+        later, invited = _invite(conditions, later)
+        hand = HandOut(invited, hand.lost)
+    if present is not None and then_present is not None and (present & ~then_present & later.busy).any():
+        later, left = _change_presence(conditions, later, present, then_present, later.planned)
+        ended.append(left)
+    staleness = server.round - server.versions[merged]
+    info = RoundInfo(clock.time_s, closing, hand, staleness, *vars(air).values(), server.versions, ended=tuple(ended))
+    return later, info

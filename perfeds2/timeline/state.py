@@ -1,0 +1,146 @@
+"""The state of the clock: what stays the same, where every UE stands, and what happened in a round."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from perfeds2.allocation.bandwidth import Policy, Uplink, equal_share
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.budget import Budget, Work
+from perfeds2.timeline.jobs import OPEN, Jobs
+from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol, Server
+
+PerUe = Float[np.ndarray, " n"]
+Mask = Bool[np.ndarray, " n"]
+Ues = Int[np.ndarray, " _"]
+# From a round's number to the UEs it must close on, or groups of them of which the first complete one closes it. A
+# parameter named ``moment`` gets all that is known when the round opens, instead of its number.
+Schedule = Callable[[Any], Planned]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What stays the same from round to round."""
+
+    cell: Cell
+    protocol: Protocol
+    payload_bits: float  # Z: bits of one upload
+    compute_s: PerUe  # computing time of one job
+    shares: PerUe  # η
+    bandwidth: Policy = equal_share
+    schedule: Schedule | None = None  # None: a round closes on the first A arrivals
+    budget: Budget | None = None  # None: no UE runs out of energy
+
+    @cached_property
+    def usual_s(self) -> PerUe:
+        """The expected time until a UE that is handed a model now has computed."""
+        cell = self.cell
+        return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
+
+    @cached_property
+    def looks(self) -> bool:
+        """Whether the schedule looks at the moment, not only at the round's number."""
+        return self.schedule is not None and "moment" in inspect.signature(self.schedule).parameters
+
+
+@dataclass(frozen=True)
+class JobTimes:
+    """The times of each UE's job, where UEs come and go or their jobs differ."""
+
+    begun_s: PerUe  # when its current part began
+    sending_s: PerUe  # when it begins to send, if it stays
+    model_s: PerUe  # how long the part waits for the model
+    job_s: PerUe  # computing time of the whole job
+    rate_factor: PerUe  # of the UE's own uplink
+
+    def begin(self, ues: Ues, now_s: float, compute_s: PerUe) -> "JobTimes":
+        """Begin or continue the jobs of these UEs, with this much left to wait for and to compute."""
+        begun_s, sending_s, model_s = self.begun_s.copy(), self.sending_s.copy(), self.model_s.copy()
+        begun_s[ues], sending_s[ues] = now_s, now_s + compute_s[ues]
+        model_s[ues] = np.maximum(compute_s[ues] - self.job_s[ues], 0.0)
+        return replace(self, begun_s=begun_s, sending_s=sending_s, model_s=model_s)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The state of every UE at a time."""
+
+    time_s: float
+    server: Server
+    compute_s: PerUe  # seconds left to wait for the model and to compute
+    bits: PerUe  # bits left to send
+    arrived_s: PerUe  # when the update was complete at the server; infinite if it is not
+    planned: Planned | None = None  # the UEs the round closes on, where only they are handed its model
+    spent_j: PerUe | None = None  # None without a budget
+    model_s: PerUe | None = None  # how long each UE waited for its model; None without a downlink
+    sent_s: float = 0.0  # when the base station has sent all models
+    jobs: JobTimes | None = None  # None in a plain cell
+
+    @property
+    def work(self) -> Work:
+        return Work(self.time_s, self.compute_s, self.bits)
+
+    @property
+    def busy(self) -> Mask:
+        """UEs with a job that has not arrived."""
+        return (self.server.versions != IDLE) & np.isinf(self.arrived_s)
+
+
+@dataclass(frozen=True)
+class Air:
+    """The bands that were shared out, and the rates and arrivals they give if nothing changes."""
+
+    uplink: Uplink
+    bandwidth_hz: PerUe
+    rate_bps: PerUe
+    arrival_s: PerUe  # infinite for absent UEs
+
+
+@dataclass(frozen=True)
+class RoundInfo:
+    """What happened in one round."""
+
+    start_s: float
+    closing: Closing
+    hand_out: HandOut
+    staleness: Int[np.ndarray, " A"]
+    uplink: Uplink
+    bandwidth_hz: PerUe
+    rate_bps: PerUe
+    arrival_s: PerUe  # when each update arrives if the round lasts long enough
+    versions: Int[np.ndarray, " n"]  # the model each UE worked from when the round closed
+    interrupted: tuple[Jobs, ...] = ()  # parts of jobs whose UE left before the round closed
+    ended: tuple[Jobs, ...] = ()  # parts of jobs that ended when it closed
+
+
+def open_parts(clock: Clock, present: Mask | None) -> Jobs:
+    """Return the parts of the jobs that are open."""
+    ues = np.flatnonzero(clock.server.versions != IDLE)
+    return parts_of(clock, ues, np.minimum(clock.arrived_s[ues], clock.time_s), OPEN, clock.time_s, present)
+
+
+def parts_of(
+    clock: Clock,
+    ues: Ues,
+    until_s: Float[np.ndarray, " j"],
+    outcome: int,
+    end_s: float | None = None,
+    present: Mask | None = None,
+) -> Jobs:
+    """Return the current parts of these UEs' jobs: at work until one second, over at another. Those of absent UEs are empty."""
+    jobs, server = clock.jobs, clock.server
+    assert jobs is not None
+    end = np.full(ues.size, clock.time_s if end_s is None else end_s)
+    begun_s, sending_s = jobs.begun_s[ues], np.minimum(jobs.sending_s[ues], until_s)
+    if present is not None:
+        away = ~present[ues] & np.isinf(clock.arrived_s[ues])
+        begun_s, sending_s, until_s = (np.where(away, end, each) for each in (begun_s, sending_s, until_s))
+    sending_s = np.maximum(sending_s, begun_s)
+    model_s = np.minimum(jobs.model_s[ues], sending_s - begun_s)
+    outcomes, round_ = np.full(ues.size, outcome), np.full(ues.size, server.round)
+    return Jobs(ues, server.versions[ues], begun_s, sending_s, until_s, end, outcomes, round_, model_s)
