@@ -30,14 +30,14 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         ("_clear_idle(later, next_server)", "pass", "test_simulate_agrees_with_processes"),
     ),
     (
-        "timeline/compiled.py",
+        "timeline/fast/play.py",
         "timeline/test_compiled_clock.py",
         ("and own.signal_hz is Cell.signal_hz", "and own is not None", "test_what_is_unknown_is_not_played"),
         ("return rows if good.all() else rows[: int(good.argmin())]", "return rows", "test_a_schedule_that_goes_wrong_is_told_of_when_its_round_comes"),
         ("f.name in known for f in", "True for f in", "test_what_is_unknown_is_not_played"),
     ),
     (
-        "timeline/kernel.py",
+        "timeline/fast/kernel.py",
         "timeline/test_compiled_clock.py",
         ("lost[i] = versions[i] < new - rules.bound", "lost[i] = versions[i] <= new - rules.bound", "test_many_lost_jobs_are_written_down_in_the_same_rows"),
         ("people.bits[i] / rate[i] + (time_s + people.compute_s[i])", "people.bits[i] / rate[i] + time_s + people.compute_s[i]", "test_many_lost_jobs_are_written_down_in_the_same_rows"),

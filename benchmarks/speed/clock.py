@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.speed.timing import QUORUM, STALENESS, Announce, Measurement, measured, not_installed, take_turns
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.compiled import only
+from perfeds2.timeline.fast.loading import only
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate

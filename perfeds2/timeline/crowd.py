@@ -74,8 +74,12 @@ def play_crowd(
     rounds: int | None = None,
     horizon_s: float | None = None,
     tell: Callable[[int, float], None] | None = None,
+    fast: Callable[..., Clock | None] | None = None,
 ) -> Timeline | None:
-    """Return the timeline of ``play`` from second 0, or None if a UE that is not followed might arrive."""
+    """Return the timeline of ``play`` from second 0, or None if a UE that is not followed might arrive.
+
+    ``fast`` is ``play_fast``, where the compiled loops may play.
+    """
     cell, protocol, n, ues = conditions.cell, conditions.protocol, conditions.cell.ues, crowd.hopeful
     if protocol.stale != "restart" or protocol.max_staleness is None or conditions.schedule is not None:
         raise ValueError("only a crowd that restarts, without a schedule, can be played without following everybody.")
@@ -84,6 +88,12 @@ def play_crowd(
         0.0, open_server(n, protocol), few.compute_s, np.full(ues.size, few.payload_bits), np.full(ues.size, np.inf)
     )
     record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum))
+    if fast is not None:
+        later = fast(conditions, clock, record, rounds, horizon_s, tell, crowd)
+        if later is None:
+            return None
+        if later is not clock:
+            return _timeline(record, later, crowd)
     sent_bits = 0.0  # by a hopeless UE in its job, at most
     since_s = crowd.least_s  # no hopeless UE sends before
     arrival_s = np.full(n, np.inf)  # of the hopeless: never
@@ -109,6 +119,10 @@ def play_crowd(
         clock = Clock(later.opened_s, later, compute_s, bits, arrived_s)
         if tell is not None:
             tell(later.round, later.opened_s)
-    arrived_s = np.full(n, np.inf)
-    arrived_s[ues] = clock.arrived_s
+    return _timeline(record, clock, crowd)
+
+
+def _timeline(record: Recorder, clock: Clock, crowd: Crowd) -> Timeline:
+    arrived_s = np.full(crowd.place.size, np.inf)
+    arrived_s[crowd.hopeful] = clock.arrived_s
     return record.timeline(clock.server.versions, arrived_s)

@@ -10,8 +10,8 @@ from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.budget import Budget
 from perfeds2.timeline.clock import start_clock, tick
-from perfeds2.timeline.compiled import Hurry, Tell, crowd_pays, hurry_through_crowd
 from perfeds2.timeline.crowd import crowd_size, play_crowd, split_crowd
+from perfeds2.timeline.fast.play import Tell, knows, play_fast
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
@@ -80,8 +80,8 @@ def simulate(
     hopeful = crowd_size(conditions) if watch is None else None
     if hopeful is not None:
         crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
-        play_it = hurry_through_crowd if crowd_pays(conditions, rounds) else play_crowd
-        timeline = play_it(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell)
+        fast = play_fast if knows(conditions) else None
+        timeline = play_crowd(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell, fast=fast)
         if timeline is not None:
             return timeline
     _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
@@ -106,10 +106,10 @@ def play(
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record, last = Recorder(past), None if rounds is None else past.rounds + rounds
     end_s = math.inf if horizon_s is None else horizon_s
-    hurry = Hurry(conditions) if watch is None else None
+    fast = play_fast if watch is None and knows(conditions) else None
     while True:
-        if hurry is not None:  # as many rounds as the compiled loops can play
-            clock = hurry(clock, record, last, horizon_s, tell)
+        if fast is not None:
+            clock = fast(conditions, clock, record, last, horizon_s, tell) or clock
         if last is not None and clock.server.round >= last:
             break
         ticked = tick(conditions, clock, end_s)

@@ -21,11 +21,12 @@ from perfeds2.allocation.schedulers import best_channel
 from perfeds2.network.cell import Cell
 from perfeds2.network.downlink import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline import compiled
 from perfeds2.timeline import simulate as module
 from perfeds2.timeline.clock import start_clock
-from perfeds2.timeline.compiled import only
 from perfeds2.timeline.crowd import play_crowd, split_crowd
+from perfeds2.timeline.fast import loading
+from perfeds2.timeline.fast import play as compiled
+from perfeds2.timeline.fast.loading import only
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import play
 from perfeds2.timeline.state import Conditions
@@ -82,7 +83,7 @@ def settings_of_all_kinds(draw: st.DrawFn) -> Run:
         coherence_s=draw(st.sampled_from([None, None, None, 0.5])),
         downlink=draw(st.sampled_from([None, Downlink("unicast", 20.0, 1e5)])),
     )
-    policy = draw(st.sampled_from([*POLICIES, uneven_share(cell.seed)]))
+    policy = draw(st.sampled_from([*POLICIES, bandwidth.proportional_fair, uneven_share(cell.seed)]))
     protocol, schedule = run.protocol, run.schedule
     kind = draw(st.sampled_from(["as it is"] * 6 + ["rests", "drafts", "looks"]))
     if kind == "rests":
@@ -120,7 +121,6 @@ def test_every_policy_and_rule_is_known_and_the_same(policy, stale, planned, mon
 @pytest.mark.parametrize(
     ("n", "policy"),
     [
-        (200, bandwidth.proportional_fair),
         (1_000, bandwidth.max_throughput),
         (1_000, bandwidth.between(0.3)),
         (40_000, bandwidth.equal_finish),
@@ -169,8 +169,8 @@ def test_a_crowd_is_the_same_followed_or_not(hopeful, proved):
     crowd = split_crowd(cell, hopeful, setting.compute_s, setting.payload_bits)
     limits = {"rounds": 40, "horizon_s": None, "tell": None}
     with only("compiled"):
-        assert compiled.crowd_pays(setting, 40)
-        fast = compiled.hurry_through_crowd(setting, crowd, **limits)
+        assert compiled.knows(setting)
+        fast = play_crowd(setting, crowd, **limits, fast=compiled.play_fast)
     slow = play_crowd(setting, crowd, **limits)
     assert (fast is not None) == (slow is not None) == proved
     if fast is not None and slow is not None:
@@ -201,6 +201,7 @@ def test_what_is_unknown_is_not_played():
         {"cell": Echo(cell.distance_m, cell.cpu_hz)},
         {"cell": replace(cell, power_w=1e-300)},
         {"bandwidth": uneven_share(0)},
+        {"bandwidth": bandwidth.proportional_fair},
         {"bandwidth": lambda uplink: bandwidth.equal_share(uplink)},
         {"schedule": best_channel},
     ):
@@ -235,7 +236,7 @@ def test_a_round_that_never_closes_is_told_of_in_the_same_words():
 
 
 def test_without_numba_the_numpy_clock_plays(monkeypatch):
-    monkeypatch.setattr(compiled, "find_spec", lambda _: None)
+    monkeypatch.setattr(loading, "find_spec", lambda _: None)
     run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
     with only("compiled"), counting(monkeypatch) as by_numpy:
         run.simulate(20)
@@ -252,7 +253,7 @@ print("numba" in sys.modules)
 
 
 def test_numba_is_not_loaded_for_little():
-    environment = {name: value for name, value in os.environ.items() if name != compiled.VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != loading.VARIABLE}
     said = subprocess.run([sys.executable, "-c", LAZY], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["False"]
 
@@ -260,45 +261,47 @@ def test_numba_is_not_loaded_for_little():
 @pytest.fixture
 def nothing_loaded(monkeypatch, tmp_path) -> Path:
     """As in a fresh process, with an empty folder."""
-    monkeypatch.setattr(compiled._Here, "kernels", {})
-    monkeypatch.setattr(compiled._Here, "broken", False)
-    monkeypatch.setattr(compiled._Here, "spent_s", 0.0)
-    monkeypatch.setattr(compiled._Here, "compiling", None)
-    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(loading.Loaded, "kernels", {})
+    monkeypatch.setattr(loading.Loaded, "broken", False)
+    monkeypatch.setattr(loading.Loaded, "spent_s", 0.0)
+    monkeypatch.setattr(loading.Loaded, "compiling", None)
+    monkeypatch.setattr(loading, "_folder", lambda: tmp_path)
     return tmp_path
 
 
 @pytest.mark.usefixtures("nothing_loaded")
 def test_it_is_compiled_by_one_other_process_while_the_numpy_clock_plays_on(monkeypatch):
     started: list[list[str]] = []
-    monkeypatch.setattr(compiled.subprocess, "Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr(loading.subprocess, "Popen", lambda command, **_: started.append(command))
     run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
     setting = run.setting
     with counting(monkeypatch) as by_numpy:
         play(setting, start_clock(setting), rounds=10)  # too little to be worth it
         assert started == []
-        monkeypatch.setattr(compiled, "LOAD_S", 0.01)
-        monkeypatch.setattr(compiled, "COMPILE_PAYS_S", 0.01)
+        monkeypatch.setattr(loading, "LOAD_S", 0.01)
+        monkeypatch.setattr(loading, "COMPILE_PAYS_S", 0.01)
         play(setting, start_clock(setting), rounds=100)
     assert len(by_numpy) == 110
-    assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.compiled"]]
+    assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.fast.loading"]]
 
 
 def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):
-    monkeypatch.setattr(compiled, "_play", lambda *_: 1 / 0)
-    compiled._ready(nothing_loaded, False).touch()
-    assert compiled.loaded(False, 100.0) is None
-    assert not compiled._ready(nothing_loaded, False).exists()  # the next process compiles it again
-    assert compiled.loaded(False, 100.0) is None
+    from perfeds2.timeline.fast import kernel
+
+    monkeypatch.setattr(kernel, "play_one_round", lambda *_: 1 / 0)
+    loading._ready(nothing_loaded, False).touch()
+    assert loading.loaded(False, 100.0) is None
+    assert not loading._ready(nothing_loaded, False).exists()  # the next process compiles it again
+    assert loading.loaded(False, 100.0) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has other rights")
 def test_a_folder_that_others_may_write_is_not_read(monkeypatch, tmp_path):
-    folder_of = compiled._folder.__wrapped__
-    monkeypatch.setenv(compiled.FOLDER, str(tmp_path))
+    folder_of = loading._folder.__wrapped__
+    monkeypatch.setenv(loading.FOLDER, str(tmp_path))
     folder = folder_of()
     assert folder is not None
     folder.chmod(0o777)
     assert folder_of() is None
-    monkeypatch.setenv(compiled.FOLDER, "off")
+    monkeypatch.setenv(loading.FOLDER, "off")
     assert folder_of() is None

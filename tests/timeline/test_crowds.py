@@ -17,8 +17,8 @@ from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import crowd
 from perfeds2.timeline import simulate as clock
 from perfeds2.timeline.clock import start_clock
-from perfeds2.timeline.compiled import only
 from perfeds2.timeline.crowd import play_crowd, split_crowd
+from perfeds2.timeline.fast.loading import only
 from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol, _smallest
 from perfeds2.timeline.record import Timeline

@@ -2,7 +2,7 @@
 
 The compiled clock. It plays the same rounds with the same formulas in the same order, so that its times are those of the NumPy
 clock to the last bit; the two share no function. Logarithms are the only operation that is not exact everywhere: they are NumPy's
-own loops, called by their address (``loops``). Only ``compiled`` imports this file, and only when it pays: Numba takes a second
+own loops, called by their address (``loops``). Only ``loading`` imports this file, and only when it pays: Numba takes a second
 to load.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfeds2.timeline.kernel_numbers import apply, compiled, compiled_with_memory, entrance
+from perfeds2.timeline.fast.numbers import apply, compiled, compiled_with_memory, entrance
 
 IDLE = -1  # the version of a UE without a job
 DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the rounds ended; ASK: let the NumPy clock see to this one
@@ -103,6 +103,21 @@ def play_rounds(loops, rules, people, signals, rows, round_, time_s, hope, recor
         if why != DONE:
             return why, played, lost_rows, time_s
     return DONE, signals.shape[0], lost_rows, time_s
+
+
+def play_one_round(play, draw, loops, searching):
+    """Call both entrances once, so that everything is compiled or read from the cache."""
+    signals, two = np.ones((1, 2)), np.ones(2)
+    draw(signals, np.uint64(0), 0, 0, np.arange(2))
+    policy = EQUAL_SHARE if not searching else PLANNED_SHARE + 1
+    rules = Rules(1, 1, RESTART, policy, 0.0, False, 2, 1.0, 1e6, np.inf, np.inf, 0, 0.0, 0.0)
+    state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
+    people = People(np.arange(2), two, two / 2, *state)
+    whole, rows = np.empty((1, 1), np.int64), np.empty(8, np.int64)
+    record = Record(
+        whole, whole.copy(), np.empty((1, 1)), np.empty(1), rows, rows.copy(), rows.copy(), np.empty(8), rows.copy()
+    )
+    play(loops, rules, people, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), record)
 
 
 @compiled_with_memory

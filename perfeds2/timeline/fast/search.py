@@ -9,10 +9,10 @@ import math
 
 import numpy as np
 
-from perfeds2.timeline.kernel import ASK, DONE, LN2, new_desk, settle, who_is_served
-from perfeds2.timeline.kernel_numbers import apply, compiled, entrance
+from perfeds2.timeline.fast.kernel import ASK, DONE, LN2, new_desk, settle, who_is_served
+from perfeds2.timeline.fast.numbers import apply, compiled, entrance
 
-EQUAL_FINISH, WEIGHTED_RATE, BETWEEN, MAX_THROUGHPUT, PROPORTIONAL_FAIR = range(2, 7)
+EQUAL_FINISH, WEIGHTED_RATE, BETWEEN, MAX_THROUGHPUT = range(2, 6)
 MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # of the iterations: steps, UEs at a time, the fewest bits
 
 
@@ -35,10 +35,9 @@ def play_searching(loops, rules, people, signals, rows, round_, time_s, hope, re
 @compiled
 def _share_band(loops, rules, people, signal, serve, band, work, call):
     """Everybody's band in this round. False where a policy would complain."""
-    n, policy, served, sending = signal.size, rules.policy, 0, 0
+    n, policy, served = signal.size, rules.policy, 0
     for i in range(n):
         served += serve[i]
-        sending += people.bits[i] > 0
         band[i] = 0.0
     if policy == EQUAL_FINISH:
         for i in range(n):
@@ -49,15 +48,13 @@ def _share_band(loops, rules, people, signal, serve, band, work, call):
         _weighted_rate(loops, rules, people, signal, band, work, call)
     elif policy == BETWEEN:
         _between(loops, rules, people, signal, serve, served, band, work, call)
-    elif policy == MAX_THROUGHPUT:
+    else:  # MAX_THROUGHPUT
         for i in range(n):
             work[0, i] = signal[i] if people.bits[i] > 0 else 0.0
         total = sum_of(work[0], 0, n, work[15])
         if total > 0:
             for i in range(n):
                 band[i] = rules.bandwidth_hz * work[0, i] / total
-    elif sending:
-        _proportional_fair(loops, rules.bandwidth_hz, people.bits, signal, sending, band, work, call)
     least = np.inf
     for i in range(n):
         least = min(least, band[i])
@@ -275,83 +272,6 @@ def _sum_of_those_above(values, given, least, start, stop, stack):
         if i > first:
             total += sum_of(values, first, i, stack)
     return total
-
-
-@compiled
-def _proportional_fair(loops, band_hz, bits, signal, count, band, work, call):
-    """φ(x) = λg for all who send: λ by Newton's rule on 1/Σb, kept in its bracket."""
-    heard, snr, target, value, slope, given = work[1], work[2], work[3], work[4], work[5], work[6]
-    place = 0
-    for i in range(signal.size):
-        if bits[i] > 0:
-            heard[place] = signal[i]
-            place += 1
-    for i in range(count):
-        snr[i] = heard[i] * count / band_hz
-    _log_fairness(loops, snr, value, slope, count, work, call)
-    apply(loops[2], value, count, call)
-    low, high = np.inf, -np.inf
-    for i in range(count):
-        low, high = min(low, value[i] / heard[i]), max(high, value[i] / heard[i])
-        given[i] = heard[i] / snr[i]
-    price, total = high, band_hz
-    for _ in range(MOST_STEPS):
-        for i in range(count):
-            target[i] = price * heard[i]
-        _at_fairness(loops, target, snr, value, slope, count, work, call)
-        for i in range(count):
-            given[i] = heard[i] / snr[i]
-            value[i] = given[i] / slope[i]
-        total = sum_of(given, 0, count, work[15])
-        if abs(total - band_hz) < 1e-12 * band_hz or high <= low * (1 + 1e-14):
-            break
-        if total > band_hz:
-            low = max(low, price)
-        else:
-            high = min(high, price)
-        newton = price * (1 + (total / band_hz - 1) * total / sum_of(value, 0, count, work[15]))
-        price = newton if low < newton < high else math.sqrt(low * high)
-    place = 0
-    for i in range(signal.size):
-        if bits[i] > 0:
-            band[i] = given[place] * (band_hz / total)
-            place += 1
-
-
-@compiled
-def _at_fairness(loops, target, snr, value, slope, count, work, call):
-    """The x with φ(x) = target, from a guess, and the slope of ln φ there."""
-    factor = work[7]
-    apply(loops[1], target, count, call)
-    for _ in range(MOST_STEPS):
-        _log_fairness(loops, snr, value, slope, count, work, call)
-        largest = 0.0
-        for i in range(count):
-            factor[i] = (target[i] - value[i]) / slope[i]
-            largest = max(largest, abs(factor[i]))
-        apply(loops[2], factor, count, call)
-        for i in range(count):
-            snr[i] *= factor[i]
-        if largest < 1e-7:
-            break
-
-
-@compiled
-def _log_fairness(loops, snr, value, slope, count, work, call):
-    """ln φ(x), and its slope against ln x."""
-    log = work[8]
-    for i in range(count):
-        log[i] = snr[i]
-    apply(loops[0], log, count, call)
-    for i in range(count):
-        x = snr[i]
-        gain = (1 + x) * log[i] - x
-        if x < 1e-2:
-            gain = x * x * (1 / 2 - x * (1 / 6 - x * (1 / 12 - x * (1 / 20 - x * (1 / 30 - x * (1 / 42 - x / 56))))))
-        share = x / (1 + x)
-        value[i] = share * gain / log[i]
-        slope[i] = 1 + x * log[i] / gain - share - share / log[i]
-    apply(loops[1], value, count, call)
 
 
 @compiled

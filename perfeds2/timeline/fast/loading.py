@@ -1,0 +1,169 @@
+"""Load the compiled loops when that saves time, and compile them in the background for the next run.
+
+``$PERFEDS2_CLOCK`` may be ``numpy`` (never use them) or ``compiled`` (use them at once, even if they must be compiled first).
+"""
+
+import hashlib
+import math
+import os
+import platform
+import subprocess  # only ever starts this very Python
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
+LOAD_S, COMPILE_S = 1.0, 20.0  # what loading and compiling take; for less work the NumPy clock is faster
+COMPILE_PAYS_S = 1.5  # from this much work on, compile for the next run
+COMPILING_S = 300.0  # after this, another process may start compiling
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The compiled functions."""
+
+    names: ModuleType  # with its records, and the reasons why it stops
+    play: Callable[..., tuple[int, int, int, float]]
+    draw: Callable[..., None]
+    loops: tuple[Any, ...]  # NumPy's logarithms
+
+
+class Loaded:
+    """What this process has loaded."""
+
+    kernels: ClassVar[dict[bool, Kernel]] = {}  # with policies that search, and without
+    broken = False  # they cannot be loaded; the NumPy clock plays
+    spent_s = 0.0  # estimated time of the NumPy clock on rounds that the compiled loops could have played
+    compiling: "ClassVar[subprocess.Popen[bytes] | None]" = None
+
+
+@contextmanager
+def only(which: Literal["numpy", "compiled"]) -> Iterator[None]:
+    """Force one clock implementation."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = which
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+def allowed() -> bool:
+    return os.environ.get(VARIABLE) != "numpy" and find_spec("numba") is not None
+
+
+def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | None:
+    """Return the compiled loops if they are loaded, or worth loading for this much work of the NumPy clock."""
+    if searching in Loaded.kernels or Loaded.broken:
+        return Loaded.kernels.get(searching)
+    at_once = os.environ.get(VARIABLE) == "compiled"
+    if not at_once and work_s + Loaded.spent_s < LOAD_S:
+        return None
+    folder = _folder()
+    if at_once or (wait and work_s > COMPILE_S) or (folder is not None and _ready(folder, searching).exists()):
+        _load(searching, folder)
+    elif folder is None:
+        if work_s > 2 * COMPILE_S:
+            _load(searching, None)
+    elif work_s + Loaded.spent_s > COMPILE_PAYS_S and (Loaded.compiling is None or Loaded.compiling.poll() is not None):
+        _start_compiling(folder)
+    return Loaded.kernels.get(searching)
+
+
+def _load(searching: bool, folder: Path | None) -> None:
+    """Import the loops, and compile them unless the folder has them."""
+    import numba.core.config
+
+    config: Any = numba.core.config
+    before, config.CACHE_DIR = config.CACHE_DIR, "" if folder is None else str(folder)
+    try:
+        from perfeds2.timeline.fast import kernel
+        from perfeds2.timeline.fast.numbers import draw, loops
+
+        play = kernel.play_rounds
+        if searching:
+            from perfeds2.timeline.fast.search import play_searching as play
+        kernel.play_one_round(play, draw, loops(), searching)
+        Loaded.kernels[searching] = Kernel(kernel, play, draw, loops())
+    except Exception:  # an unknown NumPy or a broken file in the folder: the NumPy clock gives the same
+        Loaded.broken = True
+        if folder is not None:
+            _ready(folder, searching).unlink(missing_ok=True)
+    finally:
+        config.CACHE_DIR = before
+
+
+@cache
+def _folder() -> Path | None:
+    """Return the cache folder for these sources, versions and processor, or None.
+
+    Its contents are executed, so nobody else may be able to write to it.
+    """
+    chosen = os.environ.get(FOLDER) or None
+    if str(chosen).lower() == "off":
+        return None
+    if chosen is None:
+        import pooch
+
+        chosen = pooch.os_cache("perfeds2")
+    here = Path(__file__).parent
+    what = hashlib.sha256(f"{sys.version} {platform.machine()} {version('numba')} {version('llvmlite')}".encode())
+    for source in (here / name for name in ("kernel.py", "numbers.py", "search.py")):
+        what.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
+    folder = Path(chosen).expanduser() / "clock" / what.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+            return None
+        return folder if os.access(folder, os.W_OK) else None
+    except OSError:
+        return None
+
+
+def _ready(folder: Path, searching: bool) -> Path:
+    return folder / ("searching-ready" if searching else "ready")
+
+
+def _start_compiling(folder: Path) -> None:
+    """Start a process that fills the folder, unless one is running."""
+    lock = folder / "compiling"
+    try:
+        if lock.exists() and time.time() - lock.stat().st_mtime > COMPILING_S:
+            lock.unlink()
+        lock.touch(exist_ok=False)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), VARIABLE: "compiled"}
+        Loaded.compiling = subprocess.Popen(
+            [sys.executable, "-m", "perfeds2.timeline.fast.loading"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        pass
+
+
+def compile_for_others() -> None:
+    """Fill the folder at low priority: first what most runs need."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    folder = _folder()
+    for searching in (False, True):
+        if folder is not None and loaded(searching, math.inf) is not None:
+            _ready(folder, searching).touch()
+
+
+if __name__ == "__main__":
+    compile_for_others()

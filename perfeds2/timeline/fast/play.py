@@ -1,0 +1,289 @@
+"""Play rounds in compiled loops, where they can and where that saves time.
+
+The result is that of the NumPy clock, to the last bit. So the compiled loops may take over in the middle of a run and hand back:
+what they do not support (``knows``), the NumPy clock plays; without Numba it plays everything; while the loops are being
+compiled, once, in a process of their own, it plays on.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from perfeds2.allocation import bandwidth as policies
+from perfeds2.network.cell import Cell
+from perfeds2.network.link import LN2
+from perfeds2.timeline.crowd import Crowd
+from perfeds2.timeline.fast import loading
+from perfeds2.timeline.protocol import most_at_work
+from perfeds2.timeline.recorder import Recorder
+from perfeds2.timeline.state import Clock, Conditions
+
+Tell = Callable[[int, float], None]  # gets the number of closed rounds and the second reached
+ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes for a round, and for each UE
+AT_A_TIME = 65_536  # signals drawn in advance: as many as fit into the processor's cache
+FEW_ROUNDS = 64  # drawn first, when the number of rounds is unknown
+LOST_ROWS = 4_096
+
+KNOWN_CONDITIONS = ["cell", "protocol", "payload_bits", "compute_s", "shares", "bandwidth", "schedule"]
+KNOWN_RULES = ["quorum", "max_staleness", "stale"]
+KNOWN_CELL = [
+    "distance_m",
+    "cpu_hz",
+    "cycles_per_sample",
+    "power_w",
+    "bandwidth_hz",
+    "path_loss_exponent",
+    "noise_dbm_per_hz",
+    "fading_scale",
+    "downlink_s",
+    "seed",
+    "radio",
+    "rician_k",
+    "most_bits_per_s_hz",
+    "angle_rad",
+]
+POLICIES: dict[Any, int] = {  # by their numbers in ``kernel`` and ``search``
+    policies.equal_share: 0,
+    policies.planned_share: 1,
+    policies.equal_finish: 2,
+    policies.weighted_rate: 3,
+    policies.max_throughput: 5,
+}
+BETWEEN = 4
+STALE = {"restart": 0, "wait": 1, "ignore": 2}
+
+
+def knows(conditions: Conditions) -> bool:
+    """Return whether the compiled loops support these conditions. An unknown field with a value of its own rules them out."""
+    if not loading.allowed():
+        return False
+    cell, schedule = conditions.cell, conditions.schedule
+    own = type(cell)
+    return (
+        _nothing_else(conditions, KNOWN_CONDITIONS)
+        and _nothing_else(conditions.protocol, KNOWN_RULES)
+        and _nothing_else(cell, KNOWN_CELL)
+        and own.signal_hz is Cell.signal_hz
+        and own.signal_at is Cell.signal_at
+        and own.changes_s is Cell.changes_s
+        and own.signal_of_amplitude is Cell.signal_of_amplitude
+        and _policy(conditions.bandwidth) is not None
+        and (schedule is None or not conditions.looks)
+        and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is nothing or infinite
+    )
+
+
+def _nothing_else(record: Any, known: list[str]) -> bool:
+    """Return whether every other field has its default."""
+    return all(getattr(record, f.name) is f.default or f.name in known for f in fields(record))
+
+
+def _policy(policy: policies.Policy) -> tuple[int, float] | None:
+    """Return the number of a policy, and the θ of ``between``."""
+    try:
+        if policy in POLICIES:
+            return POLICIES[policy], 0.0
+        if policy in policies.THETAS:
+            return BETWEEN, policies.THETAS[policy]
+    except TypeError:  # the user's own, without a hash or a weak reference
+        pass
+    return None
+
+
+def searches(policy: policies.Policy) -> bool:
+    """Return whether a policy searches for a number; such policies are compiled apart."""
+    return policy not in (policies.equal_share, policies.planned_share)
+
+
+def play_fast(
+    conditions: Conditions,
+    clock: Clock,
+    record: Recorder,
+    last: int | None,
+    horizon_s: float | None,
+    tell: Tell | None,
+    crowd: Crowd | None = None,
+) -> Clock | None:
+    """Play rounds and add them to the record, as far as the compiled loops can, if that saves time.
+
+    Args:
+        conditions: What ``knows`` accepts.
+        clock: Where to start; of a crowd, the state of the UEs that are followed.
+        record: Gets the rounds.
+        last: Stop before this round.
+        horizon_s: Stop before the first round that closes after this second.
+        tell: Called with the number of closed rounds and the second reached.
+        crowd: The UEs to follow; the loops prove in every round that no other UE could have arrived.
+
+    Returns:
+        The clock after the last round, the given clock if none was played, or None if that proof failed.
+    """
+    server, n, bound = clock.server, conditions.cell.ues, conditions.protocol.max_staleness
+    if last is not None and server.round >= last:
+        return clock
+    if crowd is None:
+        kernel = loading.loaded(searches(conditions.bandwidth), _seconds_left(clock, last, horizon_s))
+    else:
+        work_s = math.inf if last is None else last * 0.3 * UE_S * n
+        kernel = loading.loaded(searching=False, work_s=work_s, wait=True)
+    if kernel is None:
+        return clock
+    ues = np.arange(n) if crowd is None else crowd.hopeful
+    rules = _rules(kernel, conditions, horizon_s)
+    if crowd is not None:
+        if ues.size < rules.quorum:
+            return None
+        rules = rules._replace(others=n - ues.size, others_hz=crowd.strongest_hz, others_s=crowd.least_s)
+    work = (clock.compute_s.copy(), clock.bits.copy(), clock.arrived_s.copy())
+    of_server = (server.versions[ues], server.merged_in[ues])
+    people = kernel.names.People(ues, conditions.compute_s[ues], conditions.shares[ues], *work, *of_server)
+    played = _play(kernel, conditions, rules, people, server.round, clock.time_s, record, last, tell)
+    if played is None:
+        return None
+    round_, time_s = played
+    if round_ == server.round:
+        return clock
+    versions, merged_in = server.versions.copy(), server.merged_in.copy()
+    if bound is not None and crowd is not None:
+        versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all start over together
+    versions[ues], merged_in[ues] = people.versions, people.merged_in
+    later = replace(server, round=round_, versions=versions, merged_in=merged_in, opened_s=time_s)
+    arrays = {"compute_s": people.compute_s, "bits": people.bits, "arrived_s": people.arrived_s}
+    return replace(clock, time_s=time_s, server=later, **arrays)
+
+
+def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None) -> float:
+    """Estimate the seconds that the NumPy clock would take for the rest."""
+    round_, rounds = clock.server.round, math.inf if last is None else last - clock.server.round
+    if horizon_s is not None:
+        by_then = (horizon_s - clock.time_s) * round_ / clock.time_s if clock.time_s > 0 else 0.0
+        rounds = min(rounds, by_then)
+    round_s = ROUND_S + UE_S * clock.bits.size
+    loading.Loaded.spent_s += round_s
+    return rounds * round_s
+
+
+def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None) -> Any:
+    protocol, cell = conditions.protocol, conditions.cell
+    policy = _policy(conditions.bandwidth)
+    assert policy is not None
+    bound, cap = protocol.max_staleness, cell.cap_bits_per_s_hz
+    return kernel.names.Rules(
+        quorum=int(protocol.quorum),
+        bound=-1 if bound is None else int(bound),
+        stale=STALE[protocol.stale],
+        policy=policy[0],
+        theta=policy[1],
+        planned=conditions.schedule is not None,
+        at_work=most_at_work(cell.ues, protocol),
+        payload_bits=float(conditions.payload_bits),
+        bandwidth_hz=float(cell.bandwidth_hz),
+        most_nats=math.inf if cap is None else float(cap) * LN2,
+        horizon_s=math.inf if horizon_s is None else float(horizon_s),
+        others=0,
+        others_hz=0.0,
+        others_s=0.0,
+    )
+
+
+def _play(
+    kernel: loading.Kernel,
+    conditions: Conditions,
+    rules: Any,
+    people: Any,
+    round_: int,
+    time_s: float,
+    record: Recorder,
+    last: int | None,
+    tell: Tell | None,
+) -> tuple[int, float] | None:
+    """Play block after block of rounds. Return the open round and when it opened; None if a UE not followed might arrive."""
+    hope = np.array([0.0, rules.others_s])
+    loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // people.ues.size, 1), FEW_ROUNDS, LOST_ROWS
+    while last is None or round_ < last:
+        rounds = min(rounds, most, most if last is None else last - round_)
+        rows = _rows(conditions, round_, rounds)
+        signals = _signals(kernel, conditions.cell, people.ues, round_, rows.shape[0])
+        at, why = 0, kernel.names.DONE
+        while at < signals.shape[0]:
+            written = _paper(kernel, signals.shape[0] - at, rules.quorum, lost_rows)
+            why, played, lost, time_s = kernel.play(
+                loops, rules, people, signals[at:], rows[at:], round_, time_s, hope, written
+            )
+            record.add_rounds([field[:played] for field in written[:4]], [field[:lost].copy() for field in written[4:]])
+            at, round_ = at + played, round_ + played
+            if why == kernel.names.FULL and not played:
+                lost_rows *= 2
+            elif why != kernel.names.FULL:
+                break
+        if tell is not None and at:
+            tell(round_, time_s)
+        if why == kernel.names.LOST_HOPE or (why == kernel.names.ASK and rules.others):
+            return None
+        if why != kernel.names.DONE or not at:
+            break
+        rounds *= 2
+    return round_, time_s
+
+
+def _paper(kernel: loading.Kernel, rounds: int, quorum: int, lost_rows: int) -> Any:
+    """Return empty arrays for rounds and lost jobs."""
+    table, whole = (rounds, quorum), np.int64
+    return kernel.names.Record(
+        *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
+        *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
+        *(np.empty(lost_rows), np.empty(lost_rows, whole)),
+    )
+
+
+def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "rounds A"]:
+    """Return the sorted UEs of the coming rounds: as many rounds as the schedule plans correctly."""
+    if conditions.schedule is None:
+        return np.empty((rounds, 0), np.int64)
+    quorum, n = conditions.protocol.quorum, conditions.cell.ues
+    rows = np.empty((rounds, quorum), np.int64)
+    for row in range(rounds):
+        try:
+            planned = np.asarray(conditions.schedule(first + row))
+        except Exception:  # if the round is reached, the NumPy clock asks again and raises
+            rounds = row
+            break
+        if planned.shape != (quorum,) or planned.dtype.kind not in "iu":
+            rounds = row
+            break
+        rows[row] = planned
+    rows = np.sort(rows[:rounds], axis=1)
+    good = (rows[:, 0] >= 0) & (rows[:, -1] < n) & (np.diff(rows, axis=1) > 0).all(axis=1)
+    return rows if good.all() else rows[: int(good.argmin())]
+
+
+def _signals(
+    kernel: loading.Kernel, cell: Cell, ues: Int[np.ndarray, " f"], first: int, rounds: int
+) -> Float[np.ndarray, "rounds f"]:
+    """Return the signals of UEs in successive rounds, as ``Cell.signal_hz`` does for one."""
+    mean_hz, k = cell.mean_signal_hz, cell.rician_k
+    mean_hz = mean_hz if ues.size == mean_hz.size else mean_hz[ues]
+    if k == math.inf:
+        return np.broadcast_to(mean_hz * cell.signal_of_amplitude(1.0), (rounds, ues.size)).copy()
+    fading = np.empty((rounds, ues.size))
+    kernel.draw(fading, np.uint64(cell.seed), first, 0, ues)
+    np.subtract(1.0, fading, out=fading)
+    np.minimum(fading, 1 - 2.0**-53, out=fading)
+    np.log(fading, out=fading)
+    if k > 0:
+        angle = np.empty_like(fading)
+        kernel.draw(angle, np.uint64(cell.seed), first, 1, ues)
+        angle *= 2 * np.pi
+        steady, rest = math.sqrt(k / (1 + k)), np.sqrt(fading / -(1 + k))
+        fading = -np.maximum((steady + rest * np.cos(angle)) ** 2 + (rest * np.sin(angle)) ** 2, 2.0**-53)
+    if cell.radio is None:
+        fading *= -2 * cell.fading_scale**2
+        np.sqrt(fading, out=fading)
+    else:
+        np.negative(fading, out=fading)
+    fading *= mean_hz
+    return fading
