@@ -99,8 +99,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
         clock, left = _change_presence(conditions, clock, before, present, planned)
         interrupted.append(left)
         air = _share_out(conditions, clock, present, planned, signal_hz)
-    later, info = _close(conditions, clock, closing, present, air)
-    return later, replace(info, start_s=opened_s, interrupted=tuple(interrupted))
+    return _close(conditions, clock, closing, present, air, opened_s, interrupted)
 
 
 def _planned(conditions: Conditions, clock: Clock, signal_hz: PerUe) -> Planned | None:
@@ -224,13 +223,20 @@ def _advance(conditions: Conditions, clock: Clock, now_s: float, present: Mask |
         if present is not None:
             away = ~present & open_
             compute_s[away], bits[away] = clock.compute_s[away], clock.bits[away]
-    later = replace(clock, time_s=now_s, compute_s=compute_s, bits=bits, arrived_s=arrived_s)
+    later = _clock(clock, now_s, clock.server, (compute_s, bits, arrived_s), clock.planned)
     _clear_idle(later, clock.server)
     if conditions.budget is None or clock.spent_j is None:
         return later
     job_s = None if clock.jobs is None else clock.jobs.job_s
     more_j = conditions.budget.spent(clock.work, later.work, air.arrival_s, job_s)
     return replace(later, spent_j=clock.spent_j + (more_j if present is None else np.where(present, more_j, 0.0)))
+
+
+def _clock(
+    clock: Clock, now_s: float, server: Server, work: tuple[PerUe, PerUe, PerUe], planned: Planned | None
+) -> Clock:
+    """Return the clock at another second. Several times as fast as ``replace``, and called in every round."""
+    return Clock(now_s, server, *work, planned, clock.spent_j, clock.model_s, clock.sent_s, clock.jobs)
 
 
 def work_left(
@@ -253,7 +259,8 @@ def work_left(
 def _clear_idle(clock: Clock, server: Server) -> None:
     """UEs without a job have nothing to do. Changes the arrays in place."""
     (idle,) = (server.versions == IDLE).nonzero()
-    clock.compute_s[idle], clock.bits[idle], clock.arrived_s[idle] = 0.0, 0.0, np.inf
+    if idle.size:
+        clock.compute_s[idle], clock.bits[idle], clock.arrived_s[idle] = 0.0, 0.0, np.inf
 
 
 def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
@@ -320,7 +327,13 @@ def _may_work(conditions: Conditions, clock: Clock, present: Mask | None) -> Mas
 
 
 def _close(
-    conditions: Conditions, clock: Clock, closing: Closing, present: Mask | None, air: Air
+    conditions: Conditions,
+    clock: Clock,
+    closing: Closing,
+    present: Mask | None,
+    air: Air,
+    opened_s: float,
+    interrupted: list[Jobs],
 ) -> tuple[Clock, RoundInfo]:
     """Close the round: merge, and hand out the new model to the UEs that are present."""
     server, now_s, merged = clock.server, closing.time_s, closing.merged
@@ -331,7 +344,8 @@ def _close(
         ended.append(parts_of(clock, merged, air.arrival_s[merged], MERGED, now_s))
         ended.append(parts_of(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), LOST, now_s, present))
     _clear_idle(later, next_server)
-    later = _begin_jobs(conditions, replace(later, server=next_server, planned=None), hand.handed)
+    work = (later.compute_s, later.bits, later.arrived_s)
+    later = _begin_jobs(conditions, _clock(later, now_s, next_server, work, None), hand.handed)
     if conditions.protocol.rests:
         later, invited = _invite(conditions, later)
         hand = HandOut(invited, hand.lost)
@@ -339,5 +353,5 @@ def _close(
         later, left = _change_presence(conditions, later, present, then_present, later.planned)
         ended.append(left)
     staleness = server.round - server.versions[merged]
-    info = RoundInfo(clock.time_s, closing, hand, staleness, *vars(air).values(), server.versions, ended=tuple(ended))
-    return later, info
+    bands = (air.uplink, air.bandwidth_hz, air.rate_bps, air.arrival_s)
+    return later, RoundInfo(opened_s, closing, hand, staleness, *bands, server.versions, interrupted, ended)

@@ -1,7 +1,7 @@
 """The state of the clock: what stays the same, where every UE stands, and what happened in a round."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -114,8 +114,8 @@ class RoundInfo:
     rate_bps: PerUe
     arrival_s: PerUe  # when each update arrives if the round lasts long enough
     versions: Int[np.ndarray, " n"]  # the model each UE worked from when the round closed
-    interrupted: tuple[Jobs, ...] = ()  # parts of jobs whose UE left before the round closed
-    ended: tuple[Jobs, ...] = ()  # parts of jobs that ended when it closed
+    interrupted: Sequence[Jobs]  # parts of jobs whose UE left before the round closed
+    ended: Sequence[Jobs]  # parts of jobs that ended when it closed
 
 
 def open_parts(clock: Clock, present: Mask | None) -> Jobs:
