@@ -35,7 +35,7 @@ from perfeds2.timeline.protocol import (
 from perfeds2.timeline.state import Air, Clock, Conditions, JobTimes, Mask, PerUe, RoundInfo, Ues, parts_of
 
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
-MAX_CHANGES = 100_000  # times that UEs come or go in one round
+MAX_BORDERS = 100_000  # of one round of a fleet
 
 
 def start_clock(conditions: Conditions) -> Clock:
@@ -65,7 +65,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
     air = _share_out(conditions, clock, present, planned, signal_hz)
     interrupted: list[Jobs] = []
-    changes = 0
+    borders = 0
     while True:
         if conditions.budget is not None:
             has_energy = None if present is None else _may_work(conditions, clock, None)
@@ -78,23 +78,23 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
         border_s = min(cell.changes_s(clock.time_s), change_s)
         if closing.time_s <= border_s and closing.time_s < math.inf:
             break
-        if closing.time_s == math.inf and (present is None or border_s == math.inf):
+        if closing.time_s == math.inf and (clock.jobs is None or border_s == math.inf):
             why = obstacle(clock.server, air.arrival_s, protocol, planned, present)
             raise ValueError(f"round {clock.server.round} never closes: {why}")
         if border_s > until_s:
             return None
+        borders += 1
+        if borders == MAX_BORDERS and clock.jobs is not None:
+            raise ValueError(
+                f"round {clock.server.round} has not closed after {MAX_BORDERS} times that UEs came or went (second "
+                f"{clock.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
+                "use keep, or a smaller quorum."
+            )
         clock = _advance(conditions, clock, border_s, present, air)
         signal_hz = cell.signal_at(clock.server.round, border_s)
         if presence is None or present is None or border_s < change_s:
             air = _send(conditions, clock, present, air.uplink, air.bandwidth_hz, signal_hz)
             continue
-        changes += 1
-        if changes == MAX_CHANGES:
-            raise ValueError(
-                f"round {clock.server.round} has not closed after {MAX_CHANGES} times that UEs came or went (second "
-                f"{clock.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
-                "use keep, or a smaller quorum."
-            )
         before, present = present, presence.here(border_s)
         clock, left = _change_presence(conditions, clock, before, present, planned)
         interrupted.append(left)
