@@ -9,7 +9,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a fi
         ("if block + 1 < self._blocks:", "if block < 0:", "test_proportional_fair_is_its_definition_in_whatever_order_it_is_asked"),
         ("cell.block_at(moment.round, moment.time_s)", "moment.round", "test_proportional_fair_means_over_blocks_of_time_where_fading_has_a_coherence_time"),
         ("moment.signal_hz, moment.most_bits_per_s_hz", "moment.signal_hz", "test_fedcs_knows_what_modulation_carries"),
-        ("-1.0 - late_s.argsort().argsort(), success", "-1.0 + late_s.argsort().argsort(), success", "test_who_is_not_heard_at_all_is_chosen_last_and_who_has_arrived_first"),
+        ("-1.0 - late_s.argsort(kind=\"stable\").argsort(), success", "-1.0 + late_s.argsort(kind=\"stable\").argsort(), success", "test_who_is_not_heard_at_all_is_chosen_last_and_who_has_arrived_first"),
         ("linear_sum_assignment(worth, maximize=True)", "linear_sum_assignment(worth)", "test_the_assignment_is_the_best_there_is"),
     ),
     (
