@@ -144,26 +144,17 @@ def path_of(radio: Radio, ground_m: PerUe) -> Path:
     return Path(ground_m, direct_m, radio.carrier_hz / 1e9, radio.bs_height_m, radio.ue_height_m)
 
 
-def _umi_seen(path: Path) -> PerUe:
-    near = 32.4 + 21 * np.log10(path.direct_m)
-    far = 32.4 + 40 * np.log10(path.direct_m) - 9.5 * _lg_breakpoint(path)
+def _city_seen(at_1_m: float, slope: float, bend: float, path: Path) -> PerUe:
+    """UMi and UMa with line of sight: two slopes, which meet at the breakpoint."""
+    near = at_1_m + slope * np.log10(path.direct_m)
+    far = at_1_m + 40 * np.log10(path.direct_m) - bend * _lg_breakpoint(path)
     return np.where(path.ground_m <= path.breakpoint_m, near, far) + 20 * np.log10(path.carrier_ghz)
 
 
-def _umi_blocked(path: Path) -> PerUe:
-    fixed = 22.4 + 21.3 * np.log10(path.carrier_ghz) - 0.3 * (path.ue_height_m - 1.5)
-    return 35.3 * np.log10(path.direct_m) + fixed
-
-
-def _uma_seen(path: Path) -> PerUe:
-    near = 28.0 + 22 * np.log10(path.direct_m)
-    far = 28.0 + 40 * np.log10(path.direct_m) - 9 * _lg_breakpoint(path)
-    return np.where(path.ground_m <= path.breakpoint_m, near, far) + 20 * np.log10(path.carrier_ghz)
-
-
-def _uma_blocked(path: Path) -> PerUe:
-    fixed = 13.54 + 20 * np.log10(path.carrier_ghz) - 0.6 * (path.ue_height_m - 1.5)
-    return 39.08 * np.log10(path.direct_m) + fixed
+def _city_blocked(at_1_m: float, slope: float, by_carrier: float, by_height: float, path: Path) -> PerUe:
+    """UMi and UMa without line of sight."""
+    fixed = at_1_m + by_carrier * np.log10(path.carrier_ghz) - by_height * (path.ue_height_m - 1.5)
+    return slope * np.log10(path.direct_m) + fixed
 
 
 def _lg_breakpoint(path: Path) -> float:
@@ -206,8 +197,24 @@ def _in_the_country(ground_m: PerUe) -> PerUe:
     return np.exp(-np.maximum(ground_m - 10, 0.0) / 1000)
 
 
-STREET = Scenario(_umi_seen, _umi_blocked, partial(_in_the_city, 36.0), lambda _: 4.0, 7.82, 10.0, 13.0)
-CITY = Scenario(_uma_seen, _uma_blocked, partial(_in_the_city, 63.0), lambda _: 4.0, 6.0, 37.0, 50.0)
+STREET = Scenario(
+    partial(_city_seen, 32.4, 21, 9.5),
+    partial(_city_blocked, 22.4, 35.3, 21.3, 0.3),
+    partial(_in_the_city, 36.0),
+    lambda _: 4.0,
+    7.82,
+    10.0,
+    13.0,
+)
+CITY = Scenario(
+    partial(_city_seen, 28.0, 22, 9),
+    partial(_city_blocked, 13.54, 39.08, 20, 0.6),
+    partial(_in_the_city, 63.0),
+    lambda _: 4.0,
+    6.0,
+    37.0,
+    50.0,
+)
 COUNTRY = Scenario(
     _rma_seen,
     _rma_blocked,
