@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import Field
 
+from perfeds2.learning.objectives import stepped
 from perfeds2.learning.settings import setting, traced
 
 Params = dict[str, Any]  # JAX's arrays in a replay, NumPy's in a federation
@@ -35,6 +36,11 @@ class Arrived:
     def moves(self) -> Any:
         """Δ: how far each UE went from the model it began with, w_handed − w_end, as the literature counts it."""
         return jax.tree.map(lambda g: self.beta * g, self.uploads)
+
+    @property
+    def models(self) -> Any:
+        """w_end: the model each UE ended with."""
+        return jax.tree.map(jnp.subtract, self.handed, self.moves)
 
 
 @typing.runtime_checkable
@@ -91,15 +97,19 @@ def mean_of(rows: Params) -> Params:
     return weighted(jnp.full(count, 1 / count, jnp.float32), rows)
 
 
-@traced
-class Mean:
-    """w −= β·mean, eq. (8)."""
+class Stateless:
+    """A merge that keeps nothing from round to round."""
 
     def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
         return None
 
+
+@traced
+class Mean(Stateless):
+    """w −= β·mean, eq. (8)."""
+
     def step(self, params: Params, mean: Params, beta: Any, state: None) -> tuple[Params, None]:
-        return jax.tree.map(lambda w, g: w - beta * g, params, mean), state
+        return stepped(params, beta, mean), state
 
 
 MEAN = Mean()

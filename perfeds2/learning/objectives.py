@@ -163,14 +163,14 @@ class PerFed:
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
         inner = jax.grad(loss)(params, pick(batches, 0))
         step = inner if self.inner_clip is None else clip(inner, self.inner_clip)
-        adapted = jax.tree.map(lambda w, g: w - self.alpha * g, params, step)
+        adapted = stepped(params, self.alpha, step)
         outer = jax.grad(loss)(adapted, pick(batches, 1))
         if self.hessian == "fo":
             return outer
         product, on = _jvp if self.hessian == "exact" else _difference, 0 if self.hessian_batch == "inner" else 2
         direction = outer if self.inner_clip is None else _through_clip(inner, self.inner_clip, outer)
         curvature = product(lambda w: jax.grad(loss)(w, pick(batches, on)), params, direction)
-        exact = jax.tree.map(lambda g, h: g - self.alpha * h, outer, curvature)
+        exact = stepped(outer, self.alpha, curvature)
         if self.anneal is None:
             return exact
         is_early = self.anneal > 0
@@ -220,15 +220,25 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }  # in all three modes
 
 
+def zeros(tree: Params) -> Params:
+    """Return zeros in the shapes of some arrays."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def stepped(params: Params, size: Any, direction: Params) -> Params:
+    """Return params − size·direction."""
+    return jax.tree.map(lambda w, g: w - size * g, params, direction)
+
+
 def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
     """Take local steps. Return where they end, and the sum of their gradients."""
 
     def step(carry: tuple[Params, Params], own: Any) -> tuple[tuple[Params, Params], None]:
         w, total = carry
         g = gradient(w, own)
-        return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g)), None
+        return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g)), None
 
-    return jax.lax.scan(step, (start, jax.tree.map(jnp.zeros_like, start)), batches)[0]
+    return jax.lax.scan(step, (start, zeros(start)), batches)[0]
 
 
 def pick(batches: Any, number: int) -> Any:

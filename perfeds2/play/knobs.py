@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import SECTIONS, Spec, settings
+from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
+from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
 Value = Any  # a text, a whole number or a float
@@ -42,27 +43,47 @@ class Knob:
         return replace(self, start=value, values=(*sorted([*numbers, value]), *words))
 
 
+def _words(keyword: str) -> tuple[str, ...]:
+    """Return the words a setting may be; of a family of names (``between:THETA``) its middle."""
+    each = setting_of(keyword)
+    known = each.words if each.kind is None else each.kind.table()
+    return tuple(name.replace(":THETA", ":0.5") for name in known)
+
+
+def setting_of(keyword: str) -> Setting:
+    return next(each for each in settings() if each.keyword == keyword)
+
+
 ROUNDS, CELL, RADIO, SHOWN, TRAINING = "Rounds", "Cell", "Radio", "Shown", "Training"
 HERTZ = (1e8, 2e8, 3e8, 5e8, 7e8, 1e9, 1.5e9, 2e9, 3e9)
+BANDS = (5e4, 1e5, 1.5e5, 2e5, 3e5, 5e5, 7e5, 1e6, 1.5e6, 2e6, 3e6, 5e6, 1e7, 2e7)
+STALENESS = (*range(11), 12, 15, 20, 30, 50, "unbounded")
+RADII = (10, 20, 50, 100, 150, 200, 300, 500, 1000)
+WINDOWS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+QUORUM = "Only the semi-synchronous cell uses it. The synchronous one waits for all UEs, the asynchronous one for one update."
+STALE = "restart: begin again with the newest model. wait: keep the round open. ignore: discard the update."
+LAYOUT = "disc: evenly over the area. uniform: evenly in distance. equal: all at half the radius."
+RADIOS = "paper: Table I, better than any real radio. umi, uma, rma: 3GPP street, rooftop and rural."
+SEED = "Another number gives other positions, processors and fading, the same in all three cells."
+OBJECTIVE = "PerFed: the personalised gradient of three batches. FedAvg: the plain gradient."
 KNOBS = (
-    Knob("quorum", "A: updates that close a round", ROUNDS, tuple(range(1, MOST_UES + 1)), 5, "Only the semi-synchronous cell has it: the synchronous one waits for all, the asynchronous one for a single update."),
-    Knob("max_staleness", "S: oldest update, in rounds", ROUNDS, (*range(11), 12, 15, 20, 30, 50, "unbounded"), 5, "No merged update of the semi-synchronous cell is older."),
-    Knob("stale", "Who would be staler", ROUNDS, ("restart", "wait", "ignore"), "restart", "restart: it begins anew with the newest model. wait: the round waits for it. ignore: its update is thrown away.", choice=True),
+    Knob("quorum", "A: updates that close a round", ROUNDS, tuple(range(1, MOST_UES + 1)), 5, QUORUM),
+    Knob("max_staleness", "S: oldest update, in rounds", ROUNDS, STALENESS, 5, "Bound of the semi-synchronous cell."),
+    Knob("stale", "Beyond the bound", ROUNDS, _words("stale"), "restart", STALE, choice=True),
     Knob("ues", "UEs", CELL, tuple(range(2, MOST_UES + 1)), 20),
-    Knob("radius_m", "Radius of the cell", CELL, (10, 20, 50, 100, 150, 200, 300, 500, 1000), 200, unit="m"),
-    Knob("layout", "Where UEs are", CELL, ("disc", "uniform", "equal"), "disc", "disc: evenly over it. uniform: evenly in distance. equal: all at half the radius.", choice=True),
+    Knob("radius_m", "Radius of the cell", CELL, RADII, 200, unit="m"),
+    Knob("layout", "UE positions", CELL, _words("layout"), "disc", LAYOUT, choice=True),
     Knob("slowest_hz", "Slowest processor", CELL, HERTZ, 2e8, unit="Hz"),
     Knob("fastest_hz", "Fastest processor", CELL, HERTZ, 2e9, unit="Hz"),
-    Knob("bandwidth_hz", "Band", RADIO, (5e4, 1e5, 1.5e5, 2e5, 3e5, 5e5, 7e5, 1e6, 1.5e6, 2e6, 3e6, 5e6, 1e7, 2e7), 1e6, "The uplink that all UEs share.", unit="Hz"),
-    Knob("bandwidth", "Who gets which part of it", RADIO, ("equal_share", "equal_finish", "weighted_rate", "between:0.5", "max_throughput", "proportional_fair"), "equal_share", choice=True),
-    Knob("radio", "Radio", RADIO, ("paper", "umi", "uma", "rma"), "paper", "paper: the paper's Table I, better than any real one. umi, uma, rma: 3GPP's street, roofs and country.", choice=True),
-    Knob("seed", "Which cell", RADIO, tuple(range(20)), 0, "Another number is another place for every UE, another processor and other fading: the same in all three cells."),
-    Knob("objective", "What UEs compute", SHOWN, ("PerFed", "FedAvg"), "PerFed", "PerFed: the personalised gradient, of three batches. FedAvg: the plain one.", choice=True),
-    Knob("window_s", "Seconds shown", SHOWN, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20), 1, unit="s"),
+    Knob("bandwidth_hz", "Bandwidth", RADIO, BANDS, 1e6, "The uplink that all UEs share.", unit="Hz"),
+    Knob("bandwidth", "Bandwidth policy", RADIO, _words("bandwidth"), "equal_share", choice=True),
+    Knob("radio", "Radio", RADIO, _words("radio"), "paper", RADIOS, choice=True),
+    Knob("seed", "Seed of the cell", RADIO, tuple(range(20)), 0, SEED),
+    Knob("objective", "What UEs compute", SHOWN, ("PerFed", "FedAvg"), "PerFed", OBJECTIVE, choice=True),
+    Knob("window_s", "Seconds shown", SHOWN, WINDOWS, 1, unit="s"),
     Knob("train_s", "Simulated seconds to train", TRAINING, (2, 5, 10, 20, 30), 10, unit="s"),
-)  # fmt: skip
+)
 OURS = ("slowest_hz", "fastest_hz", "objective", "window_s", "train_s", "seed")  # not settings by themselves
-MODES = ("SYN", "S2", "ASY")
 
 
 def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]]:
@@ -84,8 +105,8 @@ def _value_in(spec: Spec, name: str) -> Any:
     """What a spec has for a knob's setting."""
     if name == "seed":
         return spec.run.seeds[0]
-    section, key = next((each.section, each.key) for each in settings() if each.keyword == name)
-    value = spec.model_dump(mode="json")[section][key]
+    each = setting_of(name)
+    value = spec.model_dump(mode="json")[each.section][each.key]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -117,7 +138,7 @@ def settings_at(state: State, horizon_s: float, fixed: Mapping[str, Any] | None 
     said |= {"ues": state["ues"], "quorum": state["quorum"]}
     if (cpu_hz := (state["slowest_hz"], state["fastest_hz"])) != usual("cpu_hz"):
         said["cpu_hz"] = list(cpu_hz)
-    algorithms = [f"{objective}{mode}" if mode == "S2" else f"{objective}-{mode}" for mode in MODES]
+    algorithms = [algorithm_name(objective, mode) for mode in MODES]
     return dict(fixed or {}) | said | {"algorithms": algorithms, "seeds": [state["seed"]], "horizon_s": horizon_s}
 
 
@@ -135,8 +156,8 @@ def usual(keyword: str) -> Any:
     """What a setting has where nobody says anything."""
     if keyword == "radio":
         return "paper"
-    section, key = next((each.section, each.key) for each in settings() if each.keyword == keyword)
-    return SECTIONS[section].model_fields[key].default
+    each = setting_of(keyword)
+    return SECTIONS[each.section].model_fields[each.key].default
 
 
 def command_line(command: str, keywords: Mapping[str, Any]) -> str:

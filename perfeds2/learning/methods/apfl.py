@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Loss, pick
+from perfeds2.learning.objectives import Loss, pick, stepped, zeros
 from perfeds2.learning.settings import Share, setting, traced
 
 
@@ -49,11 +49,11 @@ class APFL:
             slope = sum(jnp.vdot(a - b, c) for a, b, c in zip(*map(jax.tree.leaves, (v, w, mine)), strict=True))
             moved = jnp.clip(share - beta * slope, 0.0, 1.0) if self.adapts else share
             v = jax.tree.map(lambda a, b: a - beta * share * b, v, mine)
-            w, total = jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g)
+            w, total = stepped(w, beta, g), jax.tree.map(jnp.add, total, g)
             return (w, v, jnp.where(begins, moved, share), total), None
 
         begins = jnp.arange(jax.tree.leaves(batches)[0].shape[0]) == 0
-        nothing = jax.tree.map(jnp.zeros_like, start)
+        nothing = zeros(start)
         (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, nothing), (batches, begins))
         return total, (v, share)
 

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.merges import Arrived, Params
-from perfeds2.learning.objectives import norm
+from perfeds2.learning.merges import Arrived, Params, Stateless
+from perfeds2.learning.objectives import norm, stepped
 from perfeds2.learning.settings import Length, StepSize, setting, traced
 
 
 @traced
-class AsyncFedED:
+class AsyncFedED(Stateless):
     """w −= η·Δ_i with η = λ/(γ + ε) and γ = ‖w − w_handed‖/‖Δ_i‖.
 
     The paper adapts the number of local steps, K ← K + ⌊κ(γ̄ − γ)⌋. A timeline knows no weights, so this is κ = 0. Several uploads
@@ -23,14 +23,11 @@ class AsyncFedED:
     server_step: Length = setting(1.0, "λ: the server's step size.")
     epsilon: StepSize = setting(1.0, "ε: added to the distance γ.")
 
-    def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
-        return None
-
     def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         def add(w: Params, one: tuple[Params, Params]) -> tuple[Params, None]:
             handed, move = one
             far, long = norm(jax.tree.map(jnp.subtract, w, handed)), norm(move)
             size = self.server_step * long / jnp.maximum(far + self.epsilon * long, 1e-30)  # also of a move of length 0
-            return jax.tree.map(lambda a, d: a - size * d, w, move), None
+            return stepped(w, size, move), None
 
         return jax.lax.scan(add, params, (arrived.handed, arrived.moves))[0], state

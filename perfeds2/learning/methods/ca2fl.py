@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 
@@ -22,7 +23,7 @@ class CA2FL:
 
     def init(self, params: Params, ues: int) -> tuple[Params, Params]:
         """Return every UE's h, and their mean."""
-        return jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params), jax.tree.map(jnp.zeros_like, params)
+        return jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params), zeros(params)
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         cached, mean = state
@@ -32,4 +33,4 @@ class CA2FL:
         step = jax.tree.map(jnp.add, mean, new)
         mean = jax.tree.map(lambda m, d: m + share * d, mean, new)
         cached = jax.tree.map(lambda h, d: h.at[arrived.ues].set(d), cached, moves)
-        return jax.tree.map(lambda w, v: w - self.server_step * v, params, step), (cached, mean)
+        return stepped(params, self.server_step, step), (cached, mean)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.objectives import zeros
 from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
 
 
@@ -23,8 +24,7 @@ class FADAS:
     late: StepSize = setting(1.0, "τ_c: staleness from which an upload is late.")
 
     def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:  # noqa: ARG002 (the interface)
-        first, second, largest = (jax.tree.map(jnp.zeros_like, params) for _ in range(3))
-        return first, second, largest
+        return zeros(params), zeros(params), zeros(params)
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         first, second, largest = state

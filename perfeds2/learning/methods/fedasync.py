@@ -3,17 +3,16 @@
 from typing import Annotated
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 from pydantic import Field
 
-from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, discounted
+from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, Stateless, discounted
 from perfeds2.learning.objectives import FedProx
 from perfeds2.learning.settings import StepSize, setting, traced
 
 
 @traced
-class FedAsync:
+class FedAsync(Stateless):
     """w ← (1 − α_τ)·w + α_τ·w_i with α_τ = α·s(τ); local steps are FedProx's. Several uploads are merged one after the other."""
 
     paper = "Xie et al., 2019, algorithm 1"
@@ -32,15 +31,11 @@ class FedAsync:
     def objective(self) -> FedProx:
         return FedProx(self.proximal)
 
-    def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
-        return None
-
     def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         alphas = self.mixing * discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
-        theirs = jax.tree.map(jnp.subtract, arrived.handed, arrived.moves)
 
         def mix(w: Params, one: tuple[Params, Array]) -> tuple[Params, None]:
             model, alpha = one
             return jax.tree.map(lambda mine, new: (1 - alpha) * mine + alpha * new, w, model), None
 
-        return jax.lax.scan(mix, params, (theirs, alphas))[0], state
+        return jax.lax.scan(mix, params, (arrived.models, alphas))[0], state

@@ -56,7 +56,7 @@ class TierAverage:
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:  # noqa: ARG002 (the interface)
         models, rounds = state
         tier = jnp.asarray(self.tiers)[arrived.ues[0]].astype(jnp.int32)
-        theirs = mean_of(jax.tree.map(jnp.subtract, arrived.handed, arrived.moves))
+        theirs = mean_of(arrived.models)
         models = jax.tree.map(lambda all_, own: all_.at[tier].set(own), models, theirs)
         rounds = rounds.at[tier].add(1.0)
         weights = rounds[::-1] / rounds.sum()

@@ -3,9 +3,9 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
 
 
@@ -19,8 +19,8 @@ class FedAvgM:
     momentum: Decay = setting(0.9, "Share of its last step the server keeps.")
 
     def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
-        return jax.tree.map(jnp.zeros_like, params)
+        return zeros(params)
 
     def step(self, params: Params, mean: Params, beta: Any, state: Params) -> tuple[Params, Params]:
         state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
-        return jax.tree.map(lambda w, v: w - self.server_step * v, params, state), state
+        return stepped(params, self.server_step, state), state

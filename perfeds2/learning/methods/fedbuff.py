@@ -3,9 +3,9 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, discounted, weighted
+from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
 
 
@@ -25,11 +25,11 @@ class FedBuff:
     momentum: Decay | None = setting(None, "Share of its last step the server keeps.")
 
     def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
-        return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
+        return None if self.momentum is None else zeros(params)
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         weights = discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
         step = weighted(weights / weights.size, arrived.moves)
         if self.momentum is not None:
             step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)
-        return jax.tree.map(lambda w, d: w - self.server_step * d, params, step), state
+        return stepped(params, self.server_step, step), state

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
 
 
@@ -30,7 +31,7 @@ class FedOpt:
         raise NotImplementedError
 
     def init(self, params: Params, ues: int) -> tuple[Params, Params]:  # noqa: ARG002 (the interface)
-        return jax.tree.map(jnp.zeros_like, params), jax.tree.map(lambda w: jnp.full_like(w, self.tau**2), params)
+        return zeros(params), jax.tree.map(lambda w: jnp.full_like(w, self.tau**2), params)
 
     def step(self, params: Params, mean: Params, beta: Any, state: Any) -> tuple[Params, Any]:
         first, second = state

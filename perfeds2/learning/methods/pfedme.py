@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Loss, Moreau, pick
+from perfeds2.learning.objectives import Loss, Moreau, pick, stepped, zeros
 from perfeds2.learning.settings import Length, Steps, StepSize, setting, traced
 from perfeds2.theory.constants import ALPHA
 
@@ -49,9 +49,9 @@ class PFedMe:
             w, total, _ = carry
             theta = envelope.personal_model(loss, w, pick(own, 0))
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
-            return (jax.tree.map(lambda a, b: a - beta * b, w, g), jax.tree.map(jnp.add, total, g), theta), None
+            return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g), theta), None
 
-        nothing = jax.tree.map(jnp.zeros_like, start)
+        nothing = zeros(start)
         (_, total, theta), _ = jax.lax.scan(step, (start, nothing, kept), batches)
         return total, theta
 

@@ -48,7 +48,7 @@ class ModelCache:
         entries, handed, round_ = state
         half = arrived.ues.size // 2
         drafted, others, came = arrived.ues[:half], arrived.ues[half:], arrived.staleness[half:] == 0
-        models = jax.tree.map(jnp.subtract, arrived.handed, arrived.moves)
+        models = arrived.models
         left = handed < round_ - self.lag
         handed = jnp.where(left, round_, handed)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
-from perfeds2.learning.objectives import Loss, descend, pick
+from perfeds2.learning.objectives import Loss, descend, pick, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 
@@ -26,7 +26,7 @@ class Scaffold:
         return ControlVariates(self.server_step)
 
     def first(self, params: Params) -> Params:
-        return jax.tree.map(jnp.zeros_like, params)
+        return zeros(params)
 
     def job(
         self, loss: Loss, start: Params, told: Params, kept: Params, batches: Any, beta: Float[Array, ""]
@@ -50,7 +50,7 @@ class ControlVariates:
     server_step: Length = 1.0
 
     def init(self, params: Params, ues: int) -> tuple[Params, Float[Array, ""]]:
-        return jax.tree.map(jnp.zeros_like, params), jnp.asarray(ues, jnp.float32)
+        return zeros(params), jnp.asarray(ues, jnp.float32)
 
     def tell(self, state: Any) -> Params:
         return state[0]
@@ -58,6 +58,6 @@ class ControlVariates:
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
         control, ues = state
         upload, told, share = mean_of(arrived.uploads), mean_of(arrived.told), arrived.ues.shape[0] / ues
-        params = jax.tree.map(lambda w, g: w - self.server_step * arrived.beta * g, params, upload)
+        params = stepped(params, self.server_step * arrived.beta, upload)
         change = jax.tree.map(lambda g, c: g / arrived.steps - c, upload, told)
         return params, (jax.tree.map(lambda c, new: c + share * new, control, change), ues)
