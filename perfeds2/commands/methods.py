@@ -35,7 +35,7 @@ def methods(
             )
             for method in listed_methods():
                 defaults = [f"{key}={each.default}" for key, each in own_settings(method.make).items()]
-                rule = method.make.__doc__.splitlines()[0]
+                rule = str(method.make.__doc__).splitlines()[0]
                 table.add_row(method.name, rule, method.rounds or method.mode, ", ".join(defaults), method.make.paper)
             Console().print(table)
 

@@ -30,7 +30,7 @@ class Arrived:
     staleness: Any  # τ, a whole number each
     ues: Any  # who sent it
     beta: Any  # the length of a UE's steps
-    steps: int = setting(1, static=True)  # how many it takes
+    steps: int = setting(default=1, static=True)  # how many it takes
 
     @property
     def moves(self) -> Any:
@@ -119,7 +119,7 @@ MEAN = Mean()
 class Optax:
     """Any transformation of optax on the mean; β is then only the length of local steps."""
 
-    transformation: Any = setting(None, static=True)  # an optax.GradientTransformation
+    transformation: Any = setting(default=None, static=True)  # an optax.GradientTransformation
 
     def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
         return self.transformation.init(params)

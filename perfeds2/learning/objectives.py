@@ -121,7 +121,7 @@ class FedProx:
 
     paper = "Li et al., MLSys 2020"
 
-    proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")
+    proximal: StepSize = setting("μ: how strongly local steps are held near the model they started from.", default=0.1)
 
     batches = 1
 
@@ -143,8 +143,8 @@ class PerFed:
     paper = "Fallah et al., NeurIPS 2020; You et al., 2022"
 
     alpha: StepSize = ALPHA
-    hessian: Hessian = setting("exact", static=True)
-    hessian_batch: Literal["own", "inner"] = setting("own", static=True)
+    hessian: Hessian = setting(default="exact", static=True)
+    hessian_batch: Literal["own", "inner"] = setting(default="own", static=True)
     inner_clip: Length | None = None
     anneal: Any = None  # number of model versions, counted from here, that are first order
 
@@ -188,8 +188,8 @@ class Moreau:
     paper = "Dinh et al., NeurIPS 2020"
 
     alpha: StepSize = ALPHA
-    moreau: Length = setting(15.0, "λ: how strongly the personal model is held near the global one.")
-    moreau_steps: Steps = setting(5, "K: gradient steps to the personal model.", static=True)
+    moreau: Length = setting("λ: how strongly the personal model is held near the global one.", default=15.0)
+    moreau_steps: Steps = setting("K: gradient steps to the personal model.", default=5, static=True)
 
     batches = 1
 

@@ -22,7 +22,7 @@ Steps = Annotated[int, Field(ge=1, le=100_000)]
 Kind = TypeVar("Kind")
 
 
-def setting(default: Any, help_: str = "", *, static: bool = False) -> Any:
+def setting(help_: str = "", *, default: Any, static: bool = False) -> Any:
     """Return a field with its help text for ``perfeds2 methods``."""
     return dataclasses.field(default=default, metadata={"help": help_, "static": static})
 
@@ -34,6 +34,6 @@ def traced(cls: type[Kind]) -> type[Kind]:
     Example:
         @traced
         class Ditto:
-            pull: StepSize = setting(1.0, "λ: how strongly a UE's model is held near the global one.")
+            pull: StepSize = setting("λ: how strongly a UE's model is held near the global one.", default=1.0)
     """
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))

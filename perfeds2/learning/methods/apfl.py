@@ -21,8 +21,8 @@ class APFL:
 
     paper = "Deng et al., 2020, algorithm 1"
 
-    own_share: Share = setting(0.5, "α_i at first: share of a UE's own model.")
-    adapts: bool = setting(True, "Whether α_i is adapted.", static=True)
+    own_share: Share = setting("α_i at first: share of a UE's own model.", default=0.5)
+    adapts: bool = setting("Whether α_i is adapted.", default=True, static=True)
 
     batches = 1
 

@@ -20,8 +20,8 @@ class AsyncFedED(Stateless):
     mode = "ASY"
     looks_back = True
 
-    server_step: Length = setting(1.0, "λ: the server's step size.")
-    epsilon: StepSize = setting(1.0, "ε: added to the distance γ.")
+    server_step: Length = setting("λ: the server's step size.", default=1.0)
+    epsilon: StepSize = setting("ε: added to the distance γ.", default=1.0)
 
     def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         def add(w: Params, one: tuple[Params, Params]) -> tuple[Params, None]:

@@ -19,7 +19,7 @@ class CA2FL:
 
     paper = "Wang et al., ICLR 2024, algorithm 2"
 
-    server_step: Length = setting(1.0, "η_g: the server's step size.")
+    server_step: Length = setting("η_g: the server's step size.", default=1.0)
 
     def init(self, params: Params, ues: int) -> tuple[Params, Params]:
         """Return every UE's h, and their mean."""

@@ -20,7 +20,7 @@ class Ditto:
     paper = "Li et al., ICML 2021, algorithm 1"
     search: ClassVar = {"beta": None, "pull": 0.1}  # the paper has λ from 0.1 to 2
 
-    pull: StepSize = setting(1.0, "λ: how strongly a UE's model is held near the global one.")
+    pull: StepSize = setting("λ: how strongly a UE's model is held near the global one.", default=1.0)
 
     batches = 2
 

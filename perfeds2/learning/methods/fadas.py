@@ -17,11 +17,11 @@ class FADAS:
     paper = "Wang et al., ICML 2024, algorithm 1"
     search: ClassVar = {"server_step": 0.001, "alpha": None}  # one local step: β is divided out
 
-    server_step: Length = setting(0.001, "η: the server's step size.")
-    first_decay: Decay = setting(0.9, "β₁: decay of the first moment.")
-    second_decay: Decay = setting(0.99, "β₂: decay of the second moment.")
-    epsilon: StepSize = setting(1e-8, "ε: added to the root of the second moment.")
-    late: StepSize = setting(1.0, "τ_c: staleness from which an upload is late.")
+    server_step: Length = setting("η: the server's step size.", default=0.001)
+    first_decay: Decay = setting("β₁: decay of the first moment.", default=0.9)
+    second_decay: Decay = setting("β₂: decay of the second moment.", default=0.99)
+    epsilon: StepSize = setting("ε: added to the root of the second moment.", default=1e-8)
+    late: StepSize = setting("τ_c: staleness from which an upload is late.", default=1.0)
 
     def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:  # noqa: ARG002 (the interface)
         return zeros(params), zeros(params), zeros(params)

@@ -19,13 +19,13 @@ class FedAsync(Stateless):
     mode = "ASY"
     looks_back = True
 
-    discount: Discount = setting("poly", "s(τ): how a stale upload is discounted.", static=True)
+    discount: Discount = setting("s(τ): how a stale upload is discounted.", default="poly", static=True)
     mixing: Annotated[float, Field(gt=0, le=1)] | Array = setting(
-        0.6, "α: share of the model taken from a fresh upload."
+        "α: share of the model taken from a fresh upload.", default=0.6
     )
-    discount_a: DiscountNumber | None = setting(None, "a of s(τ); unset: 0.5, and 10 for hinge.")
-    discount_b: DiscountNumber = setting(4.0, "b of s(τ) = hinge.")
-    proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")
+    discount_a: DiscountNumber | None = setting("a of s(τ); unset: 0.5, and 10 for hinge.", default=None)
+    discount_b: DiscountNumber = setting("b of s(τ) = hinge.", default=4.0)
+    proximal: StepSize = setting("μ: how strongly local steps are held near the model they started from.", default=0.1)
 
     @property
     def objective(self) -> FedProx:

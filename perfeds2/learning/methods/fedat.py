@@ -21,7 +21,7 @@ class FedAT:
     mode = "ASY"
     rounds = "all tiers"
 
-    proximal: StepSize = setting(0.1, "μ: how strongly local steps are held near the model they started from.")
+    proximal: StepSize = setting("μ: how strongly local steps are held near the model they started from.", default=0.1)
 
     @property
     def objective(self) -> FedProx:
@@ -43,7 +43,7 @@ class TierAverage:
     looks_back = True
 
     tiers: Any = ()  # of every UE
-    count: int = setting(1, static=True)  # M
+    count: int = setting(default=1, static=True)  # M
 
     @classmethod
     def of(cls, tiers: Sequence[int]) -> "TierAverage":

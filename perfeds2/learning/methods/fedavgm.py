@@ -15,8 +15,8 @@ class FedAvgM:
 
     paper = "Hsu et al., 2019"
 
-    server_step: Length = setting(1.0, "η_g: the server's step size.")
-    momentum: Decay = setting(0.9, "Share of its last step the server keeps.")
+    server_step: Length = setting("η_g: the server's step size.", default=1.0)
+    momentum: Decay = setting("Share of its last step the server keeps.", default=0.9)
 
     def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
         return zeros(params)

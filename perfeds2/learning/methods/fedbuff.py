@@ -18,11 +18,11 @@ class FedBuff:
 
     paper = "Nguyen et al., AISTATS 2022, algorithm 1"
 
-    discount: Discount = setting("poly", "s(τ): how a stale upload is discounted.", static=True)
-    server_step: Length = setting(1.0, "η_g: the server's step size.")
-    discount_a: DiscountNumber | None = setting(None, "a of s(τ); unset: 0.5, and 10 for hinge.")
-    discount_b: DiscountNumber = setting(4.0, "b of s(τ) = hinge.")
-    momentum: Decay | None = setting(None, "Share of its last step the server keeps.")
+    discount: Discount = setting("s(τ): how a stale upload is discounted.", default="poly", static=True)
+    server_step: Length = setting("η_g: the server's step size.", default=1.0)
+    discount_a: DiscountNumber | None = setting("a of s(τ); unset: 0.5, and 10 for hinge.", default=None)
+    discount_b: DiscountNumber = setting("b of s(τ) = hinge.", default=4.0)
+    momentum: Decay | None = setting("Share of its last step the server keeps.", default=None)
 
     def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
         return None if self.momentum is None else zeros(params)

@@ -21,10 +21,10 @@ class FedOpt:
     paper = "Reddi et al., ICLR 2021, algorithm 2"
     search: ClassVar = {"server_step": 0.01, "alpha": None}  # one local step: β is divided out
 
-    server_step: Length = setting(0.01, "η_g: the server's step size.")
-    first_decay: Decay = setting(0.9, "β₁: decay of the first moment.")
-    second_decay: Decay = setting(0.99, "β₂: decay of the second moment.")
-    tau: Length = setting(1e-3, "τ: how adaptive the server is.")
+    server_step: Length = setting("η_g: the server's step size.", default=0.01)
+    first_decay: Decay = setting("β₁: decay of the first moment.", default=0.9)
+    second_decay: Decay = setting("β₂: decay of the second moment.", default=0.99)
+    tau: Length = setting("τ: how adaptive the server is.", default=1e-3)
 
     def second(self, v: Array, d: Array) -> Array:
         """Return the next second moment."""
@@ -62,7 +62,7 @@ class FedYogi(FedOpt):
 class FedAdagrad(FedOpt):
     """Adagrad at the server: w −= η_g·m/(√v + τ), with v ← v + Δ²."""
 
-    first_decay: Decay = setting(0.0, "β₁: decay of the first moment.")
+    first_decay: Decay = setting("β₁: decay of the first moment.", default=0.0)
 
     def second(self, v: Array, d: Array) -> Array:
         return v + d**2

@@ -20,7 +20,7 @@ class FedRep:
 
     paper = "Collins et al., ICML 2021, algorithm 1"
 
-    head_steps: Steps = setting(10, "τ: steps of the head for each of the layers below.", static=True)
+    head_steps: Steps = setting("τ: steps of the head for each of the layers below.", default=10, static=True)
 
     @property
     def batches(self) -> int:

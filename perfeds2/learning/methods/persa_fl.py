@@ -14,7 +14,7 @@ class PersAFL(PerFed):
     paper = "Toghani et al., 2022, option B"
     mode = "ASY"
 
-    server_step: Length = setting(1.0, ETA)
+    server_step: Length = setting(ETA, default=1.0)
 
     @property
     def objective(self) -> PerFed:
@@ -32,7 +32,7 @@ class PersAFLMoreau(Moreau):
     paper = "Toghani et al., 2022, option C"
     mode = "ASY"
 
-    server_step: Length = setting(1.0, ETA)
+    server_step: Length = setting(ETA, default=1.0)
 
     @property
     def objective(self) -> Moreau:

@@ -22,8 +22,8 @@ class PFedMe:
     paper = "Dinh et al., NeurIPS 2020, algorithm 1"
 
     alpha: StepSize = ALPHA
-    moreau: Length = setting(15.0, "λ: how strongly the personal model is held near the global one.")
-    moreau_steps: Steps = setting(5, "K: gradient steps to the personal model.", static=True)
+    moreau: Length = setting("λ: how strongly the personal model is held near the global one.", default=15.0)
+    moreau_steps: Steps = setting("K: gradient steps to the personal model.", default=5, static=True)
 
     batches = 1
 

@@ -17,7 +17,7 @@ class Scaffold:
 
     paper = "Karimireddy et al., ICML 2020, algorithm 1"
 
-    server_step: Length = setting(1.0, "η_g: the server's step size.")
+    server_step: Length = setting("η_g: the server's step size.", default=1.0)
 
     batches = 1
 
