@@ -35,7 +35,7 @@ from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasi
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Data, Divisible
 from perfeds2.learning.losses import MEASURES
-from perfeds2.learning.merges import Merge, OfMean
+from perfeds2.learning.merges import Merge, OfMean, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.models.model import Judged, Model
@@ -46,12 +46,11 @@ from perfeds2.learning.task import Task, cycles_per_sample, payload_bits, weight
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.fields import CellSpec, LearningSpec, Spec, TaskSpec
+from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
 from perfeds2.spec.fleets import cell_of_fleet, limits_energy, refuse_without_a_fleet, seconds_a_step
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, call, expect, user_errors
 from perfeds2.spec.networks import network_of
-from perfeds2.spec.payload import shortened
 from perfeds2.spec.radio import make_budget, make_radio
 from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, skipping, when_opened
 from perfeds2.spec.tasks import recipe_of, split_of, task_errors
@@ -287,13 +286,13 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
     chosen = learning.merge
-    if isinstance(objective, Scaffold):
-        _refuse_for_scaffold(learning)
     if chosen is not None:
         merge = chosen.value
         if callable_to_make(merge):
             merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
     merge = _expect_merge(merge, chosen)
+    _refuse_what_does_not_fit(spec, algorithm, objective, merge)
+    bits, top_k = _shortened(spec)
     return Learner(
         objective,
         learning.beta,
@@ -302,20 +301,40 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
         merge,
         alpha=alpha,
         clip=learning.clip,
-        **shortened(spec, algorithm, objective, merge),
+        bits=bits,
+        top_k=top_k,
         personal_steps=learning.personal_steps or 1,
     )
 
 
-def _refuse_for_scaffold(learning: LearningSpec) -> None:
-    if learning.merge is not None:
+def _shortened(spec: Spec) -> tuple[int | None, float | None]:
+    """Return the bits of each number and the share of the numbers of an upload; None where nothing is left out."""
+    bits = None if spec.radio.bits == 32 else spec.radio.bits
+    return bits, None if spec.radio.top_k == 1 else spec.radio.top_k
+
+
+def _refuse_what_does_not_fit(spec: Spec, algorithm: str, objective: Any, merge: Any) -> None:
+    """Refuse settings that a method cannot follow."""
+    (bits, top_k), learning = _shortened(spec), spec.learning_of(algorithm)
+    if isinstance(objective, Scaffold):
+        if learning.merge is not None:
+            raise InputError(
+                f"--merge {learning.merge} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
+            )
+        for given, does in (
+            (learning.clip, f"--clip {learning.clip or 0:g} would shorten"),
+            (bits, f"--bits {bits} would round"),
+            (top_k, f"--top-k {top_k} would cut"),
+        ):
+            if given is not None:
+                raise InputError(
+                    f"{does} what SCAFFOLD's control variates are computed from at the server, and not at the UE; leave it out, "
+                    f"or take --algorithms without {algorithm}."
+                )
+    if top_k is not None and isinstance(merge, Undrafted):
         raise InputError(
-            f"--merge {learning.merge} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
-        )
-    if learning.clip is not None:
-        raise InputError(
-            f"--clip {learning.clip:g} would shorten what SCAFFOLD's control variates are computed from at the server, and not "
-            f"at the UE; leave it out, or give it to the others (--clip PerFedS2={learning.clip:g})."
+            f"--top-k {top_k} does not go with {algorithm}, which merges late uploads as well: a UE could not know which of them "
+            f"counted; leave it out, or take --algorithms without {algorithm}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which flags say what a spec says? So that somebody can type it."""
+"""Write a spec as a command line."""
 
 import shlex
 from typing import Any
@@ -6,45 +6,29 @@ from typing import Any
 from perfeds2.spec.fields import LearningSpec, Spec, settings
 from perfeds2.spec.resolve import EACH, put, put_flags, resolve
 
-# What gives others their defaults, and what one reads first.
+# Settings that others take their defaults from, and that a reader looks for first.
 FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
 
 
 def flags_of(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The flags, by their keywords, that differ from what goes without saying. ``defaults`` are a command's own, of its run."""
-    said = spec.values()
+    """Return the flags that are needed, by their keywords. ``defaults`` are a command's own, of its run."""
+    said, flags = spec.values(), dict[str, Any]()
+    usual = _read(flags, defaults)
     first = [each for name in FIRST for each in settings() if each.keyword == name]
-    known: dict[str, Any] = {}
-    for each in first:
-        known |= {each.keyword: said[each.section][each.key]} if each.key in said.get(each.section, {}) else {}
-    usual = _read(known, defaults)
-    flags: dict[str, Any] = {}
     for each in [*first, *(each for each in settings() if each not in first)]:
         value = said.get(each.section, {}).get(each.key)
-        without = _without(each.keyword, usual, known, defaults).get(each.section, {}).get(each.key)
-        own = {
-            name: of[each.key]
-            for name, of in said.get(EACH, {}).items()
-            if each.section == "learning" and each.key in of
-        }
-        if value is not None and value != without:
+        if value is not None and value != usual.get(each.section, {}).get(each.key):
             flags[each.keyword] = value
-        if own:
-            flags[each.keyword] = {"*": flags[each.keyword], **own} if each.keyword in flags else own
-    assigned = [
-        f"{name}.{key}={_number(value)}"
-        for name, own in said.get(EACH, {}).items()
-        for key, value in own.items()
-        if key not in LearningSpec.model_fields
-    ]
+            usual = _read(flags, defaults) if each in first else usual
+    assigned: list[str] = []
+    for name, own in said.get(EACH, {}).items():
+        for key, value in own.items():
+            if key in LearningSpec.model_fields:
+                given = flags.get(key, {})
+                flags[key] = (given if isinstance(given, dict) else {"*": given}) | {name: value}
+            else:
+                assigned.append(f"{name}.{key}={_number(value)}")
     return flags | ({"set": assigned} if assigned else {})
-
-
-def _without(keyword: str, usual: dict[str, Any], known: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """What goes without saying if one of the first is not said either."""
-    if keyword not in known:
-        return usual
-    return _read({name: value for name, value in known.items() if name != keyword}, defaults)
 
 
 def _read(flags: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
