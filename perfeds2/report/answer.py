@@ -3,19 +3,19 @@
 import math
 from collections.abc import Sequence
 
-from perfeds2.report.read import Outcome, Run
+from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import capitalised, listed, seconds
 
 
-def answer(run: Run) -> tuple[str, list[str]]:
+def answer(run: RunResults) -> tuple[str, list[str]]:
     """Return the headline, and paragraphs with what a careful reader should know."""
     said = [first_at_target(run), best_at_the_end(run)] if run.is_trained else [least_waiting(run)]
     (headline, *rest), *others = [sentences for sentences in said if sentences]
     return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
 
 
-def first_at_target(run: Run) -> list[str]:
+def first_at_target(run: RunResults) -> list[str]:
     """Say who reached the target first."""
     if run.target_accuracy is None:
         return []
@@ -55,20 +55,20 @@ def first_at_target(run: Run) -> list[str]:
     return said
 
 
-def in_words(run: Run, target: float) -> str:
+def in_words(run: RunResults, target: float) -> str:
     """Write 95 % personalised accuracy, or a personalised R² of 0.5."""
     level, word = run.score.level(target), run.score.word
     return f"{level} personalised {word}" if run.score.is_share else f"a personalised {word} of {level}"
 
 
-def _wins(first: Outcome, algorithms: Sequence[Outcome]) -> int:
+def _wins(first: AlgorithmResult, algorithms: Sequence[AlgorithmResult]) -> int:
     """Count the seeds in which no algorithm was sooner. In one seed all of them have the same radio and data."""
     by_seed = zip(*(map(_or_infinite, a.times_s) for a in algorithms if a.times_s), strict=True)
     mine = map(_or_infinite, first.times_s)
     return sum(math.isfinite(own) and own <= min(all_) for own, all_ in zip(mine, by_seed, strict=True))
 
 
-def best_at_the_end(run: Run) -> list[str]:
+def best_at_the_end(run: RunResults) -> list[str]:
     """Say who ends best."""
     final = {a.name: a.estimates.get(ACCURACY) for a in run.algorithms}
     known = {name: (e.mean, e) for name, e in final.items() if e is not None and e.mean is not None}
@@ -95,7 +95,7 @@ def best_at_the_end(run: Run) -> list[str]:
     return said
 
 
-def least_waiting(run: Run) -> list[str]:
+def least_waiting(run: RunResults) -> list[str]:
     """Say with whom UEs wait least."""
     waiting, merges = ({a.name: a.mean(name) for a in run.algorithms} for name in ("waiting_share", "merges"))
     least, most = min(waiting, key=lambda name: waiting[name]), max(waiting, key=lambda name: waiting[name])
@@ -108,7 +108,7 @@ def least_waiting(run: Run) -> list[str]:
     ]
 
 
-def _warnings(run: Run) -> list[str]:
+def _warnings(run: RunResults) -> list[str]:
     diverged = [f"{a.name} ({a.diverged} of {len(run.seeds)} seeds)" for a in run.algorithms if a.diverged]
     starved = [a.name for a in run.algorithms if a.starved]
     said = [f"Diverged: {listed(diverged)}."] if diverged else []
@@ -120,7 +120,7 @@ def _warnings(run: Run) -> list[str]:
     return said
 
 
-def _median(algorithm: Outcome) -> str:
+def _median(algorithm: AlgorithmResult) -> str:
     return seconds(None if math.isinf(algorithm.median()) else algorithm.median())
 
 

@@ -11,7 +11,7 @@ from perfeds2.report.arena_words import MATRICES, best_by, headline, soonest, wo
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, coincidences, document, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import figure_of, write_figures
-from perfeds2.report.read import AXES, Outcome, along
+from perfeds2.report.read import AXES, AlgorithmResult, along
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
 from perfeds2.report.results import Extra, Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
@@ -100,7 +100,7 @@ def bout_table(bout: BoutFound, *, on_page: bool) -> Table:
     return results_table(run, [end, *costs, *fair] if on_page else [*costs, end, *fair], found, head="Method")
 
 
-def _settings(method: Outcome) -> str:
+def _settings(method: AlgorithmResult) -> str:
     said = [
         f"{key} {value:g}{'*' * (key in method.edges)}" if isinstance(value, int | float) else f"{key} {value}"
         for key, value in method.settings.items()

@@ -2,7 +2,7 @@
 
 import math
 
-from perfeds2.report.read import TIME, Estimate, Outcome
+from perfeds2.report.read import TIME, AlgorithmResult, Estimate
 from perfeds2.report.read_studies import ArenaFolder, BoutFound
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import estimate, listed, seconds
@@ -46,7 +46,7 @@ def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
     return [" ".join(sentences) for sentences in said if sentences]
 
 
-def soonest(bout: BoutFound) -> list[Outcome]:
+def soonest(bout: BoutFound) -> list[AlgorithmResult]:
     """Who is at the target first: reached by more seeds counts before reached sooner, as a lucky seed is no answer."""
     ranked = [each for each in bout.ranked if each.reached]
     return [each for each in ranked if each.lateness == ranked[0].lateness]

@@ -10,14 +10,14 @@ from jaxtyping import Float
 
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.learning.metrics import Score
-from perfeds2.report.read import SECONDS, Cost, Run
+from perfeds2.report.read import SECONDS, Cost, RunResults
 from perfeds2.report.style import ACCURACY, METRICS
 from perfeds2.runs.statistics import NO_INTERVAL, mean_and_interval
 
 POINTS = 240  # of a curve
 
 
-def run_charts(run: Run, metrics: Iterable[str] = METRICS, group: str = "") -> list[Chart]:
+def run_charts(run: RunResults, metrics: Iterable[str] = METRICS, group: str = "") -> list[Chart]:
     """Draw accuracy and loss over time, as far as a run has them."""
     if run.metrics is None:
         return []

@@ -62,7 +62,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AlgorithmResult:
     """One algorithm and what came out of it."""
 
     name: str
@@ -118,7 +118,7 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResults:
     """What a run's folder holds."""
 
     version: str
@@ -129,7 +129,7 @@ class Run:
     rounds: int | None
     seeds: tuple[int, ...]
     target_accuracy: float | None  # of test_accuracy_personal
-    algorithms: tuple[Outcome, ...]
+    algorithms: tuple[AlgorithmResult, ...]
     notes: tuple[str, ...] = ()
     clocks: Clocks | None = None  # of a federation
     radio: Mapping[str, Any] | None = None  # how good the simulated links are
@@ -174,7 +174,7 @@ class Run:
         return self.looks or algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
 
 
-def over(run: Run, axis: str) -> Run:
+def over(run: RunResults, axis: str) -> RunResults:
     """Return the same run with its curves over something else than seconds."""
     cost = AXES[axis]
     if cost is SECONDS or run.metrics is None:
@@ -222,7 +222,7 @@ def read_text(path: Path) -> str:
 # ---- a run
 
 
-def load_run(folder: Path | str) -> Run:
+def load_run(folder: Path | str) -> RunResults:
     """Read a run's folder. Only summary.json must be there; drawing leaves out what is missing."""
     folder = Path(folder)
     path = folder / "summary.json"
@@ -236,10 +236,10 @@ def load_run(folder: Path | str) -> Run:
         raise ValueError(f"{path} is not a summary of perfeds2 ({error!r}); run again to write it anew.") from error
 
 
-def read_summary(summary: Mapping[str, Any]) -> Run:
+def read_summary(summary: Mapping[str, Any]) -> RunResults:
     """Return what summary.json alone says of a run."""
     clocks = summary.get("clocks") or {"real_s": (), "simulated_s": (), "compute_s": 0.0, "beyond_s": 0.0}
-    return Run(
+    return RunResults(
         version=str(summary["perfeds2"]),
         command=str(summary["command"]),
         task=summary["task"],
@@ -251,7 +251,7 @@ def read_summary(summary: Mapping[str, Any]) -> Run:
         score=score_of(str(summary.get("metric") or "accuracy")),
         notes=tuple(str(note) for note in summary["notes"]),
         algorithms=tuple(
-            Outcome(
+            AlgorithmResult(
                 str(row["algorithm"]),
                 estimates(row),
                 str(row["objective"]),
@@ -265,7 +265,7 @@ def read_summary(summary: Mapping[str, Any]) -> Run:
     )
 
 
-def _timelines(folder: Path, run: Run) -> dict[tuple[str, int], Timeline]:
+def _timelines(folder: Path, run: RunResults) -> dict[tuple[str, int], Timeline]:
     if not (folder / "timeline.npz").is_file():
         return {}
     timelines = load_timelines(folder)

@@ -12,7 +12,17 @@ import pandas as pd
 
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS, Score, score_of
-from perfeds2.report.read import AXES, TIME, Outcome, Run, estimates, finite, load_run, read_csv, read_text
+from perfeds2.report.read import (
+    AXES,
+    TIME,
+    AlgorithmResult,
+    RunResults,
+    estimates,
+    finite,
+    load_run,
+    read_csv,
+    read_text,
+)
 from perfeds2.report.style import ACCURACY, GLOBAL
 from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, statistic, time_to_target
 
@@ -54,7 +64,7 @@ class SweepFolder:
         return ", ".join(filter(None, (str(row["algorithm"]), self.point(row))))
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> RunResults:
         """Return the whole sweep as one run with a line for every point and algorithm."""
         table = self.evaluations.assign(algorithm=list(map(self.label, self.evaluations.to_dict("records"))))
         targets = dict(
@@ -91,7 +101,9 @@ def load_sweep_folder(folder: Path) -> SweepFolder:
     return SweepFolder(folder, axes, summary, evaluations, front, failed, read_text(folder / "sweep.toml"))
 
 
-def _run_of_rows(sweep: SweepFolder, rows: pd.DataFrame, targets: Mapping[str, float], settings: Settings) -> Run:
+def _run_of_rows(
+    sweep: SweepFolder, rows: pd.DataFrame, targets: Mapping[str, float], settings: Settings
+) -> RunResults:
     """Sum up evaluations; the last one of a seed is its end."""
     seeds = tuple(sorted({int(seed) for seed in rows["seed"]}))
     outcomes = []
@@ -103,9 +115,9 @@ def _run_of_rows(sweep: SweepFolder, rows: pd.DataFrame, targets: Mapping[str, f
             spent = [finite(time_to_target(each, targets[str(name)], cost.column)) for each in by_seed]
             ends[cost.to_target] = statistic(spent) | {"median": censored_median(spent)}
         diverged = sum(value is None for value in ends["train_loss"]["values"])
-        outcomes.append(Outcome(str(name), estimates(ends), str(name), diverged=diverged))
+        outcomes.append(AlgorithmResult(str(name), estimates(ends), str(name), diverged=diverged))
     horizon = settings.get("run.horizon_s")
-    return Run(
+    return RunResults(
         version="",
         command="sweep",
         task=settings.get("task.name"),
@@ -152,7 +164,7 @@ class Verdict:
 class BoutFound:
     """What came out on one task and cell."""
 
-    run: Run
+    run: RunResults
     cell: str
     eval_every_s: float
     is_tuned: bool
@@ -164,7 +176,7 @@ class BoutFound:
         return str(self.run.task) if self.cell == "paper" else f"{self.run.task} ({self.cell})"
 
     @property
-    def ranked(self) -> list[Outcome]:
+    def ranked(self) -> list[AlgorithmResult]:
         """Sort by who reached the target first; of equals, who is better at the end."""
         return sorted(self.run.algorithms, key=lambda each: (*each.lateness, -each.mean(ACCURACY)))
 
@@ -211,7 +223,7 @@ def load_arena(folder: Path) -> ArenaFolder:
     for each in said["bouts"]:
         task, cell = str(each["task"]), str(each["cell"])
         rows = None if metrics is None else metrics[(metrics["task"] == task) & (metrics["cell"] == cell)]
-        run = Run(
+        run = RunResults(
             version=str(said["perfeds2"]),
             command="arena",
             task=task,
@@ -234,8 +246,8 @@ def load_arena(folder: Path) -> ArenaFolder:
     )
 
 
-def _method(said: Mapping[str, Any]) -> Outcome:
-    return Outcome(
+def _method(said: Mapping[str, Any]) -> AlgorithmResult:
+    return AlgorithmResult(
         str(said["method"]),
         {IN_ARENA.get(name, name): found for name, found in estimates(said).items()},
         objective=str(said["method"]),
@@ -255,7 +267,7 @@ class Member:
 
     folder: str  # what it is called here
     part: str  # which of the folder's runs; empty if it has one
-    run: Run
+    run: RunResults
     settings: Settings
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfeds2.learning.metrics import Score
-from perfeds2.report.read import SECONDS, Cost, Outcome, Run
+from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
 from perfeds2.report.style import ACCURACY, GLOBAL
 from perfeds2.report.tables import Cell, Column, Span, Table, estimate, text_column
 from perfeds2.runs.statistics import NO_INTERVAL
@@ -52,20 +52,20 @@ def accuracies(score: Score) -> tuple[Measure, Measure]:
     return one, two
 
 
-def to_target(run: Run, cost: Cost = SECONDS) -> Measure:
+def to_target(run: RunResults, cost: Cost = SECONDS) -> Measure:
     """Return the column of what the target cost; targets that differ have no number."""
     what = "the target" if run.target_accuracy is None else run.target
     return Measure(cost.to_target, f"{cost.head} to {what}", f"{cost.head.lower()}\nto {what}", cost.form, is_cost=True)
 
 
-def learned(run: Run, measures: Sequence[Measure]) -> list[Measure]:
+def learned(run: RunResults, measures: Sequence[Measure]) -> list[Measure]:
     """Return the time to the target and what was measured; nothing for a run that learned nothing."""
     if not run.is_trained:
         return []
     return [*([] if run.target_accuracy is None else [to_target(run)]), *measures]
 
 
-def page_measures(run: Run) -> list[Measure]:
+def page_measures(run: RunResults) -> list[Measure]:
     """Return a page's columns: the accuracies first, because a phone shows no more."""
     if not run.is_trained:
         return [*TIMING, WAITING]
@@ -74,7 +74,7 @@ def page_measures(run: Run) -> list[Measure]:
 
 
 def results_table(
-    run: Run, measures: Iterable[Measure], extras: Sequence[Extra] = (), head: str = "Algorithm", kind: str = ""
+    run: RunResults, measures: Iterable[Measure], extras: Sequence[Extra] = (), head: str = "Algorithm", kind: str = ""
 ) -> Table:
     """Return a row per algorithm, with what went wrong under its name."""
     columns: list[Extra] = [(text_column(head, head.lower()), [_named(each) for each in run.algorithms])]
@@ -85,7 +85,7 @@ def results_table(
     return Table([column for column, _ in columns], rows, kind=kind, styles=styles)
 
 
-def _named(algorithm: Outcome) -> Cell:
+def _named(algorithm: AlgorithmResult) -> Cell:
     said = []
     if algorithm.starved:
         many, average = algorithm.mean("starved"), ", on average" if algorithm.seeds > 1 else ""
@@ -95,7 +95,7 @@ def _named(algorithm: Outcome) -> Cell:
     return [Span(algorithm.name), *(Span(text, "warn") for text in said)]
 
 
-def _cells(algorithms: Sequence[Outcome], measure: Measure) -> list[Cell]:
+def _cells(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell]:
     if measure.is_cost:
         return _costs(algorithms, measure)
     found = [each.estimates.get(measure.name) for each in algorithms]
@@ -109,7 +109,7 @@ def _cells(algorithms: Sequence[Outcome], measure: Measure) -> list[Cell]:
     return cells
 
 
-def _costs(algorithms: Sequence[Outcome], measure: Measure) -> list[Cell]:
+def _costs(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell]:
     """Return medians over seeds, and how many seeds reached the target if some never did. Best are those of all seeds."""
     name, form = measure.name, measure.form
     everywhere = [each.median(name) for each in algorithms if each.reached == each.seeds]
@@ -126,7 +126,7 @@ def _costs(algorithms: Sequence[Outcome], measure: Measure) -> list[Cell]:
     return cells
 
 
-def meaning(run: Run) -> str:
+def meaning(run: RunResults) -> str:
     """Say how to read the numbers."""
     said = []
     if len(run.seeds) > 1:
@@ -150,7 +150,7 @@ def radio_line(radio: Mapping[str, Any]) -> str:
     return f"Radio {radio['name']}: SNR {snr} dB, {carried} bit/s/Hz: {spread}.{most}"
 
 
-def energy_line(run: Run) -> str:
+def energy_line(run: RunResults) -> str:
     """Say what a merged update cost."""
     found = [
         (each.name, each.mean("joules_per_merge")) for each in run.algorithms if "joules_per_merge" in each.estimates

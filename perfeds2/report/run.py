@@ -13,7 +13,7 @@ from perfeds2.report.answer import answer, in_words
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, coincidences, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import figure_of, write_figures
-from perfeds2.report.read import Run, load_run, over, read_summary
+from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
     LOSSES,
     TIMING,
@@ -50,7 +50,7 @@ def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     return path
 
 
-def page(run: Run, axis: str = "seconds") -> str:
+def page(run: RunResults, axis: str = "seconds") -> str:
     """Return the whole page, its curves over seconds or something else. A section without data is left out."""
     headline, paragraphs = answer(run)
     simulated = "" if run.clock == "time" else " simulated"
@@ -78,7 +78,7 @@ def page(run: Run, axis: str = "seconds") -> str:
     return document(facts, headline, map(paragraph, paragraphs), sections)
 
 
-def curves_section(run: Run, hint: str) -> list[Part]:
+def curves_section(run: RunResults, hint: str) -> list[Part]:
     """Return the section of a run's curves."""
     charts = run_charts(run)
     if not charts:
@@ -90,7 +90,7 @@ def curves_section(run: Run, hint: str) -> list[Part]:
 # ---- real and simulated time of a federation
 
 
-def _clocks_section(run: Run) -> list[Part]:
+def _clocks_section(run: RunResults) -> list[Part]:
     clocks = run.clocks
     if clocks is None:
         return []
@@ -102,7 +102,7 @@ def _clocks_section(run: Run) -> list[Part]:
     return section("Real and simulated time", clocks_table(run), clocks_chart(run) or "", hint=escape(hint))
 
 
-def clocks_table(run: Run) -> Table:
+def clocks_table(run: RunResults) -> Table:
     """Return how long the run, a round and the way to the target took on both clocks."""
     clocks, metrics = run.clocks, run.metrics
     assert clocks is not None
@@ -125,7 +125,7 @@ def clocks_table(run: Run) -> Table:
     return Table(columns, [[*row, each] for row, each in zip(cells, longer, strict=True)])
 
 
-def clocks_chart(run: Run) -> Chart | None:
+def clocks_chart(run: RunResults) -> Chart | None:
     """Draw the same accuracies over both clocks."""
     clocks, metrics, score = run.clocks, run.metrics, run.score
     if clocks is None or metrics is None:
@@ -142,7 +142,7 @@ def clocks_chart(run: Run) -> Chart | None:
     return Chart("clocks", title, lines, ChartAxis("Time (s)", unit="s"), axis, level, group="clocks", legend=True)
 
 
-def clocks_line(run: Run) -> str:
+def clocks_line(run: RunResults) -> str:
     """Say how long a round and the run took on both clocks."""
     assert run.clocks is not None
     both = run.clocks.real_s, run.clocks.simulated_s
@@ -159,7 +159,7 @@ def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis:
     return write_run_figures(load_run(folder), Path(folder) / "figures" if out is None else Path(out), axis)
 
 
-def write_run_figures(run: Run, out: Path, axis: str = "seconds") -> list[Path]:
+def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list[Path]:
     """Draw a run for a paper. Returns what was written."""
     figures = {chart.name: [chart] for chart in run_charts(over(run, axis))}
     shown = groups(run)

@@ -25,7 +25,7 @@ from perfeds2.report.document import (
     with_legend,
 )
 from perfeds2.report.on_paper import figure_of, write_figures
-from perfeds2.report.read import AXES, SECONDS, Cost, Outcome, Run, along
+from perfeds2.report.read import AXES, SECONDS, AlgorithmResult, Cost, RunResults, along
 from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, only, value_text
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
@@ -118,7 +118,7 @@ def headline(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
     return f"{best.name} ends best, with {sweep.score.show(best.mean(ACCURACY))}; nothing met the target."
 
 
-def _best(run: Run) -> Outcome | None:
+def _best(run: RunResults) -> AlgorithmResult | None:
     ended = [each for each in run.algorithms if each.estimates[ACCURACY].mean is not None]
     return max(reversed(ended), key=lambda each: each.mean(ACCURACY), default=None)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from perfeds2.chart import INK, NEUTRAL, Bars, Box, Chart, ChartAxis
 from perfeds2.report.document import Alternatives, Part, Stack, section
-from perfeds2.report.read import Outcome, Run
+from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, DASHES_PX
 from perfeds2.shown import activity_chart
 from perfeds2.timeline.jobs import LOST, MERGED
@@ -23,7 +23,7 @@ UES_ON_PAGE, UES_ON_PAPER = 30, 8  # rows of the activity chart
 class Group:
     """Algorithms that share their timelines: when an update arrives does not depend on what is learned from it."""
 
-    algorithms: tuple[Outcome, ...]
+    algorithms: tuple[AlgorithmResult, ...]
     timelines: tuple[Timeline, ...]  # one per seed
 
     @property
@@ -31,7 +31,7 @@ class Group:
         return ", ".join(algorithm.name for algorithm in self.algorithms)
 
 
-def groups(run: Run) -> list[Group]:
+def groups(run: RunResults) -> list[Group]:
     """Group the algorithms by timeline, in the order of the table."""
     found: dict[tuple[bytes, ...], Group] = {}
     for algorithm in run.algorithms:
@@ -46,7 +46,7 @@ def groups(run: Run) -> list[Group]:
 # ---- what every UE does
 
 
-def activity_charts(run: Run, shown: Sequence[Group], most_ues: int, jobs_each: int = 4) -> list[Chart]:
+def activity_charts(run: RunResults, shown: Sequence[Group], most_ues: int, jobs_each: int = 4) -> list[Chart]:
     """Draw what each UE did at the start of the first seed's run, in one window of time for all groups."""
     rows = min(run.ues, most_ues)
     window_s = activity_window_s([group.timelines[0] for group in shown], rows, jobs_each)
@@ -108,7 +108,7 @@ def staleness_shares(group: Group, starts: Int[np.ndarray, " b"]) -> Float[np.nd
     return counts / max(staleness.size, 1)
 
 
-def staleness_chart(run: Run, shown: Sequence[Group]) -> Stack:
+def staleness_chart(run: RunResults, shown: Sequence[Group]) -> Stack:
     """Draw how stale the merged updates were, over all seeds."""
     starts, labels = staleness_bins(max(timeline.depth - 1 for group in shown for timeline in group.timelines))
     every = -(-len(labels) // 12)  # labels that fit
@@ -121,7 +121,7 @@ def staleness_chart(run: Run, shown: Sequence[Group]) -> Stack:
     return Stack("staleness", "Merged updates by staleness (%)", charts)
 
 
-def shares_chart(run: Run, shown: Sequence[Group]) -> Stack:
+def shares_chart(run: RunResults, shown: Sequence[Group]) -> Stack:
     """Draw how often each UE was merged in the first seed's run, against equal shares."""
     crowd = -(-run.ues // MOST_BARS)  # of many UEs, a bar is the mean of so many neighbours
     first = np.arange(0, run.ues, crowd)
@@ -134,7 +134,7 @@ def shares_chart(run: Run, shown: Sequence[Group]) -> Stack:
 
 
 def _bars(
-    run: Run,
+    run: RunResults,
     shown: Sequence[Group],
     at: Int[np.ndarray, " b"],
     percent: Sequence[Float[np.ndarray, " b"]],
@@ -158,7 +158,7 @@ def _bars(
 # ---- how good for each UE
 
 
-def ue_chart(run: Run) -> Chart | None:
+def ue_chart(run: RunResults) -> Chart | None:
     """Draw each UE's personalised accuracy at the end of training, a box per algorithm over UEs and seeds."""
     table, score = run.ue_metrics, run.score
     boxes: list[Box] = []
@@ -181,7 +181,7 @@ def ue_chart(run: Run) -> Chart | None:
 # ---- on a page
 
 
-def timeline_sections(run: Run) -> list[list[Part]]:
+def timeline_sections(run: RunResults) -> list[list[Part]]:
     """Return the sections of a page about who did what, and about every UE."""
     shown = groups(run)
     sections: list[list[Part]] = []

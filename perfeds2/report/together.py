@@ -19,7 +19,7 @@ from perfeds2.files import write_text
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
 from perfeds2.report.plan import load_plan
-from perfeds2.report.read import Outcome, Run, over
+from perfeds2.report.read import AlgorithmResult, RunResults, over
 from perfeds2.report.read_studies import Member, Settings, differing, flat, folder_labels, load_members, only
 from perfeds2.report.results import energy_line, page_measures, results_table
 from perfeds2.report.results import meaning as results_meaning
@@ -42,7 +42,7 @@ class MemberLine:
     """An algorithm of a member."""
 
     member: Member
-    outcome: Outcome
+    outcome: AlgorithmResult
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *,
     return written
 
 
-def together(members: Sequence[Member]) -> Run:
+def together(members: Sequence[Member]) -> RunResults:
     """Return all members as one run, its algorithms named by their folders."""
     runs, lines = [member.run for member in members], lines_of(members)
     scores = list(dict.fromkeys(run.score.word for run in runs if run.is_trained))
@@ -98,7 +98,7 @@ def together(members: Sequence[Member]) -> Run:
     for member in members:
         for text in member.run.notes:
             notes.setdefault(text, []).append(member.label)
-    return Run(
+    return RunResults(
         version=listed(list(dict.fromkeys(run.version for run in runs if run.version)) or [""]),
         command=only(run.command for run in runs) or "runs",
         task=only(run.task for run in runs),
@@ -137,7 +137,7 @@ def _joined(tables: Iterable[tuple[Member, pd.DataFrame | None]]) -> pd.DataFram
     return pd.concat(found, ignore_index=True) if found else None
 
 
-def _page(members: Sequence[Member], run: Run, found: Sequence[Difference], command: str, axis: str) -> str:
+def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference], command: str, axis: str) -> str:
     headline, paragraphs = _answer(members, run)
     about = [*(paragraph(said, "caution") for said in cautions(members)), *map(paragraph, paragraphs)]
     notes = [said for said in (*run.notes, energy_line(run)) if said]
@@ -160,13 +160,13 @@ def _page(members: Sequence[Member], run: Run, found: Sequence[Difference], comm
     return document(_facts(members, run), headline, about, sections)
 
 
-def _facts(members: Sequence[Member], run: Run) -> list[str]:
+def _facts(members: Sequence[Member], run: RunResults) -> list[str]:
     folders = list(dict.fromkeys(member.folder for member in members))
     version = [f"perfeds2 {run.version}"] if run.version else []
     return [f"{listed(folders)} together", run.task or "several tasks", *version]
 
 
-def _answer(members: Sequence[Member], run: Run) -> tuple[str, list[str]]:
+def _answer(members: Sequence[Member], run: RunResults) -> tuple[str, list[str]]:
     """Answer as for one run, as far as that is fair: no time if clocks differ, no winner if tasks or seeds do."""
     if not run.is_trained:
         return answer(run)
@@ -266,7 +266,7 @@ def pairs(members: Sequence[Member]) -> list[tuple[MemberLine, MemberLine]]:
 
 
 def _difference(earlier: MemberLine, later: MemberLine, one_clock: bool) -> Difference:
-    def subtracted(values: Callable[[Outcome], Sequence[float | None]]) -> dict[str, Any]:
+    def subtracted(values: Callable[[AlgorithmResult], Sequence[float | None]]) -> dict[str, Any]:
         one, other = (line.by_seed(values(line.outcome)) for line in (earlier, later))
         return statistic([other[seed] - one[seed] for seed in sorted(one.keys() & other.keys())])
 
@@ -285,7 +285,7 @@ def _difference(earlier: MemberLine, later: MemberLine, one_clock: bool) -> Diff
     )
 
 
-def _differences_section(members: Sequence[Member], run: Run, found: Sequence[Difference]) -> list[Part]:
+def _differences_section(members: Sequence[Member], run: RunResults, found: Sequence[Difference]) -> list[Part]:
     if not run.is_trained:
         return []
     none = note("No algorithm is in the first folder and in another, so nothing is compared seed by seed.")
@@ -296,7 +296,7 @@ def _differences_section(members: Sequence[Member], run: Run, found: Sequence[Di
     )
 
 
-def differences_table(run: Run, found: Sequence[Difference]) -> Table:
+def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
     """Return a row for every two lines: the later minus the earlier."""
     score, points = run.score, " (points)" if run.score.is_share else ""
     has_seconds = run.target_accuracy is not None and any(each.seconds is not None for each in found)
@@ -314,7 +314,7 @@ def differences_table(run: Run, found: Sequence[Difference]) -> Table:
     return Table([text_column("Difference"), *map(Column, heads), Column("Seeds of both")], rows, kind="plain")
 
 
-def meaning(members: Sequence[Member], run: Run) -> str:
+def meaning(members: Sequence[Member], run: RunResults) -> str:
     """Say what the differences are."""
     same = have_one_clock(members)
     why = (

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from perfeds2.report.answer import answer
-from perfeds2.report.read import Estimate, Outcome, Run, load_run
+from perfeds2.report.read import AlgorithmResult, Estimate, RunResults, load_run
 from perfeds2.report.tables import listed, seconds
 
 
-def an_algorithm(name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]) -> Outcome:
+def an_algorithm(
+    name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]
+) -> AlgorithmResult:
     mean, low, high = accuracy or (None, None, None)
     known = sorted(time for time in times if time is not None)
     median = known[len(known) // 2] if known else None
@@ -15,11 +17,11 @@ def an_algorithm(name: str, accuracy: tuple[float, float, float] | None, times: 
         "test_accuracy_personal": Estimate(mean, low, high, ()),
         "time_to_target_s": Estimate(None, None, None, times, median),
     }
-    return Outcome(name, estimates, "PerFed", "S2")
+    return AlgorithmResult(name, estimates, "PerFed", "S2")
 
 
-def a_run(*algorithms: Outcome, target: float | None = 0.8, seeds: tuple[int, ...] = (0, 1, 2)) -> Run:
-    return Run("0", "compare", "digits", 4, 60.0, None, seeds, target, algorithms)
+def a_run(*algorithms: AlgorithmResult, target: float | None = 0.8, seeds: tuple[int, ...] = (0, 1, 2)) -> RunResults:
+    return RunResults("0", "compare", "digits", 4, 60.0, None, seeds, target, algorithms)
 
 
 def test_the_headline_names_who_reached_the_target_first():

@@ -16,7 +16,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.report import curves, timelines
 from perfeds2.report.document import coincidences
 from perfeds2.report.on_page import plot
-from perfeds2.report.read import Run, load_run, over
+from perfeds2.report.read import RunResults, load_run, over
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -182,7 +182,7 @@ def test_curves_are_drawn_over_what_is_asked_for():
         "time_s": [0.0, 1.0, 2.0],
         "joules": [0.0, 5.0, 7.0],
     }
-    run = Run("0", "compare", "digits", 4, 2.0, None, (0,), None, (), metrics=pd.DataFrame(rows))
+    run = RunResults("0", "compare", "digits", 4, 2.0, None, (0,), None, (), metrics=pd.DataFrame(rows))
     assert over(run, "seconds") is run
     drawn = over(run, "joules")
     assert drawn.metrics is not None
