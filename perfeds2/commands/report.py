@@ -10,33 +10,24 @@ from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
-AXES = (
-    "seconds",
-    "rounds",
-    "joules",
-    "bits",
-)  # those of report.read, which takes a second to import; a test holds them together
+AXES = ("seconds", "rounds", "joules", "bits")  # those of report.read, which is slow to import; a test compares them
 WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # what a file is, by its ending
 
 
 def report(
     folders: list[Path] = typer.Argument(
-        help="The folder of a run, a federation, a sweep, a tuning, an arena, a plan, or of figures that perfeds2 reproduce made. "
-        "Several are compared on one page.",
+        help="Folders that perfeds2 wrote. Several are compared on one page.",
         metavar="DIR...",
     ),
-    paper: bool = flag(
-        "--paper", "Also PDF and PNG figures in a two-column paper's style, and LaTeX tables.", default=False
-    ),
+    paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),
     out: Path | None = flag(
         "--out",
-        "Where figures for a paper go; of several folders, everything. (default: DIR/figures of a run or an arena, else DIR; of "
-        "several runs/A-and-B)",
+        "Folder of the paper's figures, or of a comparison. (default: DIR/figures or DIR; runs/A-and-B)",
         "DIR",
     ),
     x: str = flag(
         "--x",
-        "What curves are drawn over, and a sweep's targets against: seconds, rounds, joules or bits (of merged uploads).",
+        "Draw curves and costs over seconds, rounds, joules or bits.",
         "WHAT",
         "seconds",
         autocompletion=among(*AXES),
@@ -50,7 +41,7 @@ def report(
         names = ", ".join(map(str, folders))
         try:
             drawn = _draw_one(folders[0], paper, out, x) if len(folders) == 1 else _draw_several(folders, paper, out, x)
-        except (LookupError, TypeError, AttributeError) as error:  # a file that reads well, and says something else
+        except (LookupError, TypeError, AttributeError) as error:  # valid JSON or TOML with other contents
             raise InputError(f"{names} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
         except InputError:
             raise
@@ -61,7 +52,7 @@ def report(
 
 
 def _mark(folder: Path) -> str:
-    """The file by which a folder is known. Refuses one that perfeds2 did not write, or has not finished."""
+    """Return the file by which a folder is recognised. Refuse one that perfeds2 did not write or has not finished."""
     found = next((name for name in DRAWN if (folder / name).exists()), None)
     if found is not None:
         return found
@@ -78,7 +69,7 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:
-    """What the folders have to be: all of runs, in whatever kind of folder, or all of one kind."""
+    """Compare folders that all hold runs, or that are all of one kind."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("a folder is given twice; expected different ones.")
     marks = {_mark(folder) for folder in folders}

@@ -16,7 +16,7 @@ MATRICES = {  # what methods are tested by, and the words for better and worse
 
 
 def headline(arena: ArenaFolder) -> str:
-    """Who was first most often; of one bout, its first sentence."""
+    """Say which method was first most often; for one bout, return its first sentence."""
     firsts = [soonest(bout) for bout in arena.bouts]
     if len(arena.bouts) == 1:
         return _to_target(arena.bouts[0])[0]
@@ -32,7 +32,7 @@ def headline(arena: ArenaFolder) -> str:
 
 
 def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
-    """A bout in paragraphs: the target, the end, the worst served; who stands where; what to be careful with."""
+    """Describe a bout in paragraphs: the target, the end, the worst-served UEs, the ranks, and what to be careful with."""
     watched = [
         name for name in dict.fromkeys((WATCHED, *arena.mine)) if name in [each.name for each in bout.run.algorithms]
     ]
@@ -47,7 +47,7 @@ def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
 
 
 def soonest(bout: BoutFound) -> list[AlgorithmResult]:
-    """Who is at the target first: reached by more seeds counts before reached sooner, as a lucky seed is no answer."""
+    """Return the methods that reached the target first."""
     ranked = [each for each in bout.ranked if each.reached]
     return [each for each in ranked if each.lateness == ranked[0].lateness]
 
@@ -84,13 +84,13 @@ def _best(bout: BoutFound, measure: str, does: str) -> list[str]:
 
 
 def best_by(bout: BoutFound, measure: str) -> tuple[str, Estimate] | None:
-    """Who has the largest mean over seeds."""
+    """Return the method with the largest mean over seeds."""
     known = [(each.name, found) for each in bout.run.algorithms if (found := each.estimates[measure]).mean is not None]
     return max(known, key=lambda one: one[1].mean or 0.0, default=None)
 
 
 def _than(bout: BoutFound, measure: str, name: str, how: str) -> list[str]:
-    """Than whom that is significant."""
+    """Say than which methods that is significantly better."""
     of_it = [v for v in bout.compared.get(measure, ()) if name in (v.better, v.worse)]
     if not of_it:
         return []
@@ -107,7 +107,7 @@ def _than(bout: BoutFound, measure: str, name: str, how: str) -> list[str]:
 
 
 def _stands(bout: BoutFound, name: str) -> str:
-    """The rank of a method, and who is significantly better and worse."""
+    """Say the rank of a method, and which are significantly better and worse."""
     mine = next(each for each in bout.run.algorithms if each.name == name)
     by_time = 1 + sum(each.lateness < mine.lateness for each in bout.run.algorithms)
     by_end = 1 + sum(each.mean(ACCURACY) > mine.mean(ACCURACY) for each in bout.run.algorithms)
@@ -117,7 +117,7 @@ def _stands(bout: BoutFound, name: str) -> str:
 
 
 def _tested(bout: BoutFound, name: str) -> list[str]:
-    """Than whom a method is significantly sooner, later, better and worse."""
+    """Say than which methods one is significantly sooner, later, better and worse."""
     said = []
     for measure, *how in (
         (TIME, "sooner", "later"),

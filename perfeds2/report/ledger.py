@@ -1,6 +1,6 @@
-"""What does the ledger of Section VI's claims look like: in the terminal, as markdown, on a page?
+"""How is the ledger of Section VI's claims shown: in the terminal, as Markdown, on a page?
 
-One folder's ledger, or two side by side: the same claims at Table I's values, say, and with each algorithm tuned.
+One folder's ledger, or two together: for example the same claims at Table I's values and with each algorithm tuned.
 """
 
 import inspect
@@ -49,7 +49,7 @@ IN_WORDS: dict[Verdict, str] = {"holds": "ahead", "fails": "behind"}  # of PerFe
 
 @dataclass(frozen=True)
 class Ledger:
-    """The claims as one folder decides them."""
+    """The claims as judged by one folder."""
 
     label: str  # what its figures were made with
     entries: Sequence[Entry]
@@ -57,7 +57,7 @@ class Ledger:
 
 
 def open_ledgers(folder: Path, beside: Path | None = None) -> list[Ledger]:
-    """A folder's ledger, or two to stand side by side."""
+    """Open a folder's ledger, or two to be shown together."""
     check_beside(beside, _made(folder).get("scale"))
     folders = [folder] if beside is None else [folder, beside]
     labels = [label_of(each) for each in folders]
@@ -67,7 +67,7 @@ def open_ledgers(folder: Path, beside: Path | None = None) -> list[Ledger]:
 
 
 def check_beside(beside: Path | None, scale: str | None) -> None:
-    """Refuse what cannot stand beside figures of a scale: no figures, or curves of another length."""
+    """Refuse a folder without figures, or with figures of another scale."""
     if beside is not None:
         load_curves(beside)
         other = _made(beside).get("scale")
@@ -78,7 +78,7 @@ def check_beside(beside: Path | None, scale: str | None) -> None:
 
 
 def label_of(folder: Path) -> str:
-    """What a folder's figures were made with, if that is short; else the folder's name."""
+    """Return what a folder's figures were made with if that is short, else the folder's name."""
     changes = changes_of(folder)
     if not _made(folder).keys() <= {"scale", "changes"} or len(changes) > LONGEST_LABEL:
         return folder.resolve().name
@@ -86,7 +86,7 @@ def label_of(folder: Path) -> str:
 
 
 def changes_of(folder: Path) -> str:
-    """What the figures in a folder were made with instead of the paper's settings; empty for nothing."""
+    """Return the settings that differ from the paper's; empty if none."""
     changed = _made(folder).get("changes", {})
     return ", ".join(
         f"{section}.{key} = {value}" for section, values in changed.items() for key, value in values.items()
@@ -114,7 +114,7 @@ def loss(finding: Finding) -> list[Span]:
 
 
 def seconds(finding: Finding) -> str:
-    """The median times to the target, better and worse."""
+    """Write the median times to the target: better / worse."""
     if finding.verdict == "not run":
         return "–"
     return " / ".join("never" if time_s is None else f"{time_s:,.1f}" for time_s in finding.times_s)
@@ -148,7 +148,7 @@ def judged(ledgers: Sequence[Ledger]) -> list[tuple[Entry, ...]]:
 
 
 def verdict(entry: Entry, *, brief: bool = False) -> list[Span]:
-    """The verdict, and below it on what it depends; ``brief`` where the other measures have no column of their own."""
+    """Return the verdict and what it depends on; ``brief`` names the other measures, which have no column then."""
     said = []
     if entry.verdict in ("holds", "fails"):
         said += ["not after Holm"] * (entry.after_holm != entry.verdict)
@@ -229,7 +229,7 @@ def claims_table(ledgers: Sequence[Ledger]) -> Table:
 
 
 def summary(ledgers: Sequence[Ledger]) -> list[str]:
-    """The ledgers in sentences: a line each, and where they differ."""
+    """Sum up the ledgers: a line each, and where they differ."""
     if len(ledgers) == 1:
         return [" ".join((counts(ledgers[0].entries), strictly(ledgers[0].entries))).strip()]
     lines = [f"{each.label}: {counts(each.entries)} {strictly(each.entries)}".strip() for each in ledgers]
@@ -240,13 +240,13 @@ def summary(ledgers: Sequence[Ledger]) -> list[str]:
 
 
 def differing(ledgers: Sequence[Ledger]) -> list[int]:
-    """The claims that were judged in both ledgers, and differently."""
+    """Return the claims that both ledgers judge, and differently."""
     verdicts = {entries[0].claim.number: {entry.verdict for entry in entries} for entries in judged(ledgers)}
     return [number for number, found in verdicts.items() if len(found) > 1 and "not run" not in found]
 
 
 def lead(entries: Sequence[Entry], figures: Sequence[str]) -> str:
-    """What a page begins with: of figures that were run alone, what is judged by them; else the whole ledger."""
+    """Return a page's headline: what can be judged by the figures that were run, or the whole ledger."""
     seen = [entry for entry in entries if entry.verdict != "not run"]
     if not figures or len(seen) == len(entries):
         return counts(entries)
@@ -262,20 +262,20 @@ def lead(entries: Sequence[Entry], figures: Sequence[str]) -> str:
 
 
 def not_run(entries: Sequence[Entry]) -> str:
-    """How many claims need other figures; empty if none."""
+    """Say how many claims need other figures; empty if none."""
     rest = sum(entry.verdict == "not run" for entry in entries)
     many = "One claim" if rest == 1 else f"{rest} claims"
     return f"{many} of Section VI need{'s' * (rest == 1)} figures that were not run." if rest else ""
 
 
 def counts(entries: Sequence[Entry]) -> str:
-    """The ledger in a sentence."""
+    """Sum up a ledger in a sentence."""
     said = _tally((entry.verdict for entry in entries), tuple(VERDICTS))
     return f"Of {len(entries)} claim{'s' if len(entries) != 1 else ''}, {said or 'none was looked at'}."
 
 
 def strictly(entries: Sequence[Entry]) -> str:
-    """The same by other readings, as far as anything is decided."""
+    """Sum up the same by other readings, if anything is decided."""
     if not any(entry.verdict in ("holds", "fails") for entry in entries):
         return ""
     said = [f"{name} {_tally(map(read, entries), ('holds', 'fails'), zeros=True)}" for name, read in READINGS.items()]
@@ -289,7 +289,7 @@ def _tally(verdicts: Iterable[Verdict], of: Sequence[Verdict], *, zeros: bool = 
 
 
 def best_tables(ledgers: Sequence[Ledger]) -> list[Table]:
-    """PerFedS2 against the best FedAvg of any mode, a table for each ledger that can say it."""
+    """Compare PerFedS2 with the best FedAvg of any mode, a table per ledger that has the numbers."""
     columns = [text_column("data set"), text_column("measured"), Column("best FedAvg", "left", narrow="best\nFedAvg")]
     columns.append(Column("difference (points)", narrow="difference\n(points)"))
     columns.append(Column("PerFedS2 is", "left", narrow="PerFedS2\nis"))
@@ -312,7 +312,7 @@ def measures(best: AgainstBest) -> dict[str, tuple[str, Statistic]]:
 
 
 def meaning(ledgers: Sequence[Ledger]) -> str:
-    """What the columns say."""
+    """Say what the columns mean."""
     targets = ", ".join(f"{100 * target:g} % on {task}" for task, target in TARGET.items())
     no_step = "if FedAvg and FedProx get no personal step in the evaluation"
     others = (
@@ -333,13 +333,13 @@ def meaning(ledgers: Sequence[Ledger]) -> str:
 
 
 def rule() -> str:
-    """How verdicts come about, as the module that gives them says it, in paragraphs."""
+    """Return how verdicts are reached, from the docstring of the module that judges."""
     _, *paragraphs = inspect.cleandoc(claims_module.__doc__ or "").split("\n\n")
     return "\n\n".join(" ".join(each.split()) for each in paragraphs).removeprefix("The rule. ")
 
 
 def versus(comparison: BetterThan) -> str:
-    """Who is compared with whom, naming only what differs."""
+    """Name the two curves of a comparison, only as far as they differ."""
     better, worse = comparison.better, comparison.worse
     if better.figure == worse.figure and better.panel == worse.panel:
         return f"{better.line} vs {worse.line}"
@@ -349,7 +349,7 @@ def versus(comparison: BetterThan) -> str:
 
 
 def ledger_markdown(ledgers: Sequence[Ledger]) -> str:
-    """The ledger as a markdown table of what can be judged, with the counts before it."""
+    """Return the ledger as a Markdown table of what can be judged, after the counts."""
     lines = ["\n\n".join(summary(ledgers)), "", as_markdown(page_table(ledgers)), "", meaning(ledgers), ""]
     for table in best_tables(ledgers):
         lines += [f"{table.title}:", "", as_markdown(table), ""]

@@ -1,4 +1,4 @@
-"""What do other programs read of the ledger: claims.csv and claims.json?"""
+"""How is the ledger written for other programs: claims.csv and claims.json?"""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from perfeds2.report.ledger import VERDICTS, Ledger, differing, measures, rule
 
 
 def write_ledger(ledgers: Sequence[Ledger], out: Path) -> list[Path]:
-    """``claims.csv``, a row per comparison, and ``claims.json``. Returns both paths."""
+    """Write ``claims.csv``, a row per comparison, and ``claims.json``. Returns both paths."""
     written = [out / "claims.csv", out / "claims.json"]
     rows = [
         {"ledger": each.label} | _about(entry) | _read(entry, "claim_verdict", "claim_") | _measured(finding)
@@ -30,7 +30,7 @@ def write_ledger(ledgers: Sequence[Ledger], out: Path) -> list[Path]:
 
 
 def ledger_json(ledgers: Sequence[Ledger]) -> str:
-    """The ledger as JSON: the rule, the counts, and every claim with its comparisons; a second ledger is ``beside``."""
+    """Return the ledger as JSON: the rule, the counts, and every claim with its comparisons; a second ledger is ``beside``."""
     rules = {"rule": rule(), "least_seeds": LEAST_SEEDS, "level": LEVEL, "smallest_of_note": SMALLEST_OF_NOTE}
     whole = rules | _as_data(ledgers[0])
     if len(ledgers) > 1:
@@ -61,7 +61,7 @@ def _about(entry: Entry) -> dict[str, Any]:
 
 
 def _read(judged: Entry | Finding, verdict: str = "verdict", prefix: str = "") -> dict[str, Any]:
-    """Every verdict there is on a claim or a comparison."""
+    """Return all verdicts on a claim or a comparison."""
     return {
         verdict: judged.verdict,
         f"{prefix}after_holm": judged.after_holm,

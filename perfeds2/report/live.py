@@ -1,6 +1,6 @@
-"""What does somebody see who follows a command: its curves so far, how far it is, how long it will take?
+"""How is a running command shown: its curves so far, its progress and the time left?
 
-On the terminal a picture that keeps up; where there is none, a line now and then. The page is made of the same.
+On a terminal as a picture that keeps up, else as a line now and then. The live page shows the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ class SoFar:
 
 
 def curves_of(board: Board) -> list[SoFar]:
-    """Every curve that has begun, in the order they began; by their names when all is over."""
+    """Return every curve that has begun, in that order; sorted by name once the command is done."""
     alike: dict[str, list[LiveTraining]] = {}
     trainings = list(board.trainings.values())
     if board.end == DONE:  # then it no longer matters who came first
@@ -63,7 +63,7 @@ def curves_of(board: Board) -> list[SoFar]:
 
 
 def _mean_so_far(trainings: Sequence[LiveTraining]) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
-    """At each time the mean over those who have come so far; nothing where one is no number."""
+    """Return the mean at each time over the trainings that got there; nothing where one is NaN."""
     times = np.unique(np.concatenate([training.time_s for training in trainings]))
     total, count = np.zeros(times.size), np.zeros(times.size)
     for training in trainings:
@@ -76,7 +76,7 @@ def _mean_so_far(trainings: Sequence[LiveTraining]) -> tuple[Float[np.ndarray, "
 
 
 def shown_of(board: Board) -> tuple[list[SoFar], int, dict[str, LineStyle]]:
-    """The curves that are drawn, how many are not, and how each looks."""
+    """Return the curves that are drawn, how many are not, and their styles."""
     found = curves_of(board)
     best = sorted(found, key=lambda each: -each.now)[:MOST_CURVES]
     shown = [each for each in found if each in best] if len(found) > MOST_CURVES else found
@@ -86,7 +86,7 @@ def shown_of(board: Board) -> tuple[list[SoFar], int, dict[str, LineStyle]]:
 
 
 def score_of_board(board: Board) -> Score:
-    """What is called accuracy there."""
+    """Return what is called accuracy."""
     names = {training.metric for training in board.trainings.values()}
     return score_of(names.pop()) if len(names) == 1 else Score("metric") if names else score_of("accuracy")
 
@@ -96,7 +96,7 @@ def value(score: Score, number: float) -> str:
 
 
 def heading(board: Board) -> str:
-    """How far it is, in a line."""
+    """Sum up the progress in a line."""
     elapsed_s = board.heard_s - board.began_s
     over = sum(training.is_over for training in board.trainings.values())
     at = len(board.trainings) - over
@@ -111,7 +111,7 @@ def heading(board: Board) -> str:
 
 
 def last_words(board: Board, folder: str) -> str:
-    """What became of it, once it has ended; empty as long as it goes on."""
+    """Say how the command ended; empty while it runs."""
     again = (
         f"perfeds2 {board.command} --resume {folder}" if board.command != "reproduce" else "the same command once more"
     )
@@ -147,7 +147,7 @@ def so_far_table(shown: Sequence[SoFar], score: Score) -> Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """The board as it stands, as wide as the terminal."""
+    """The state of the command, as wide as the terminal."""
 
     board: Board
 
@@ -174,7 +174,7 @@ class Picture:
 
 
 def plot(shown: Sequence[SoFar], styles: dict[str, LineStyle], width: int, rows: int, score: Score) -> Iterator[Text]:
-    """Curves in dots of braille, each with its letter at its end."""
+    """Draw curves in braille dots, each with its letter at its end."""
     low, high = min(float(each.mean.min()) for each in shown), max(each.best for each in shown)
     low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
     end_s = max(float(each.time_s[-1]) for each in shown) or 1.0
@@ -214,7 +214,7 @@ def plot(shown: Sequence[SoFar], styles: dict[str, LineStyle], width: int, rows:
 
 
 class BoardLines:
-    """What a log is told: how far it is and how good the best are, now and then."""
+    """Lines for a log now and then: the progress and the best curves."""
 
     def __init__(self) -> None:
         self._pace, self._said = LinePace(), ""

@@ -1,7 +1,7 @@
-"""How does a page show a command that still goes on?
+"""How does a page show a running command?
 
-A small file in the place of the report, written anew as results come, that reloads itself: curves so far, how far it is, how
-long it will take. The report takes its place at the end; where there is none, the page goes.
+A small file in the place of the report, rewritten as results come, that reloads itself: curves so far, progress and time left.
+The report replaces it at the end; without a report it is deleted.
 """
 
 import math
@@ -39,7 +39,7 @@ svg.plot .grid { stroke: var(--grid); }
 
 
 def is_live(page: Path) -> bool:
-    """Whether a page is such a one, and the report is still to be written."""
+    """Return whether a page is a live page, so that the report is still to be written."""
     try:
         with page.open("rb") as file:
             return MARK.encode() in file.read(400)
@@ -63,24 +63,24 @@ class LivePage:
         self._due_s = ended_s + max(EVERY_S, (ended_s - began_s) / SHARE)
 
     def end(self, board: Board) -> None:
-        """The report comes next, if the command has come to its end; so the page still looks for it."""
+        """Write the page for the last time. If the command is done the page keeps reloading until the report is there."""
         if is_live(self._page):
             self._write(live_page(board, str(self._folder), reloads=board.end == DONE))
 
     def settle(self) -> None:
-        """Where no report has taken the page's place there is none: a folder is the same however long it took."""
+        """Delete the page if no report replaced it, so that a folder does not depend on how long the command took."""
         if is_live(self._page):
             with suppress(OSError):
                 self._page.unlink()
 
     def _write(self, text: str) -> None:
-        """A disk that does not take it has more to say than this page: the command says it."""
+        """Write the page; if the disk fails, the command itself reports it."""
         with suppress(OSError):
             write_text(self._page, text)
 
 
 def live_page(board: Board, folder: str, *, reloads: bool) -> str:
-    """The whole page."""
+    """Return the whole page."""
     own = files("perfeds2.report")
     script = own.joinpath("live_page.js").read_text(encoding="utf-8")
     scripts = f"; script-src {digest(script)}" if reloads else ""
@@ -119,12 +119,12 @@ def live_page(board: Board, folder: str, *, reloads: bool) -> str:
 
 
 def _written(reloads: bool) -> str:
-    """When, for a page that will be written again; the last one is the same whenever it was written."""
+    """Return when a reloading page was written; the last page has no time, so that its bytes do not depend on it."""
     return f' data-written="{time.time():.0f}"' if reloads else ""
 
 
 def _plot(shown: Sequence[SoFar], styles: Mapping[str, LineStyle], score: Score) -> str:
-    """The curves as one drawing."""
+    """Draw the curves as SVG."""
     end_s = max(float(each.time_s[-1]) for each in shown) or 1.0
     low, high = min(float(each.mean.min()) for each in shown), max(each.best for each in shown)
     ticks = nice_ticks(low, high)
@@ -157,7 +157,7 @@ def _plot(shown: Sequence[SoFar], styles: Mapping[str, LineStyle], score: Score)
 
 
 def nice_ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Round numbers over a range, a few, from below it to above."""
+    """Return a few round numbers that cover a range."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):  # no range to speak of
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / about

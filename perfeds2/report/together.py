@@ -18,7 +18,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
-from perfeds2.report.plan import load_plan
+from perfeds2.report.plan import candidates_table, load_plan
 from perfeds2.report.read import AlgorithmResult, RunResults, over
 from perfeds2.report.read_studies import Member, Settings, differing, flat, folder_labels, load_members, only
 from perfeds2.report.results import energy_line, page_measures, results_table
@@ -344,18 +344,13 @@ def write_plans(folders: Sequence[Path], out: Path, *, paper: bool = False) -> l
     if known and times:
         headline = f"The choice of {min(times)[1]} is the soonest, after {min(times)[0]:.3g} s in the median."
     careful = "" if known else "Their tasks, cells, radios or targets differ, so their seconds are not comparable."
-    heads = ("Task", "UEs", "Target", "Seconds", "Kept", "Joules", "A", "S")
-    rows: list[list[Cell]] = []
-    for label, plan in named:
-        best, target = plan.best, plan.target
-        row: list[Cell] = [label, plan.task, str(plan.population), target.score.level(target.accuracy)]
-        if best is None:
-            rows.append([*row, *["–"] * 5, "nothing can be recommended"])
-            continue
-        numbers = ["–" if best.seconds is None else f"{best.seconds:.3g}", f"{best.kept} of {len(best.trials)}"]
-        joules, rest = "–" if best.joules is None else f"{best.joules:.3g}", ", ".join(best.choice.details)
-        rows.append([*row, *numbers, joules, str(best.quorum), best.choice.bound, rest])
-    table = Table([text_column("Plan"), *map(Column, heads), text_column("The rest")], rows, kind="plain")
+    found = [candidates_table(plan, 1) for plan in plans]
+    rows: list[list[Cell]] = [
+        [label, plan.task, str(plan.population), plan.target.score.level(plan.target.accuracy), *best.rows[0]]
+        for (label, plan), best in zip(named, found, strict=True)
+    ]
+    heads = [text_column("Plan"), Column("Task", "left"), Column("UEs"), Column("Target")]
+    table = Table([*heads, *found[0].columns], rows, kind="plain")
     commands = [section(f"Adopt {label}", verbatim(plan.command)) for label, plan in named if plan.command]
     said = [f"{label}: {plan.sentence}" for label, plan in named]
     return _write_beside(out, "plans", folders, "spec.toml", headline, careful, said, table, commands, paper=paper)

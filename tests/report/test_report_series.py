@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from perfeds2.chart import Bars, Chart, LineStyle, Series, draw
+from perfeds2.chart import Bars, Box, Chart, ChartAxis, HeatMap, LineStyle, Series, draw
 from perfeds2.network.cell import Cell
 from perfeds2.report import curves, timelines
 from perfeds2.report.document import coincidences
@@ -191,3 +192,23 @@ def test_curves_are_drawn_over_what_is_asked_for():
     assert over(run, "rounds").time_label == "Rounds"
     with pytest.raises(ValueError, match=r"metrics\.csv does not have all merged_bits"):
         over(run, "bits")
+
+
+def test_every_item_of_a_chart_is_drawn_on_the_page_and_on_paper():
+    line = Series(
+        "line", [1.0, 2.0], [3.0, 4.0], LineStyle("#000000", (7, 3), "o"), "line", low=[2.0, 3.0], high=[4.0, 5.0]
+    )
+    marks = Series("marks", [1.0], [2.0], LineStyle("", (), "*"), "marks", texts=["<b>"], hover=["<i>"], hollow=True)
+    bars = [Bars("bars", [1, 2], [3, 4], "#111111"), Bars("lying", [1, 2], [3, 4], "#222222", start=[0, 1], lying=True)]
+    heat = HeatMap(np.eye(2), [["a", "b"], ["c", ""]], "heat", (0.0, 1.0))
+    ticks = ChartAxis("x", ticks={0: "zero", 1: "one"})
+    for item in (line, marks, *bars, heat, Box("box", 0, [1.0, 2.0, 3.0], "#333333", ["p", "q", "r"])):
+        chart = Chart("chart", "Title", [item], ticks, ticks, level=(1.0, "level"))
+        go.Figure(plot([chart]))  # refuses a property that does not exist
+        assert "<b>" not in str(plot([chart]))
+        assert "<i>" not in str(plot([chart]))
+        axes = draw(Figure().subplots(), chart)
+        assert axes.has_data() or axes.images
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["zero", "one"]
+    stacked = plot([Chart("a", "first", [line]), Chart("b", "second", [line])])["layout"]
+    assert stacked["yaxis2"]["domain"][1] < stacked["yaxis"]["domain"][0]
