@@ -1,4 +1,4 @@
-"""How does a command speak: what it has to say, and one sentence when it cannot go on?"""
+"""How does a command report errors and interruptions? In one sentence, with the exit status of the contract."""
 
 import _thread
 import atexit
@@ -19,7 +19,7 @@ _leaving = threading.Event()
 
 
 def hear_interrupts() -> None:
-    """From now on a Ctrl-C is remembered, besides raising it, and raised again where Python dropped it."""
+    """Remember every Ctrl-C, and raise it again where Python dropped it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _raise_again
@@ -33,9 +33,9 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def _raise_again(dropped: Any) -> None:
-    """What is raised in the callback of a weak reference or of the garbage collector (JAX has one) goes nowhere.
+    """Repeat an interrupt that was raised in a callback of a weak reference or the garbage collector (JAX has one).
 
-    Python would print "Exception ignored". Instead the interrupt comes once more, when the callback is over.
+    Python would print "Exception ignored" and go on.
     """
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         again = threading.Timer(0.05, _press)
@@ -55,7 +55,7 @@ def _press() -> None:
 
 
 def _leave() -> None:
-    """The work has ended; what is left is to say so. A JAX that was interrupted may crash when Python takes it apart."""
+    """Exit at once when the message is printed: an interrupted JAX may crash while Python shuts down."""
     if _interrupted.is_set() and not _leaving.is_set():
         _leaving.set()
         atexit.register(_exit)  # the last one registered is the first one called
@@ -69,14 +69,14 @@ def _exit() -> None:
 
 
 def heed(_: object = None) -> None:
-    """Stop here if Ctrl-C was pressed. Called as the work goes on."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed. Called while the work goes on."""
     if _interrupted.is_set():
         raise KeyboardInterrupt
 
 
 @contextmanager
 def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
-    """Errors as one sentence, with the contract's exit status."""
+    """Print errors as one sentence and exit with the status of the contract."""
     from perfeds2.errors import InputError
 
     try:

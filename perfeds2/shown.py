@@ -1,6 +1,6 @@
 """How do a cell, a timeline and results show themselves: in a line, as a table, as a drawing?
 
-In a terminal a line, in a notebook a drawing and the beginning of a table. Pandas and matplotlib are imported when somebody asks.
+In a terminal as a line, in a notebook as a drawing and the first rows of a table. Pandas and Matplotlib are imported on demand.
 """
 
 import base64
@@ -31,19 +31,19 @@ Size = tuple[float, float]  # inches
 
 
 def in_a_line(thing: object, *facts: str) -> str:
-    """``<Cell: 20 UEs, …>``."""
+    """Return ``<Cell: 20 UEs, …>``."""
     return f"<{type(thing).__name__}: {', '.join(facts)}>"
 
 
 def as_html(line: str, table: "pd.DataFrame", draw: "Callable[[Axes], Any] | None" = None, size: Size = (6, 3)) -> str:
-    """The line, the drawing and the first rows of the table. No text of it becomes markup."""
+    """Return the line, the drawing and the first rows of the table as HTML. No text of it becomes markup."""
     picture = "" if draw is None else f'<img alt="{escape(line)}" src="data:image/png;base64,{_png(draw, size)}">'
     rest = f"<p>… {len(table) - ROWS:,} more rows: .frame()</p>" if len(table) > ROWS else ""
     return f"<p>{escape(line)}</p>{picture}{table.head(ROWS).to_html(index=False, float_format='%.4g')}{rest}"
 
 
 def _png(draw: "Callable[[Axes], Any]", size: Size) -> str:
-    """A figure that nobody else sees: pyplot would keep it, and a notebook would show it twice."""
+    """Draw without pyplot, which would keep the figure, so that a notebook would show it twice."""
     from matplotlib.figure import Figure
 
     figure, file = Figure(figsize=size, layout="constrained"), io.BytesIO()
@@ -53,7 +53,7 @@ def _png(draw: "Callable[[Axes], Any]", size: Size) -> str:
 
 
 def axes_for(axes: "Axes | None", size: Size) -> "Axes":
-    """Where to draw: where one is told to, or in a new figure."""
+    """Return the given axes, or those of a new figure."""
     if axes is not None:
         return axes
     from matplotlib import pyplot
@@ -62,7 +62,7 @@ def axes_for(axes: "Axes | None", size: Size) -> "Axes":
 
 
 def draw_places(axes: "Axes", x_m: Any, y_m: Any, cpu_hz: Any) -> "Axes":
-    """UEs around their base station; a larger point is a faster processor."""
+    """Draw UEs around their base station; a larger point is a faster processor."""
     axes.scatter(x_m, y_m, s=12 + 60 * cpu_hz / cpu_hz.max(), c=STATE_COLOURS["computing"], alpha=0.75, label="UE")
     axes.plot([0], [0], "^", color="black", markersize=9, label="base station")
     axes.set(xlabel="m", ylabel="m", aspect="equal")
@@ -114,7 +114,7 @@ def draw_activity(
 
 
 def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str, lines: str = "algorithm") -> "Axes":
-    """The mean of a column over another, a line for each of what a third says."""
+    """Draw the mean of a column over another, a line for each value of a third."""
     for name, own in table.groupby(lines, sort=False):
         means: Any = own.groupby(x)[y].mean()
         dash = next((dash for end, dash in DASHES.items() if str(name).endswith(end)), "-")
@@ -127,7 +127,7 @@ def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str, lines: str 
 
 
 def means_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> "pd.DataFrame":
-    """Rows of a summary as a table: of every statistic its mean."""
+    """Return rows of a summary as a table with the mean of every statistic."""
     import pandas as pd
 
     def plain(value: Any) -> Any:

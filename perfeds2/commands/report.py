@@ -1,7 +1,8 @@
 """perfeds2 report: draw folders again, one by itself or several together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -9,6 +10,9 @@ from perfeds2.commands.common import flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
+
+if TYPE_CHECKING:
+    from perfeds2.studies.tune import Tuning
 
 AXES = ("seconds", "rounds", "joules", "bits")  # those of report.read, which is slow to import; a test compares them
 WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # what a file is, by its ending
@@ -51,12 +55,23 @@ def report(
             say(quiet, f"{WORDS.get(path.suffix, 'Figure')}: {path}")
 
 
+FINISHED = ("reproduce.toml", "arena.json", "sweep_summary.csv", "tuned.toml", "plan.json", "summary.json")
+BEGUN = {
+    "arena.toml": "an arena",
+    "sweep.toml": "a sweep",
+    "tune.toml": "a tuning",
+    "plan.toml": "a plan",
+    "spec.toml": "a run",
+}
+RUNS = {"arena.json", "sweep_summary.csv", "summary.json"}  # what these hold can be compared with each other
+
+
 def _mark(folder: Path) -> str:
     """Return the file by which a folder is recognised. Refuse one that perfeds2 did not write or has not finished."""
-    found = next((name for name in DRAWN if (folder / name).exists()), None)
+    found = next((name for name in FINISHED if (folder / name).exists()), None)
     if found is not None:
         return found
-    begun = next((how for name, how in BEGUN.items() if (folder / name).exists()), None)
+    begun = next((what for name, what in BEGUN.items() if (folder / name).exists()), None)
     if begun is not None:
         raise InputError(
             f"{folder} holds {begun} that has not come to its end; its command with --resume {folder} goes on."
@@ -65,130 +80,55 @@ def _mark(folder: Path) -> str:
 
 
 def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    return DRAWN[_mark(folder)](folder, paper, out, axis)
+    """Draw a folder's page, and with ``paper`` its figures and tables."""
+    from perfeds2.report import arena, plan, reproduction, run, sweep, tuning
+
+    mark = _mark(folder)
+    usual = folder / "figures" if mark in ("summary.json", "arena.json") else folder
+    place = (out or usual) if paper else None
+    if mark == "arena.json":
+        return arena.write_arena(folder, axis, place)
+    if mark == "sweep_summary.csv":
+        return sweep.write_sweep(folder, axis, place)
+    if mark == "plan.json":
+        return plan.write_plan(plan.load_plan(folder), folder, axis, place)
+    if mark == "tuned.toml":
+        return tuning.write_tuning(*_tunings([folder], axis), place)
+    if mark == "reproduce.toml":
+        return reproduction.write_reproduction(folder, axis, place)
+    written = [run.write_report(folder, axis)]
+    return written if place is None else [*written, *run.write_paper_figures(folder, place, axis)]
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:
     """Compare folders that all hold runs, or that are all of one kind."""
+    from perfeds2.report import reproduction, together
+
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("a folder is given twice; expected different ones.")
     marks = {_mark(folder) for folder in folders}
-    together = Path("runs", "-and-".join(folder.resolve().name for folder in folders)) if out is None else out
-    if together.resolve() in [folder.resolve() for folder in folders]:
-        raise InputError(f"--out {together} is one of the folders to compare; give another.")
+    place = Path("runs", "-and-".join(folder.resolve().name for folder in folders)) if out is None else out
+    if place.resolve() in [folder.resolve() for folder in folders]:
+        raise InputError(f"--out {place} is one of the folders to compare; give another.")
     if marks <= RUNS:
-        from perfeds2.report.together import write_together
-
-        return write_together(folders, together, axis, paper=paper)
-    if len(marks) == 1:
-        return TOGETHER[marks.pop()](folders, together, axis, paper)
-    raise InputError(
-        "these folders have no runs in common; expected several of runs, federations, sweeps and arenas, or several tunings, several plans or "
-        "two reproductions."
-    )
-
-
-# ---- one folder
-
-
-def _draw_run(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.run import write_paper_figures, write_report
-
-    return [write_report(folder, axis), *(write_paper_figures(folder, out, axis) if paper else [])]
+        return together.write_together(folders, place, axis, paper=paper)
+    if marks == {"tuned.toml"}:
+        return together.write_tunings(_tunings(folders, axis), place, paper=paper)
+    if marks == {"plan.json"}:
+        return together.write_plans(folders, place, axis, paper=paper)
+    if marks == {"reproduce.toml"}:
+        if len(folders) > 2:
+            raise InputError(f"{len(folders)} reproductions are given; two can be compared.")
+        return reproduction.write_beside(folders[0], folders[1], place, axis, paper=paper)
+    kinds = "several of runs, federations, sweeps and arenas, or several tunings, several plans or two reproductions"
+    raise InputError(f"these folders have no runs in common; expected {kinds}.")
 
 
-def _draw_set(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.paper.figures import command_of, load_figures
-    from perfeds2.report.reproduction import write_claims_latex, write_figure, write_page
+def _tunings(folders: Sequence[Path], axis: str) -> "list[Tuning]":
+    from perfeds2.studies.tune import load_tuning  # it imports JAX
 
-    figures = load_figures(["all"])
-    written = [write_page(figures, folder, command_of(folder), axis=axis)]
-    for figure in figures:
-        if paper and (csv := folder / f"{figure.name}.csv").exists():
-            written += write_figure(figure, csv, out or folder, axis)
-    return [*written, write_claims_latex(folder, out or folder)] if paper else written
-
-
-def _draw_arena(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.arena import write_arena
-
-    return write_arena(folder, axis, (out or folder / "figures") if paper else None)
-
-
-def _draw_sweep(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.sweep import write_sweep
-
-    return write_sweep(folder, axis, (out or folder) if paper else None)
-
-
-def _draw_tuning(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.tuning import write_tuning
-    from perfeds2.studies.tune import load_tuning
-
-    _refuse_curves(axis)
-    return write_tuning(load_tuning(folder), (out or folder) if paper else None)
-
-
-def _refuse_curves(axis: str) -> None:
     if axis != "seconds":
         raise InputError(
             f"--x {axis}: a tuning keeps one number of each training, its mean over seconds, and no curves."
         )
-
-
-def _draw_plan(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
-    from perfeds2.report.plan import load_plan, write_plan
-
-    return write_plan(load_plan(folder), folder, axis, (out or folder) if paper else None)
-
-
-DRAWN: dict[str, Callable[[Path, bool, Path | None, str], list[Path]]] = {  # by what a folder has
-    "reproduce.toml": _draw_set,
-    "arena.json": _draw_arena,
-    "sweep_summary.csv": _draw_sweep,
-    "tuned.toml": _draw_tuning,
-    "plan.json": _draw_plan,
-    "summary.json": _draw_run,
-}
-BEGUN = {  # what is begun, by what its folder has from the beginning
-    "arena.toml": "an arena",
-    "sweep.toml": "a sweep",
-    "tune.toml": "a tuning",
-    "plan.toml": "a plan",
-    "spec.toml": "a run",
-}
-
-
-# ---- several
-
-
-def _tunings(folders: Sequence[Path], out: Path, axis: str, paper: bool) -> list[Path]:
-    from perfeds2.report.together import write_tunings
-    from perfeds2.studies.tune import load_tuning
-
-    _refuse_curves(axis)
-    return write_tunings([load_tuning(folder) for folder in folders], out, paper=paper)
-
-
-def _plans(folders: Sequence[Path], out: Path, axis: str, paper: bool) -> list[Path]:
-    from perfeds2.report.together import write_plans
-
-    if axis not in ("seconds", "joules"):
-        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
-    return write_plans(folders, out, paper=paper)
-
-
-def _sets(folders: Sequence[Path], out: Path, axis: str, paper: bool) -> list[Path]:
-    from perfeds2.report.reproduction import write_beside
-
-    if len(folders) > 2:
-        raise InputError(f"{len(folders)} reproductions are given; two fit beside each other.")
-    return write_beside(folders[0], folders[1], out, axis, paper=paper)
-
-
-RUNS = {"arena.json", "sweep_summary.csv", "summary.json"}  # what these hold can be compared with each other
-TOGETHER: dict[str, Callable[[Sequence[Path], Path, str, bool], list[Path]]] = {
-    "tuned.toml": _tunings,
-    "plan.json": _plans,
-    "reproduce.toml": _sets,
-}
+    return [load_tuning(folder) for folder in folders]

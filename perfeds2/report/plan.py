@@ -23,8 +23,7 @@ DASHES_PX = {"holds": (), "fails": (7, 3), "slower": (2, 2)}  # of a seed that k
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write plan.json, the maps and the page; with ``paper``, the maps and a LaTeX table there. Returns what was written."""
-    if axis not in NUMBERS:
-        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
+    check_axis(axis)
     maps = map_charts(plan, axis)
     write_text(folder / "plan.json", plan.to_json() + "\n")
     written = []
@@ -35,6 +34,12 @@ def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | No
     return (
         written if paper is None else [*written, write_latex(paper / "plan.tex", plan.sentence, candidates_table(plan))]
     )
+
+
+def check_axis(axis: str) -> None:
+    """Refuse an axis for which a plan has no numbers."""
+    if axis not in NUMBERS:
+        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
 
 
 def load_plan(folder: Path) -> Plan:

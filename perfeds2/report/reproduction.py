@@ -17,7 +17,7 @@ from perfeds2.chart import Chart, LineStyle
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
-from perfeds2.paper.figures import FIGURES, TARGET
+from perfeds2.paper.figures import FIGURES, TARGET, command_of
 from perfeds2.report.curves import curve_chart, over_seeds
 from perfeds2.report.document import Part, coincidences, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.ledger import (
@@ -154,6 +154,18 @@ def write_page(
     path = out / "reproduction.html"
     write_text(path, _page(figures, out, command, ledgers or open_ledgers(out), AXES[axis]))
     return path
+
+
+def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
+    """Draw a reproduction's folder again; with ``paper``, every figure and the claims there. Returns what was written."""
+    figures = list(FIGURES.values())
+    written = [write_page(figures, folder, command_of(folder), axis=axis)]
+    if paper is None:
+        return written
+    for figure in figures:
+        if (csv := folder / f"{figure.name}.csv").exists():
+            written += write_figure(figure, csv, paper, axis)
+    return [*written, write_claims_latex(folder, paper)]
 
 
 def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:

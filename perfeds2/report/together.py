@@ -18,7 +18,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
-from perfeds2.report.plan import candidates_table, load_plan
+from perfeds2.report.plan import candidates_table, check_axis, load_plan
 from perfeds2.report.read import AlgorithmResult, RunResults, over
 from perfeds2.report.read_studies import Member, Settings, differing, flat, folder_labels, load_members, only
 from perfeds2.report.results import energy_line, page_measures, results_table
@@ -334,8 +334,9 @@ def meaning(members: Sequence[Member], run: RunResults) -> str:
 # ---- plans and tunings
 
 
-def write_plans(folders: Sequence[Path], out: Path, *, paper: bool = False) -> list[Path]:
+def write_plans(folders: Sequence[Path], out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
     """Compare plans: a row each, and the settings in which they differ. Returns what was written."""
+    check_axis(axis)
     labels, plans = folder_labels(folders), [load_plan(folder) for folder in folders]
     named = list(zip(labels, plans, strict=True))
     times = [(best.seconds, label) for label, plan in named if (best := plan.best) and best.seconds is not None]
