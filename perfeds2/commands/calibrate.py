@@ -29,9 +29,18 @@ def calibrate(
             ("uplink", [d.rate_bps for d in made.devices], [d.rate_spread for d in made.devices], 1e-3, "kbit/s"),
         ):
             low, middle, high = np.quantile(values, [0.0, 0.5, 1.0]) * scale
-            say(quiet, f"{len(values)} devices, {name}: {low:.3g} to {high:.3g} {unit}, median {middle:.3g}; a job's is within ±{np.median(spreads):.1%} of its device's")  # fmt: skip
+            say(
+                quiet,
+                f"{len(values)} devices, {name}: {low:.3g} to {high:.3g} {unit}, median {middle:.3g}; a job's is within ±{np.median(spreads):.1%} of its device's",
+            )
         if made.missing:
             many = ", ".join(map(str, made.missing[:10])) + (", …" if len(made.missing) > 10 else "")
             say(quiet, f"Left out, because they answered no job: device {many}.")
-        say(quiet, f"Rounds {first} to {last - 1} took {real_s:.3g} s; on this fleet the simulator's clock says {predicted_s:.3g} s ({made.gap:+.1%}).")  # fmt: skip
-        say(quiet, f"Fleet: {path}    Try: perfeds2 simulate --spec {run / 'spec.toml'} --cell {path} --ues {len(made.devices)}")  # fmt: skip
+        say(
+            quiet,
+            f"Rounds {first} to {last - 1} took {real_s:.3g} s; on this fleet the simulator's clock says {predicted_s:.3g} s ({made.gap:+.1%}).",
+        )
+        say(
+            quiet,
+            f"Fleet: {path}    Try: perfeds2 simulate --spec {run / 'spec.toml'} --cell {path} --ues {len(made.devices)}",
+        )

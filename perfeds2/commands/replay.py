@@ -10,9 +10,16 @@ from perfeds2.console import give_up, guarded, say
 
 def replay(
     folder: Annotated[Path, typer.Argument(help="The folder of a federation that came to its end.", metavar="DIR")],
-    device_data: Annotated[str | None, typer.Option("--device-data", help="Where copies of the devices' own data are, with {} for the number.", metavar="PATTERN")] = None,
+    device_data: Annotated[
+        str | None,
+        typer.Option(
+            "--device-data",
+            help="Where copies of the devices' own data are, with {} for the number.",
+            metavar="PATTERN",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train again in the simulator along a federation's recorded timeline, and say how far the weights are apart."""
     with guarded("replay", []):
         from perfeds2.deployment.replay_run import TARGET, replay_run

@@ -72,9 +72,7 @@ class Federation:
     _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
     _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
     _tried: bool = False  # that it cannot close yet is known, and nothing has come or been given up since
-    _handed: dict[int, list[int]] = field(
-        init=False, default_factory=dict
-    )  # version: whom it went to; while that matters
+    _handed: dict[int, list[int]] = field(init=False, default_factory=dict)  # version: UEs it went to
     troubles: dict[int | None, str] = field(init=False, default_factory=dict)  # who cannot take part; None: nobody can
     _troubled: Counter[int | None] = field(init=False, default_factory=Counter)  # how often
     _sent: deque[tuple[float, int, int]] = field(init=False, default_factory=deque)  # when, UE and ticket of jobs
@@ -399,13 +397,15 @@ class Federation:
                 self.log(f"enough devices again: {crew.usable} of {self.ues}")
             self.warning, self._short_since_s = None, math.inf
             return
-        said = f"{crew.usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.count('away')} away, {crew.count('set aside')} set aside"  # fmt: skip
+        said = f"{crew.usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.count('away')} away, {crew.count('set aside')} set aside"
         if self.warning is None:
             self._short_since_s = self.time_s
             self.log(f"warning: {said}")
         self.warning = said
         if self.own.wait_s and self.time_s - self._short_since_s > self.own.wait_s:
-            raise InputError(f"after {self.own.wait_s:g} s (--wait-s) still only {said}; see events.log, and resume when they are back.")  # fmt: skip
+            raise InputError(
+                f"after {self.own.wait_s:g} s (--wait-s) still only {said}; see events.log, and resume when they are back."
+            )
 
     # ---- after the last round
 
@@ -460,9 +460,8 @@ class Federation:
     def status(self, phase: str) -> Status:
         """Of many devices those are shown that have been longest in their state, a few of each."""
         crew = self.crew
-        shown = range(self.ues) if self.ues <= SHOWN else sorted(
-            ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES))
-        )  # fmt: skip
+        few = (ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES)))
+        shown = range(self.ues) if self.ues <= SHOWN else sorted(few)
         return Status(
             process=os.getpid(),
             phase=phase,

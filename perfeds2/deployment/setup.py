@@ -93,7 +93,9 @@ class Setup:
                 "the table of perfeds2 run --alpha auto has one)."
             )
         if spec.algorithms[0].value.rounds is not None:
-            raise InputError(f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare.")  # fmt: skip
+            raise InputError(
+                f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare."
+            )
         return cls(spec, validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:

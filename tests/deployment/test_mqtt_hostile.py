@@ -12,7 +12,7 @@ from fake_broker import FakeBroker
 
 from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.device import Device, Owner, Worker, travelling
+from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Head, Here, Job, Parcel, Run
 from perfeds2.deployment.setup import Setup
@@ -265,7 +265,7 @@ class DeviceSide:
             self.server.link.subscribe(topic)
         self.worker = Worker(lambda _: owner)
         self.said = []
-        self.device = Device(1, self.broker.link(), self.worker.work, self.said.append)
+        self.device = DeviceClient(1, self.broker.link(), self.worker.work, self.said.append)
         self.device.start()
         self.tell(wire.RUN, self.run.to_bytes())
 
@@ -393,7 +393,7 @@ def test_what_is_the_servers_own_business_does_not_travel():
 
 def test_a_device_that_cannot_read_the_run_says_so_to_the_server():
     side = Side()
-    device = Device(1, side.broker.link(), queue.SimpleQueue(), lambda _: None)
+    device = DeviceClient(1, side.broker.link(), queue.SimpleQueue(), lambda _: None)
     device.start()
     side.broker.pump()
     device._run = None

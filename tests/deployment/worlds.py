@@ -9,7 +9,7 @@ from fake_broker import FakeBroker
 
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.mqtt.device import Device, Owner, Worker, travelling
+from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.replay import replay
@@ -45,7 +45,7 @@ class World:
         self.federation.save = lambda state: checkpoints.save(state, 0.0)
 
     def start_device(self, number):
-        self.devices[number] = Device(number, self.broker.link(), self.worker.work, say=lambda _: None)
+        self.devices[number] = DeviceClient(number, self.broker.link(), self.worker.work, say=lambda _: None)
         self.devices[number].start()
 
     def step(self, messages=10**9, jobs=10**9):

@@ -3,7 +3,7 @@
 It runs what is installed on it. From the network come settings, which are checked like anybody's, and arrays. Which file
 of its owner's holds the model and the data, and where the data are, is said by flags of its own.
 
-The connection's thread (``Device``) collects a job and its model, and hands both to ``work``, which computes. So a device
+The connection's thread (``DeviceClient``) collects a job and its model, and hands both to ``work``, which computes. So a device
 that computes is still there for its broker, and many devices can share the computing (``many.py``).
 """
 
@@ -57,12 +57,12 @@ class Ready:
 
 
 @dataclass
-class Device:
+class DeviceClient:
     """One device's connection. Everything happens in the connection's thread, but ``ready``, ``refuse`` and ``send``."""
 
     number: int
     link: Connection
-    work: "queue.SimpleQueue[tuple[Device, Run | Job, Assembly | None]]"
+    work: "queue.SimpleQueue[tuple[DeviceClient, Run | Job, Assembly | None]]"
     say: Callable[[str], None] = print
     _process: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _connections: int = 0
@@ -234,7 +234,7 @@ class Worker:
             self._prepared[key] = prepare(run, owner, number)
         return self._prepared[key]
 
-    def _do(self, device: Device, job: Job, model: Assembly) -> None:
+    def _do(self, device: DeviceClient, job: Job, model: Assembly) -> None:
         from perfeds2.deployment.device import do_job
         from perfeds2.deployment.merging import unpacked
 

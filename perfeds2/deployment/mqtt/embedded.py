@@ -76,7 +76,7 @@ class Session:
 
     name: str
     filters: dict[str, int] = field(default_factory=dict)  # with their quality of service
-    connection: "Connection | None" = None
+    connection: "ClientConnection | None" = None
     inflight: dict[int, tuple[Message, bool]] = field(default_factory=dict)  # sent, not acknowledged; whether retained
     waiting: deque[tuple[Message, bool]] = field(default_factory=deque)
     waiting_bytes: int = 0
@@ -99,7 +99,7 @@ class Session:
             self.connection.send(message.packet(1, retained, number, again=True))
 
 
-class Broker:
+class EmbeddedBroker:
     """Sessions, who listens to what, and what is retained."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -115,9 +115,9 @@ class Broker:
         self.wild: set[str] = set()  # those filters that have wildcards
         self.retained: dict[str, tuple[str, Message]] = {}  # by topic, with who wrote it
         self.retained_bytes: Counter[str] = Counter()  # of each
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
 
-    def begin(self, name: str, connect: Connect, connection: "Connection") -> tuple[Session, bool]:
+    def begin(self, name: str, connect: Connect, connection: "ClientConnection") -> tuple[Session, bool]:
         """The session of a new connection, and whether it was there before. An old connection of that name ends."""
         session = self.sessions.get(name)
         if session is not None and session.connection is not None:
@@ -219,10 +219,10 @@ def cost(message: Message) -> int:
     return len(message.payload) + len(message.topic) + 200
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One socket: TLS, then packets."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
         self.listens = True  # or is too slow for what it is sent
         self.ended = False
@@ -426,10 +426,10 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 async def serve(settings: Mapping[str, str]) -> None:
-    broker = Broker(settings)
+    broker = EmbeddedBroker(settings)
     port, _, host = settings["listener"].partition(" ")
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(broker), host, int(port), backlog=1024, reuse_address=True
+        lambda: ClientConnection(broker), host, int(port), backlog=1024, reuse_address=True
     )
     say(f"embedded broker on {host}:{port}")
     async with server, asyncio.TaskGroup() as tasks:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from perfeds2.deployment.credentials import Credentials, device_name
-from perfeds2.deployment.mqtt.device import Device, Owner, Worker
+from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker
 from perfeds2.deployment.mqtt.site import Site, read_address
 from perfeds2.deployment.processes import die_with_parent
 from perfeds2.errors import InputError
@@ -33,7 +33,7 @@ def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owne
 
     keep_compiled()
     worker = Worker(owner) if turn is None else Worker(owner, turn)
-    devices = [Device(number, site.link(number), worker.work) for number in numbers]
+    devices = [DeviceClient(number, site.link(number), worker.work) for number in numbers]
     try:
         for device in devices:
             device.start()
