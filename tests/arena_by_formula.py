@@ -1,56 +1,40 @@
-"""Arenas without training: workers that know a formula."""
+"""Arenas without training: results by a formula."""
 
 from pathlib import Path
 from typing import Any
 
-from perfeds2.runs.crew import Crew, Done, Failed, Started
+from trained_by_formula import trained_by, training
+
+from perfeds2.runs.store import Result
 from perfeds2.spec.resolve import nested
 from perfeds2.studies.arena import Arena, run_arena
-from perfeds2.studies.arena_plan import Plan, make_plan
+from perfeds2.studies.arena_plan import ArenaPlan, make_plan
 
 THREE = ["PerFedS2", "FedBuff", "Ditto"]
 
 
-def plan_of(base: dict[str, Any] | None = None, **asked: Any) -> Plan:
+def plan_of(base: dict[str, Any] | None = None, **asked: Any) -> ArenaPlan:
     given: dict[str, Any] = {"methods": THREE} | asked
     return make_plan(nested({"horizon_s": 9.0, "seeds": 3} | (base or {})), **given)
 
 
-def played(accuracy, done=None, *, fails=lambda _: None, together=False):
-    """A crew of one hand. ``accuracy`` of (method, learning, seed) is reached at half of the horizon."""
+def played(accuracy, done=None, *, fails=lambda _: None):
+    """``accuracy`` of (method, learning, seed) is reached at half of the horizon."""
 
-    def result(name, spec, seed):
-        horizon_s, learning = spec.run.horizon_s, spec.learning_of(name)
-        share = accuracy(name, learning, seed)
+    def result(one):
+        horizon_s, learning = one.spec.run.horizon_s, one.spec.learning_of(one.algorithm)
+        share = accuracy(one.algorithm, learning, one.seed)
         times = [(0, 0.0, 0.1), (10, horizon_s / 2, share), (20, horizon_s, share)]
-        metrics = [
+        rows = [
             {"round": k, "time_s": t, "train_loss": 1.0, "train_loss_personal": 1.0, "test_accuracy": 0.2}
-            | {"test_accuracy_personal": a}
+            | {"test_accuracy_personal": a, "merged_bits": k * 50.0}
             for k, t, a in times
         ]
-        facts = {"rounds": 20, "merges": 100, "staleness_mean": 1.0, "seconds_per_round": 1.0, "waiting_share": 0.0}
-        facts |= {"wasted_share": 0.0, "time_to_target_s": None, "mode": "S2", "quorum": 5, "upload_bits": 10.0}
-        ues = [share - 0.1, share + 0.1] * 10
-        return {
-            "seed": seed,
-            "algorithms": [{"algorithm": name, **facts, "metrics": metrics, "ue_accuracy_personal": ues}],
-        }
+        facts = {"algorithm": one.algorithm, "seed": one.seed, "rounds": 20, "merges": 100, "staleness_mean": 1.0}
+        ues = [{"test_accuracy_personal": each} for each in [share - 0.1, share + 0.1] * 10]
+        return Result(rows, ues, facts | {"mode": "S2", "quorum": 5})
 
-    def events(line):
-        while line:
-            job = line.take()
-            yield Started(job, 0)
-            error = fails(job)
-            if isinstance(error, BaseException):
-                raise error
-            if error is not None:
-                yield Failed(job, 0, error, again=True)
-                continue
-            if done is not None:
-                done.append((job.shape, job.specs[0].run.seeds, job.specs[0].task.held_out))
-            yield Done(job, 0, [[result(job.shape, spec, seed) for seed in spec.run.seeds] for spec in job.specs])
-
-    return lambda _: Crew(1, together, events)
+    return trained_by(result, done, fails)
 
 
 def fixed(name, learning, seed):  # noqa: ARG001 (what a formula may ask for)
@@ -59,5 +43,6 @@ def fixed(name, learning, seed):  # noqa: ARG001 (what a formula may ask for)
     return best + 0.002 * (seed % 5) * {"PerFedS2": 1, "FedBuff": 2, "Ditto": -1}[name]
 
 
-def run(path: Path, plan: Plan, **more: Any) -> Arena:
-    return run_arena(plan, path, **{"on": played(fixed), "yes": True} | more)
+def run(path: Path, plan: ArenaPlan, on: Any = None, **more: Any) -> Arena:
+    with training(on or played(fixed)):
+        return run_arena(plan, path, yes=True, **more)

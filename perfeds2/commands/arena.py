@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from perfeds2.commands.common import (
+    REUSE,
     TRACK,
     flag,
     followed,
@@ -36,6 +37,7 @@ def arena(
     on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
     workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
     retries: int = flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL),
+    reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
@@ -52,6 +54,7 @@ def arena(
     with guarded("arena", place):
         from perfeds2.report.arena import print_arena, write_arena
         from perfeds2.report.progress import print_failures, progress
+        from perfeds2.runs.pool import Workers
         from perfeds2.spec.values import read_list
         from perfeds2.studies.arena import run_arena
         from perfeds2.studies.arena_plan import make_plan, read_plan
@@ -83,8 +86,8 @@ def arena(
         place.append(path)
         with followed(path, track) as followers:
             with progress(quiet) as watch:
-                how: dict[str, Any] = {"on": on, "workers": workers, "retries": retries, "watch": watch, "yes": yes}
-                met = run_arena(plan, path, followers=followers, **how)
+                how = Workers(workers, on, retries)
+                met = run_arena(plan, path, how, reuse=reuse or (), watch=watch, yes=yes, followers=followers)
             written = write_arena(path)
         failures = len(met.failures)
         if quiet:

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from perfeds2.commands.common import (
+    REUSE,
     TRACK,
     flag,
     followed,
@@ -37,6 +38,7 @@ def plan(
     least_share: float | None = flag("--least-share", "A limit: every UE has at least this share of the merges (equal shares are 1/n; 0: some may be left out). (default: nobody is left out altogether)", "SHARE", **PANEL),
     theory: bool = flag("--theory", "Also what the paper's bounds and its rule for A* say, with measured constants.", default=False, **PANEL),
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False, **PANEL),
+    reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
@@ -89,7 +91,7 @@ def plan(
                     place.append(path)
                 watch(now)
 
-            made = make_plan(out=path, watch=tell, write=write_plan, followers=followers, **asked)
+            made = make_plan(out=path, watch=tell, write=write_plan, reuse=reuse or (), followers=followers, **asked)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:

@@ -73,8 +73,9 @@ def reproduce(
         from perfeds2.paper.figures import TASK, command_of, load_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger
         from perfeds2.report.ledger_files import write_ledger
+        from perfeds2.runs.pool import Workers
         from perfeds2.spec.resolve import put_text, resolve
-        from perfeds2.studies.reproduce import open_set, plan_runs, read_tuned
+        from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned
         from perfeds2.studies.reproduce import reproduce as run_figures
 
         if not names and not (claims or markdown or beside):
@@ -91,13 +92,13 @@ def reproduce(
             for assignment in changes or ():
                 put_text(changed, assignment)
             tuned = read_tuned(specs or [], TASK)
-            runs = plan_runs(figures, all_seeds, scale, task, changed, tuned)
+            curves = plan_curves(figures, all_seeds, scale, task, changed, tuned)
             check_beside(beside, scale)
             followers = stack.enter_context(followed(path, track, "reproduction.html"))
             open_set(path, scale, changed, tuned)
             place.append(path)
             with watching(quiet, "reproduce") as watch:
-                for figure, table in run_figures(figures, runs, path, watch, data_dir, jobs, followers):
+                for figure, table in run_figures(figures, curves, path, watch, data_dir, Workers(jobs), followers):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)
         if names or beside is not None:

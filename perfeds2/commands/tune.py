@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from perfeds2.commands.common import (
+    REUSE,
     TRACK,
     flag,
     followed,
@@ -28,6 +29,7 @@ def tune(
     figure: str | None = flag("--figure", "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.", "NAME", **PANEL),
     on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
     workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
+    reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
 ) -> None:  # fmt: skip
@@ -42,6 +44,7 @@ def tune(
     with guarded("tune", place):
         from perfeds2.report.progress import progress
         from perfeds2.report.tuning import print_tuning, write_tuning
+        from perfeds2.runs.pool import Workers
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.tune import run_search
         from perfeds2.studies.tune_space import make_search, read_search
@@ -63,7 +66,9 @@ def tune(
         place.append(path)
         with followed(path, track) as followers:
             with progress(quiet) as watch:
-                found = run_search(made, path, on=on, workers=workers, watch=watch, yes=yes, followers=followers)
+                found = run_search(
+                    made, path, Workers(workers, on), reuse=reuse or (), watch=watch, yes=yes, followers=followers
+                )
             drawn = write_tuning(found)
         if not quiet:
             print_tuning(found)

@@ -12,8 +12,18 @@ from perfeds2.report.document import Part, document, note, paragraph, section, v
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import console as open_console
-from perfeds2.studies.plan_data import BoundRounds, Candidate, Plan, Theory
-from perfeds2.studies.plan_shown import LOOKS, NUMBERS, map_chart, maps_of, ranked_candidates, short_s
+from perfeds2.studies.plan_data import (
+    LOOKS,
+    NUMBERS,
+    BoundRounds,
+    Candidate,
+    Plan,
+    Theory,
+    map_chart,
+    maps_of,
+    ranked_candidates,
+    short_s,
+)
 
 SHOWN = 14  # rows in the terminal
 ACROSS = 2  # maps beside each other on paper

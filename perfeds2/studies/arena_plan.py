@@ -1,12 +1,11 @@
-"""Who meets whom in an arena, where, and with how much tuning?
+"""The plan of an arena: which methods, tasks and cells, and how much tuning.
 
-A bout is one task on one cell. In it all methods have the same cell, fading, data and first weights, the same seeds, and
-are tuned with the same number of settings, on seeds and data of their own.
+In a bout, which is one task on one cell, all methods have the same cell, fading, data, initial weights and seeds, and are tuned with the
+same number of settings, on seeds and data of their own.
 """
 
 import inspect
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,16 +38,11 @@ A_CELLS_OWN = tuple(section for section in SECTIONS if section not in ("task", "
 class Bout:
     """One task on one cell."""
 
-    number: int
     task: str
     cell: str
     values: dict[str, Any]  # nested values of a spec
     spec: Spec  # … with everything filled in, all methods and all seeds
     search: Search | None  # of those that can be tuned; None: nothing is
-
-    @property
-    def folder(self) -> str:
-        return f"{self.number + 1:02d}-{_plain(self.task)}-{_plain(self.cell)}"
 
     @property
     def methods(self) -> dict[str, Named]:
@@ -66,7 +60,7 @@ class Bout:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArenaPlan:
     """A whole arena."""
 
     base: dict[str, Any]  # nested values of a spec, only what was given
@@ -80,19 +74,23 @@ class Plan:
 
     @cached_property
     def bouts(self) -> tuple[Bout, ...]:
-        places = [(task, cell) for task in self.tasks for cell in self.cells]
-        return tuple(self._bout(number, *place) for number, place in enumerate(places))
+        return tuple(self._bout(task, cell) for task in self.tasks for cell in self.cells)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return self.bouts[0].spec.run.seeds
 
     @property
+    def trainings(self) -> int:
+        tuning = sum(bout.search.trainings for bout in self.bouts if bout.search is not None)
+        return tuning + sum(len(bout.methods) * len(self.seeds) for bout in self.bouts)
+
+    @property
     def unwritten(self) -> list[str]:
         """What was given from Python and cannot be written down."""
         return [text for bout in self.bouts for text in bout.spec.unwritten]
 
-    def _bout(self, number: int, task: Any, cell: str) -> Bout:
+    def _bout(self, task: Any, cell: str) -> Bout:
         values = copied(self.base)
         put(values, "task", "name", task)
         put(values, "run", "algorithms", list(self.methods))
@@ -103,7 +101,7 @@ class Plan:
         if spec.run.horizon_s is None:
             raise InputError(f"--rounds {spec.run.rounds}: an arena is over simulated time; give --horizon-s instead.")
         values = in_order(values)
-        return Bout(number, spec.task.name.label, cell, values, spec, self._search(values, spec))
+        return Bout(spec.task.name.label, cell, values, spec, self._search(values, spec))
 
     def _search(self, values: dict[str, Any], spec: Spec) -> Search | None:
         tuned = {name: named for named in self.methods if (name := settings_name(named)) is not None}
@@ -144,10 +142,6 @@ def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
         for section in Spec.model_fields
         if values.get(section)
     }  # fmt: skip
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", text)[:60]
 
 
 def name_of_method(named: Named) -> str:
@@ -222,7 +216,7 @@ def make_plan(
     tries: int | None = None,
     tuning_seeds: int | None = None,
     rungs: int | None = None,
-) -> Plan:
+) -> ArenaPlan:
     """What is to be done, checked before anything runs. ``values`` are a spec's, nested: what all bouts have in common.
 
     Whoever gives settings for single methods (a tuned.toml) has tuned them; then nothing is tuned unless ``tries`` says so.
@@ -253,7 +247,7 @@ def make_plan(
         if section != EACH:
             raise InputError(f"--search {name} must say whose it is, such as {name_of_method(named[0])}.{key}.")
         asked[key] = values_of(given)
-    plan = Plan(
+    plan = ArenaPlan(
         base,
         tuple(tasks) or (task or resolve({}).task.name.text,),
         {name: copied(inner) for name, inner in chosen.items()},
@@ -263,8 +257,8 @@ def make_plan(
         RUNGS if rungs is None else rungs,
         asked,
     )
-    folders = [bout.folder.partition("-")[2] for bout in plan.bouts]
-    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    places = [f"{bout.task} on {bout.cell}" for bout in plan.bouts]
+    twice = next((place for place in places if places.count(place) > 1), None)
     if twice is not None:
         raise InputError(f"--tasks and --cells give {twice} twice; give each once.")
     if own := values.get("own"):  # of an arena that was written down
@@ -330,7 +324,7 @@ def _assigned(text: str) -> dict[str, Any]:
     return values
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> ArenaPlan:
     """What a folder was started with."""
     known = path / "arena.toml"
     if not known.exists():

@@ -1,4 +1,4 @@
-"""What did each method need to get to the target, how good is it at the end, how fair, and who is better than whom?
+"""The tables of an arena: cost to the target, accuracy at the end, fairness, and which method is better than which.
 
 One row per task, cell, method and seed (arena.csv) is all that the rest follows from: intervals over seeds, and paired
 tests between any two methods of a bout, corrected by Holm's method (arena.json).
@@ -16,58 +16,63 @@ import numpy as np
 from perfeds2 import __version__
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import METRICS
-from perfeds2.runs.statistics import censored_median, jain, mean_over_time, pairwise_p, statistic, worst_decile
-from perfeds2.runs.summary import COSTS
-from perfeds2.runs.table import write_csv
+from perfeds2.runs.statistics import (
+    censored_median,
+    jain,
+    mean_over_time,
+    pairwise_p,
+    statistic,
+    time_to_target,
+    worst_decile,
+)
+from perfeds2.runs.store import Result
+from perfeds2.runs.table import COSTS, write_csv
 from perfeds2.spec.build import metric_of
-from perfeds2.studies.arena_plan import Bout, Plan
-from perfeds2.studies.tune_space import Settings
+from perfeds2.studies.arena_plan import ArenaPlan, Bout
+from perfeds2.studies.tune import Best
 
 Row = dict[str, Any]
-TO_TARGET = ("seconds_to_target", "rounds_to_target", "bits_to_target", "joules_to_target")
-AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", "rounds", "merges", "staleness_mean")  # fmt: skip
+TO_TARGET = {  # and the column that says it
+    "seconds_to_target": "time_s",
+    "rounds_to_target": "round",
+    "bits_to_target": "merged_bits",
+    "joules_to_target": "joules",
+}
+FACTS = ("rounds", "merges", "staleness_mean")
+AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
 BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # what methods are compared by
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MethodOutcome:
     """What came out of one method in one bout."""
 
     bout: Bout
     method: str
-    settings: Settings  # that tuning found
-    tuning: Mapping[str, Any]  # … and what it says about them; empty if it was not tuned
-    results: list[dict[str, Any]]  # one a seed, in the order of the seeds; one that failed is missing
+    tuned: Best | None  # None: it was not tuned
+    results: list[Result]  # one per seed, in the order of the seeds; one that failed is missing
 
 
-def score(result: Mapping[str, Any], target: float) -> Row:
-    """One method and seed in numbers. Who never met the target has no seconds; what diverged has an accuracy of 0."""
-    metrics: Sequence[Mapping[str, Any]] = result["metrics"]
-    first = next((row for row in metrics if row["test_accuracy_personal"] >= target), None)
-    seen = [row[key] for row in metrics for key in ("test_accuracy", "test_accuracy_personal")]
-    worst = min(
-        [0.0, *(value for value in seen if math.isfinite(value))]
-    )  # what stands for the accuracy may be negative
-    last, ues = metrics[-1], [_finite(value, worst) for value in result["ue_accuracy_personal"]]
+def score(result: Result, target: float) -> Row:
+    """Return one method and seed in numbers. Seconds are None if the target was never met; what diverged has an accuracy of 0."""
+    rows = result.rows
+    seen = [row[key] for row in rows for key in ("test_accuracy", "test_accuracy_personal")]
+    worst = min([0.0, *(value for value in seen if math.isfinite(value))])  # another metric may be negative
+
+    def finite(row: Row, key: str = "test_accuracy_personal") -> float:
+        return float(row[key]) if math.isfinite(row[key]) else worst
+
+    ues = [finite(row) for row in result.ue_rows]
     return {
-        "seconds_to_target": None if first is None else first["time_s"],
-        "rounds_to_target": None if first is None else first["round"],
-        "bits_to_target": None if first is None else first["round"] * result["quorum"] * result["upload_bits"],
-        "joules_to_target": None if first is None else first.get("joules"),
-        "accuracy": _finite(last["test_accuracy_personal"], worst),
-        "accuracy_global": _finite(last["test_accuracy"], worst),
-        "accuracy_over_time": mean_over_time(metrics),
+        **{name: time_to_target(rows, target, column) for name, column in TO_TARGET.items()},
+        "accuracy": finite(rows[-1]),
+        "accuracy_global": finite(rows[-1], "test_accuracy"),
+        "accuracy_over_time": mean_over_time(rows),
         "worst_decile": worst_decile(ues),
         "jain": jain(ues),
-        "rounds": result["rounds"],
-        "merges": result["merges"],
-        "staleness_mean": result["staleness_mean"],
-        "diverged": int(not math.isfinite(last["train_loss"])),
+        **{name: result.facts[name] for name in FACTS},
+        "diverged": int(not math.isfinite(rows[-1]["train_loss"])),
     }
-
-
-def _finite(value: float, otherwise: float) -> float:
-    return float(value) if math.isfinite(value) else otherwise
 
 
 def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) 
     return found
 
 
-def describe_bout(outcomes: Sequence[Outcome]) -> tuple[list[Row], dict[str, Any]]:
+def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], dict[str, Any]]:
     """The rows of a bout, and what they say together. Methods none of whose seeds is there are named."""
     bout, spec = outcomes[0].bout, outcomes[0].bout.spec
     run, there = spec.run, [outcome for outcome in outcomes if outcome.results]
@@ -112,12 +117,13 @@ def describe_bout(outcomes: Sequence[Outcome]) -> tuple[list[Row], dict[str, Any
     where = {"task": bout.task, "cell": bout.cell}
     rows = {
         one.method: [
-            {**where, "method": one.method, "mode": result["mode"], "seed": result["seed"], "target_accuracy": run.target_accuracy}
+            {**where, "method": one.method, "mode": result.facts["mode"], "seed": result.facts["seed"]}
+            | {"target_accuracy": run.target_accuracy}
             | score(result, run.target_accuracy)
             for result in one.results
         ]
         for one in there
-    }  # fmt: skip
+    }
     described = {
         **where,
         "ues": spec.cell.ues,
@@ -130,10 +136,10 @@ def describe_bout(outcomes: Sequence[Outcome]) -> tuple[list[Row], dict[str, Any
         "methods": [
             {
                 "method": one.method,
-                "mode": one.results[0]["mode"],
-                "tried": 0 if bout.search is None or not one.tuning else len(bout.search.candidates(one.method)),
-                "settings": one.settings,
-                "edges": one.tuning.get("edges", []),
+                "mode": one.results[0].facts["mode"],
+                "tried": 0 if bout.search is None or one.tuned is None else len(bout.search.candidates(one.method)),
+                "settings": {} if one.tuned is None else one.tuned.settings,
+                "edges": [] if one.tuned is None else list(one.tuned.edges),
                 **summarise_method(rows[one.method]),
             }
             for one in there
@@ -143,7 +149,7 @@ def describe_bout(outcomes: Sequence[Outcome]) -> tuple[list[Row], dict[str, Any
     return [row for of_method in rows.values() for row in of_method], described
 
 
-def write_tables(path: Path, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome]) -> None:
     """arena.csv and arena_metrics.csv, of what is there; arena.json last, so that a folder that has it has everything."""
     of_bouts = [[one for one in outcomes if one.bout is bout] for bout in plan.bouts]
     found = [describe_bout(own) for own in of_bouts]
@@ -152,10 +158,10 @@ def write_tables(path: Path, plan: Plan, outcomes: Sequence[Outcome]) -> None:
     write_csv(path / "arena.csv", heads, rows)
     where = ["task", "cell", "method", "seed"]
     every = (
-        dict(zip(where, (one.bout.task, one.bout.cell, one.method, result["seed"]), strict=True)) | row
+        dict(zip(where, (one.bout.task, one.bout.cell, one.method, result.facts["seed"]), strict=True)) | row
         for one in outcomes
         for result in one.results
-        for row in result["metrics"]
+        for row in result.rows
     )
     write_csv(path / "arena_metrics.csv", [*where, "round", "time_s", *METRICS, *COSTS], every)
     said = {

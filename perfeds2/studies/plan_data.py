@@ -1,7 +1,8 @@
 """What does a plan say? Pure data: it needs no JAX, and goes to JSON and back."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pydantic
 
+from perfeds2.chart import INK, NEUTRAL, Chart, ChartAxis, LineStyle, Series, draw
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.runs.statistics import censored_median
 from perfeds2.shown import as_html, axes_for, in_a_line
@@ -21,6 +23,19 @@ State = Literal["kept", "late", "lost", "never", "diverged"]
 Verdict = Literal["holds", "on an edge", "wavers", "fails", "breaks a limit", "slower", "not possible"]
 A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
 MAP_IN = (6.0, 2.6)  # inches
+NUMBERS = {
+    "seconds": "Seconds until the target is kept, median over seeds",
+    "joules": "Joules of all UEs until the target is kept, median over seeds",
+}  # what a map may say of a choice
+LOOKS = {  # of each verdict
+    "holds": LineStyle("#009E73", (), "o"),
+    "slower": LineStyle(NEUTRAL, (), "o"),
+    "fails": LineStyle("#C8102E", (), "x"),
+    "on an edge": LineStyle("#E69F00", (), "P"),
+    "wavers": LineStyle("#E69F00", (), "^"),
+    "breaks a limit": LineStyle("#8A5CC2", (), "X"),
+    "not possible": LineStyle("#BCC3CB", (), "_"),
+}
 CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer, and falls far below it, fails
 
 
@@ -44,17 +59,28 @@ class Choice:
         return "unbounded" if self.max_staleness is None else str(self.max_staleness)
 
     def __str__(self) -> str:
-        closes = "first arrivals" if self.schedule == "first" else f"schedule {self.schedule}"
-        return f"A = {self.quorum}, S = {self.bound}, {closes}, {', '.join(self.details)}"
+        schedule = "" if self.schedule == "first" else "schedule "
+        return f"A = {self.quorum}, S = {self.bound}, {schedule}{self.rest}"
+
+    @property
+    def rest(self) -> str:
+        """Everything but A and S, in words."""
+        closes = "first arrivals" if self.schedule == "first" else self.schedule
+        return ", ".join([closes, *self.details])
 
     @property
     def details(self) -> list[str]:
         steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
         return [f"band {self.bandwidth}", f"stale {self.stale}", steps, f"{self.bits} bits"]
 
+    @property
+    def without_a_and_s(self) -> "Choice":
+        """Equal for all choices of one map of A and S."""
+        return replace(self, quorum=0, max_staleness=0)
+
 
 @dataclass(frozen=True)
-class Target:
+class PlanTarget:
     """What is to be reached and kept."""
 
     accuracy: float  # personalised, on test data, or what stands for it
@@ -74,7 +100,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PlanLimits:
     """What a choice may not exceed, in any seed."""
 
     within_s: float | None = None  # the target is kept from then on
@@ -83,7 +109,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SeedOutcome:
     """One seed of a choice, trained and watched."""
 
     seed: int
@@ -135,9 +161,9 @@ class Candidate:
     why: str  # in words, where it is not taken
     clock: ClockFacts | None = None
     scouted_s: float | None = None  # when its first seed reached the target, in a short look
-    trials: tuple[Trial, ...] = ()  # watched for the whole horizon
+    trials: tuple[SeedOutcome, ...] = ()  # watched for the whole horizon
     neighbours: tuple[Neighbour, ...] = ()  # those that were looked at
-    confirmed: tuple[Trial, ...] = ()  # watched longer, before it is recommended
+    confirmed: tuple[SeedOutcome, ...] = ()  # watched longer, before it is recommended
 
     @property
     def quorum(self) -> int:
@@ -176,11 +202,11 @@ class Candidate:
         return min((trial.least_share for trial in self.trials), default=None)
 
 
-def median_s(trials: tuple[Trial, ...] | list[Trial]) -> float | None:
+def median_s(trials: tuple[SeedOutcome, ...] | list[SeedOutcome]) -> float | None:
     return censored_median([trial.time_s for trial in trials]) if trials else None
 
 
-def too_many_fail(trials: tuple[Trial, ...] | list[Trial]) -> bool:
+def too_many_fail(trials: tuple[SeedOutcome, ...] | list[SeedOutcome]) -> bool:
     """Whether a third of the seeds or more are unstable."""
     return bool(trials) and sum(trial.fails for trial in trials) >= math.ceil(A_THIRD * len(trials) - 1e-9)
 
@@ -237,8 +263,8 @@ class Plan:
     population: int  # n
     algorithm: str
     seeds: tuple[int, ...]
-    target: Target
-    limits: Limits
+    target: PlanTarget
+    limits: PlanLimits
     candidates: tuple[Candidate, ...]
     choice: int | None  # the place of the choice among the candidates; None: nothing can be recommended
     asked: int  # the place of what the spec itself says
@@ -262,16 +288,33 @@ class Plan:
         return as_html(self.sentence, table, self.plot, MAP_IN) + adopt
 
     def frame(self) -> "pd.DataFrame":
-        """One row per choice: the one recommended, what was asked, then those that were watched, soonest first."""
-        from perfeds2.studies.plan_shown import frame_of
+        """Return one row per choice: the recommended one, the spec's own, then those watched, soonest first.
 
-        return frame_of(self)
+        ``max_staleness`` is missing where S is unbounded, ``seconds`` where the target was not kept.
+        """
+        import pandas as pd
+
+        rows = [
+            asdict(each.choice)
+            | {"verdict": each.verdict, "why": each.why, "seconds": each.seconds, "scouted_s": each.scouted_s}
+            | {"seeds": len(each.trials), "kept": each.kept, "held": each.held}
+            | {"joules": each.joules, "least_share": each.least_share}
+            for each in ranked_candidates(self)
+        ]
+        numbers = dict.fromkeys(("seconds", "scouted_s", "held", "joules", "least_share"), "float64")
+        return pd.DataFrame(rows).astype({"max_staleness": "Int64"} | numbers)
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """A × S around the choice: seconds until the target is kept, and whether it is."""
-        from perfeds2.studies.plan_shown import draw_plan
-
-        return draw_plan(axes_for(axes, MAP_IN), self)
+        """Draw A × S around the choice: seconds until the target is kept, and whether it is."""
+        axes, centre = axes_for(axes, MAP_IN), (self.best or self.candidates[self.asked]).choice.without_a_and_s
+        group = [each for each in self.candidates if each.choice.without_a_and_s == centre]
+        draw(axes, map_chart(group, self.best))
+        axes.set_title(f"seconds until {self.target.words} is kept\n{centre.rest}", loc="left", fontsize="small")
+        unique = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        axes.legend(
+            unique.values(), unique, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small", frameon=False
+        )
+        return axes
 
     @property
     def best(self) -> Candidate | None:
@@ -291,3 +334,74 @@ class Plan:
 @cache
 def _adapter() -> Any:
     return pydantic.TypeAdapter(Plan)
+
+
+# ---- as a table and as maps of A and S
+
+
+def ranked_candidates(plan: Plan) -> list[Candidate]:
+    """Those that say most first."""
+    asked, order = plan.candidates[plan.asked], {"holds": 0, "on an edge": 1, "wavers": 2, "fails": 2, "slower": 3}
+
+    def rank(each: Candidate) -> tuple[bool, bool, bool, int, float]:
+        time_s = each.seconds or each.scouted_s or math.inf
+        return each is not plan.best, each is not asked, not each.trials, order.get(each.verdict, 4), time_s
+
+    return sorted(plan.candidates, key=rank)
+
+
+def short_s(value: float | None) -> str:
+    return "never" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
+    """Candidates in groups that only A and S tell apart, named by the rest; the choice's first, then the larger ones."""
+    groups: dict[Choice, list[Candidate]] = {}
+    for each in plan.candidates:
+        groups.setdefault(each.choice.without_a_and_s, []).append(each)
+    best = plan.best
+
+    def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
+        return best is None or best not in item[1], -len(item[1])
+
+    ranked = [(choice.rest, each) for choice, each in sorted(groups.items(), key=rank)]
+    return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
+
+
+def axes_of(candidates: Sequence[Candidate]) -> tuple[list[int], list[int | None]]:
+    """The A and the S of a map, rising."""
+    bounds = {each.max_staleness for each in candidates}
+    return sorted({each.quorum for each in candidates}), sorted(bounds, key=lambda s: math.inf if s is None else s)
+
+
+def label_of(each: Candidate, axis: str = "seconds") -> str:
+    """What stands beside a mark: seconds or joules, if there are any."""
+    if axis == "joules":
+        return "" if each.joules is None else f"{each.joules:.3g}"
+    if each.trials and each.seconds is not None:
+        return short_s(each.seconds)
+    return f"~{short_s(each.scouted_s)}" if each.scouted_s is not None else ""
+
+
+def map_chart(
+    group: Sequence[Candidate], best: Candidate | None, axis: str = "seconds", name: str = "map", title: str = ""
+) -> Chart:
+    """Describe A × S: green holds, crosses lose the target again, the star is the choice; hollow was looked at shortly."""
+    quorums, bounds = axes_of(group)
+    items: list[Series] = []
+
+    def mark(label: str, found: Sequence[Candidate], style: LineStyle, **more: Any) -> None:
+        x, y = [quorums.index(each.quorum) for each in found], [bounds.index(each.max_staleness) for each in found]
+        hollow = style.marker == "o" and not found[0].trials
+        items.append(Series(label, x, y, style, "marks", hollow=hollow, **more))
+
+    if best is not None and best in group:
+        mark("the choice", [best], LineStyle(f"{INK}44", (), "*"), hover=["the choice"], size_px=30)
+    for verdict, tried in dict.fromkeys((each.verdict, bool(each.trials)) for each in group):
+        own = [each for each in group if (each.verdict, bool(each.trials)) == (verdict, tried)]
+        hover = [f"{each.choice}: {verdict}{f' ({each.why})' if each.why else ''}" for each in own]
+        mark(verdict, own, LOOKS[verdict], hover=hover, texts=[label_of(each, axis) for each in own], size_px=11)
+    x = ChartAxis("A", (-0.6, len(quorums) - 0.3), ticks={place: str(each) for place, each in enumerate(quorums)})
+    texts = {place: "none" if bound is None else str(bound) for place, bound in enumerate(bounds)}
+    y = ChartAxis("S", (-0.6, len(bounds) - 0.3), ticks=texts)
+    return Chart(name, title, items, x, y, height_px=120 + 50 * len(bounds), group=name)

@@ -1,8 +1,9 @@
-"""Which choices are there, which are beside each other, and what is the spec of one?"""
+"""The choices of a plan: which there are, which are neighbours, and the spec of one."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -73,22 +74,12 @@ class Space:
         return resolve(values)
 
     def _value(self, axis: str, choice: Choice) -> Any:
-        value = value_of(choice, axis)
+        value = vars(choice)[axis]
         if axis in NAMED:
             return self.named[axis, value]
         if axis == "bits" and value == 32 and self.spec.radio.bits is None:
             return None  # as a spec that says nothing of it
         return "unbounded" if axis == "max_staleness" and value is None else value
-
-
-def value_of(choice: Choice, axis: str) -> Any:
-    return next(value for key, value in _items(choice) if key == axis)
-
-
-def _items(choice: Choice) -> list[tuple[str, Any]]:
-    values = (choice.quorum, choice.max_staleness, choice.schedule, choice.bandwidth, choice.stale)
-    names = [field.name for field in fields(choice)]
-    return list(zip(names, (*values, choice.local_steps, choice.bits), strict=True))
 
 
 def algorithm_of(spec: Spec) -> str:
@@ -171,21 +162,13 @@ def _place(value: int | None) -> float:
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
-    """Every A, S, schedule, band and number of local steps, of first arrivals every stale rule, with ``base``'s bits."""
-    axes = space.axes
-    found = [
-        base.with_(
-            quorum=quorum, max_staleness=bound, schedule=schedule, bandwidth=band, stale=stale, local_steps=steps
-        )
-        for steps in axes["local_steps"]
-        for quorum in axes["quorum"]
-        for bound in axes["max_staleness"]
-        for schedule in axes["schedule"]
-        for band in axes["bandwidth"]
-        if fits(schedule, band) or len(axes["bandwidth"]) == 1
-        for stale in (axes["stale"] if schedule == "first" else (base.stale,))
-    ]
-    return list(dict.fromkeys(found))
+    """Return every A, S, schedule, band and number of local steps, and of first arrivals every stale rule, with ``base``'s bits."""
+    names = ("local_steps", "quorum", "max_staleness", "schedule", "bandwidth", "stale")  # the first varies slowest
+    every = itertools.product(*(space.axes[name] for name in names))
+    found = [base.with_(**dict(zip(names, values, strict=True))) for values in every]
+    only_band = len(space.axes["bandwidth"]) == 1
+    found = [each for each in found if only_band or fits(each.schedule, each.bandwidth)]
+    return list(dict.fromkeys(c if c.schedule == "first" else c.with_(stale=base.stale) for c in found))
 
 
 def fits(schedule: str, bandwidth: str) -> bool:
@@ -210,10 +193,8 @@ def around(space: Space, choice: Choice) -> list[Choice]:
     return [
         choice.with_(**{axis: value})
         for axis in ("quorum", "max_staleness")
-        for value in (
-            *_below(space.axes[axis], value_of(choice, axis)),
-            *_above(space.axes[axis], value_of(choice, axis)),
-        )
+        for beside in (_below, _above)
+        for value in beside(space.axes[axis], vars(choice)[axis])
     ]
 
 
@@ -221,7 +202,7 @@ def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
     """One step away on any axis of numbers; of A and S also beyond the edge of what is searched."""
     found: list[tuple[str, Choice]] = []
     for axis in STEPPED:
-        now = value_of(choice, axis)
+        now = vars(choice)[axis]
         smaller, larger = _below(space.axes[axis], now), _above(space.axes[axis], now)
         if axis == "quorum":
             n = space.spec.cell.ues

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from perfeds2.spec.build import alpha_of
-from perfeds2.studies.plan_data import Candidate, Target
-from perfeds2.studies.plan_space import Space, algorithm_of, value_of
+from perfeds2.studies.plan_data import Candidate, PlanTarget
+from perfeds2.studies.plan_space import Space, algorithm_of
 
 NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
 
 
-def answer(best: Candidate | None, candidates: Sequence[Candidate], target: Target, ues: int) -> str:
+def answer(best: Candidate | None, candidates: Sequence[Candidate], target: PlanTarget, ues: int) -> str:
     """The one sentence a plan ends with."""
     if best is None:
         return f"Nothing can be recommended: none of {len(candidates)} choices {_standing(target)}; {_why_none(candidates)}."
@@ -24,7 +24,7 @@ def answer(best: Candidate | None, candidates: Sequence[Candidate], target: Targ
     )
 
 
-def _standing(target: Target) -> str:
+def _standing(target: PlanTarget) -> str:
     return (
         f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
     )
@@ -50,13 +50,13 @@ def _margin(best: Candidate) -> str:
     said = []
     for axis, name in NAMES.items():
         held = [each for each in best.neighbours if each.axis == axis and not each.why.startswith("not possible")]
-        values = [each.choice.bound if axis == "max_staleness" else str(value_of(each.choice, axis)) for each in held]
+        values = [each.choice.bound if axis == "max_staleness" else str(vars(each.choice)[axis]) for each in held]
         if values:
             said.append(f"{name} = {' and '.join(values)}")
     return f"; beside it {', '.join(said)} do not fail" if said else ""
 
 
-def check_answer(asked: Candidate, best: Candidate | None, target: Target) -> str:
+def check_answer(asked: Candidate, best: Candidate | None, target: PlanTarget) -> str:
     """Whether what was asked for holds, and what is better."""
     said = f"What you asked for, {asked.choice}, "
     if asked.verdict == "not possible":
@@ -82,7 +82,7 @@ def notes_of(
     best: Candidate | None,
     asked: Candidate,
     candidates: Sequence[Candidate],
-    target: Target,
+    target: PlanTarget,
     checked: bool,
 ) -> list[str]:
     """What a careful reader should know."""

@@ -1,27 +1,27 @@
 """Reproduce figures: train every curve with several seeds and write one tidy table per figure.
 
-A figure is a few runs, one for each curve. Curves that two figures share are trained once.
+Curves that two figures share are trained once.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.runs.folder import Folder, alone, open_folder
+from perfeds2.runs.folder import alone
+from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.store import TRAININGS, Store
+from perfeds2.runs.training import Training, trainings_of
+from perfeds2.spec.build import check
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
-
-if TYPE_CHECKING:
-    from perfeds2.runs.execute import Progress, ProgressWatch
-    from perfeds2.runs.live import Follower
 
 Scale = Literal["quick", "paper"]
 Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec
@@ -82,45 +82,41 @@ def merged(*parts: Values) -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class FigureRun:
-    """One algorithm in one setting, with all seeds, and the curves it gives."""
+class FigureCurve:
+    """One curve of a figure, and the spec of its trainings."""
 
-    spec: Spec
-    curves: tuple[tuple[str, Panel, PanelLine], ...]  # (figure, panel, line)
+    figure: str
+    panel: Panel
+    line: PanelLine
+    spec: Spec  # one algorithm, all seeds
 
-    @property
-    def name(self) -> str:
-        digest = hashlib.sha256(self.spec.to_toml().encode()).hexdigest()[:10]
-        return f"{self.spec.task.name}-{digest}"
-
-    @property
-    def label(self) -> str:
-        """For those who follow: the first of its curves."""
-        figure, panel, line = self.curves[0]
-        return f"{figure} {panel.title}" + ("" if line.label == line.algorithm else f": {line.label}")
+    def trainings(self, data_dir: Path | str | None) -> list[Training]:
+        """Return one training per seed. Curves that two figures share have the same ones, wherever the data are."""
+        label = f"{self.figure} {self.panel.title}"
+        label += "" if self.line.label == self.line.algorithm else f": {self.line.label}"
+        return trainings_of(_with_data(self.spec, data_dir), label)
 
 
-def plan_runs(
+def plan_curves(
     figures: Sequence[Figure],
     seeds: tuple[int, ...],
     scale: Scale,
     tasks: Sequence[str] | None = None,
     changes: Values | None = None,
     tuned: Mapping[str, Tuned] | None = None,
-) -> list[FigureRun]:
-    """Return the runs behind figures, each once. ``tuned``, by task, and ``changes`` replace the figures' settings."""
+) -> list[FigureCurve]:
+    """Return the curves of figures. ``tuned``, by task, and ``changes`` replace the figures' settings."""
     known = {panel.task for figure in figures for panel in figure.panels}
     for task in tasks or ():
         if task not in known:
             names = ", ".join(figure.name for figure in figures)
             raise InputError(f"--task {task}: no panel of {names} is on it; expected {' or '.join(sorted(known))}.")
-    shared: dict[str, tuple[Spec, list[tuple[str, Panel, PanelLine]]]] = {}
-    for figure in figures:
-        for panel, line in figure.lines:
-            if tasks is None or panel.task in tasks:
-                spec = panel.spec_of(line, seeds, scale, changes or {}, tuned or {})
-                shared.setdefault(spec.to_toml(), (spec, []))[1].append((figure.name, panel, line))
-    return [FigureRun(spec, tuple(curves)) for spec, curves in shared.values()]
+    return [
+        FigureCurve(figure.name, panel, line, panel.spec_of(line, seeds, scale, changes or {}, tuned or {}))
+        for figure in figures
+        for panel, line in figure.lines
+        if tasks is None or panel.task in tasks
+    ]
 
 
 def read_tuned(files: Sequence[Path], tasks: Collection[str]) -> dict[str, Tuned]:
@@ -166,80 +162,50 @@ def tuned_file(task: str) -> str:
 
 def reproduce(
     figures: Sequence[Figure],
-    runs: Sequence[FigureRun],
+    curves: Sequence[FigureCurve],
     out: Path,
-    watch: "ProgressWatch | None" = None,
+    watch: Watch | None = None,
     data_dir: Path | str | None = None,
-    jobs: int | None = 1,
-    followers: "Sequence[Follower]" = (),
+    workers: Workers = Workers(),  # noqa: B008 (frozen)
+    followers: Sequence[Follower] = (),
 ) -> Iterator[tuple[Figure, Path]]:
-    """Do the runs (those that are not done), and write each figure's numbers. Yields them as they are complete."""
-    from perfeds2.learning import on_gpu
-    from perfeds2.runs.execute import execute, execute_all
-    from perfeds2.runs.jobs import count_jobs
-    from perfeds2.runs.live import open_live
-
-    missing = [run for run in runs if not Folder(out / "runs" / run.name).finished]
-    _check(missing, data_dir)
+    """Train what is missing and write each figure's numbers. Yields the figures as they are complete."""
+    _check(out, curves, data_dir)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out), open_live(out, "reproduce", followers) as live:
         clear_unfinished(out)
-        watch = live.progress(watch)
-        processes = jobs if on_gpu.is_there() else count_jobs([_with_data(run.spec, data_dir) for run in missing], jobs)
-        if on_gpu.is_there() or processes != 1:  # what is trained at once may be for several figures
-            opened = [(run, open_folder(out / "runs" / run.name, run.spec)) for run in missing]
-            left = [(run, folder) for run, folder in opened if not folder.finished]
-            specs = [_with_data(run.spec, data_dir) for run, _ in left]
-            folders, labels = [folder for _, folder in left], [run.label for run, _ in left]
-            execute_all(specs, "reproduce", folders, watch=watch, jobs=processes, live=live, labels=labels)
-        rows: dict[str, list[dict[str, object]]] = {figure.name: [] for figure in figures}
-        last = {name: number for number, run in enumerate(runs) for name, _, _ in run.curves}
-        for number, run in enumerate(runs):
-            folder = open_folder(out / "runs" / run.name, run.spec)
-            if not folder.finished:
-                watch_it, spec = _part_of(watch, number, len(runs)), _with_data(run.spec, data_dir)
-                execute(spec, "reproduce", folder, watch=watch_it, live=live, label=run.label)
-            for row in _curve_rows(run, folder.path):
-                rows[str(row["figure"])].append(row)
-            for figure in figures:
-                if last.get(figure.name) == number:
-                    yield figure, _write_curves(figure, rows[figure.name], out)
+        total = len({one.key for curve in curves for one in curve.trainings(data_dir)})
+        store, reporter = Store(out / TRAININGS), Reporter(watch, live, total)
+        for figure in figures:
+            own = [curve for curve in curves if curve.figure == figure.name]
+            trainings = [one for curve in own for one in curve.trainings(data_dir)]
+            results = run_all(trainings, store, workers, reporter, strict=True)
+            rows = [
+                {"figure": curve.figure, "panel": curve.panel.title, "task": curve.panel.task, "line": curve.line.label}
+                | row
+                for curve in own
+                for one in curve.trainings(data_dir)
+                for row in results[one].rows
+            ]
+            if rows:
+                yield figure, _write_curves(figure, rows, out)
 
 
-def _check(runs: Sequence[FigureRun], data_dir: Path | str | None) -> None:
-    """Find out what cannot work before anything is written. The same data are looked into once: that takes seconds."""
-    from perfeds2.spec.build import check
-
+def _check(out: Path, curves: Sequence[FigureCurve], data_dir: Path | str | None) -> None:
+    """Find out what cannot work before anything is written. The same data are loaded once: that takes seconds."""
+    store = Store(out / TRAININGS if (out / TRAININGS).exists() else None)
     seen: set[str] = set()
-    for run in runs:
-        data = f"{run.spec.task} {run.spec.cell.ues}"
-        check(_with_data(run.spec, data_dir), trains=data not in seen)
-        seen.add(data)
+    for curve in curves:
+        if any(store.get(one.key) is None for one in curve.trainings(data_dir)):
+            data = f"{curve.spec.task} {curve.spec.cell.ues}"
+            check(_with_data(curve.spec, data_dir), trains=data not in seen)
+            seen.add(data)
 
 
 def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
     if data_dir is None:
         return spec
     return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
-
-
-def _part_of(watch: "ProgressWatch | None", number: int, total: int) -> "ProgressWatch | None":
-    if watch is None:
-        return None
-
-    def tell(progress: "Progress") -> None:
-        watch(replace(progress, share=(number + progress.share) / total))
-
-    return tell
-
-
-def _curve_rows(run: FigureRun, home: Path) -> Iterator[dict[str, object]]:
-    import pandas as pd
-
-    metrics = pd.read_csv(home / "metrics.csv").to_dict("records")
-    for figure, panel, line in run.curves:
-        for record in metrics:
-            yield {"figure": figure, "panel": panel.title, "task": panel.task, "line": line.label, **record}
 
 
 def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Which settings does a tuning try? For each algorithm all combinations of some values, on seeds of its own."""
+"""The settings that a tuning tries: for each algorithm all combinations of some values, on seeds of its own."""
 
 import itertools
 import math
@@ -16,12 +16,12 @@ from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
 from perfeds2.studies.grid import values_of
+from perfeds2.studies.search import FACTOR
 
 FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # searched, of what the task has
 FIRST_SEED = 1_000_000  # tuning seeds start here
 TUNING_SEEDS, RUNGS = 2, 3  # unless told otherwise
 EVALUATIONS = 20  # of one training
-KEPT = 3  # one of so many goes on, for so many times as long
 MOST_TRIALS = 20_000
 Settings = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Search:
     def horizons_s(self) -> list[float]:
         """Of each rung; the last is the whole horizon."""
         assert self.spec.run.horizon_s is not None
-        return [self.spec.run.horizon_s / KEPT**more for more in reversed(range(self.rungs))]
+        return [self.spec.run.horizon_s / FACTOR**more for more in reversed(range(self.rungs))]
 
     @property
     def metric(self) -> str:
@@ -62,9 +62,9 @@ class Search:
         same = (all(now.get(key) == value for key, value in each.items()) for each in self.candidates(algorithm))
         return next((number for number, is_usual in enumerate(same) if is_usual), None)
 
-    def spec_of(self, algorithm: str, settings: Settings, rung: int) -> Spec:
-        """One training of the search."""
-        values, horizon_s = copied(self.base), self.horizons_s[rung]
+    def spec_of(self, algorithm: str, settings: Settings, horizon_s: float) -> Spec:
+        """Return the spec of one candidate with all seeds."""
+        values = copied(self.base)
         values[EACH] = {name: own for name, own in values.get(EACH, {}).items() if name == algorithm}
         put(values, "task", "held_out", True)
         run = {
@@ -80,6 +80,17 @@ class Search:
             put(values, EACH, f"{algorithm}.{key}", value)
         return resolve(values)
 
+    @property
+    def trainings(self) -> int:
+        """How many trainings all rungs have."""
+        total = 0
+        for name in self.axes:
+            count = len(self.candidates(name))
+            for _ in range(self.rungs):
+                total += count * len(self.seeds)
+                count = share_kept(count)
+        return total
+
     def to_toml(self) -> str:
         search = {name: {key: list(values) for key, values in axes.items()} for name, axes in self.axes.items()}
         own = {"own": self.spec.own} if self.spec.own else {}
@@ -91,6 +102,11 @@ class Search:
                 "base": as_read(self.base, self.spec) | own,
             }
         )
+
+
+def share_kept(count: int) -> int:
+    """Return how many candidates go on."""
+    return -(-count // FACTOR)
 
 
 def copied(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from perfeds2.paper.figures import load_figures
 from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.studies.grid import make_grid
-from perfeds2.studies.reproduce import plan_runs
+from perfeds2.studies.reproduce import plan_curves
 from perfeds2.studies.sweep import read_sweep
 
 SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
@@ -257,7 +257,7 @@ def test_a_run_on_cifar100_says_its_model():
 
 def test_a_reproduction_is_learned_with_the_published_network_unless_told():
     ours, theirs = (
-        plan_runs(load_figures(["exp_1"]), (0,), "quick", ["cifar100"], changes)
+        plan_curves(load_figures(["exp_1"]), (0,), "quick", ["cifar100"], changes)
         for changes in ({}, {"task": {"model": "lenet5-relu"}})
     )
     assert {model_of(run.spec) for run in ours} == {LENET}

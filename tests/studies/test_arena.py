@@ -4,7 +4,7 @@ import csv
 import itertools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from perfeds2.learning.methods import CA2FL, Ditto
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import parameters
 from perfeds2.report.arena import write_arena
+from perfeds2.runs.store import Result, Store
+from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.spec.values import ALGORITHM
-from perfeds2.studies.arena import runs_of_search
 from perfeds2.studies.arena_plan import MOST_TRIES, USUAL, make_plan, parse_cells, read_plan, tried_values
 from perfeds2.studies.arena_tables import BETTER, score
 from perfeds2.studies.tune_space import FIRST_SEED
@@ -41,27 +42,24 @@ def rows_of(path: Path | str) -> list[dict[str, str]]:
 
 # One method and seed, by hand
 
-RUN = {
-    "rounds": 40,
-    "merges": 200,
-    "staleness_mean": 1.5,
-    "mode": "S2",
-    "quorum": 5,
-    "upload_bits": 1000.0,
-    "ue_accuracy_personal": [1.0, 0.5, 0.75, 0.75],
-    "metrics": [
-        {"round": 0, "time_s": 0.0, "test_accuracy_personal": 0.1, "test_accuracy": 0.1, "train_loss": 2.0},
-        {"round": 10, "time_s": 1.0, "test_accuracy_personal": 0.8, "test_accuracy": 0.3, "train_loss": 1.0},
-        {"round": 40, "time_s": 4.0, "test_accuracy_personal": 0.75, "test_accuracy": 0.6, "train_loss": 0.5},
-    ],
-}
+FACTS = {"algorithm": "PerFedS2", "seed": 0, "rounds": 40, "merges": 200, "staleness_mean": 1.5, "mode": "S2"}
+ROWS: list[dict[str, Any]] = [
+    {"round": 0, "time_s": 0.0, "test_accuracy_personal": 0.1, "test_accuracy": 0.1, "train_loss": 2.0},
+    {"round": 10, "time_s": 1.0, "test_accuracy_personal": 0.8, "test_accuracy": 0.3, "train_loss": 1.0},
+    {"round": 40, "time_s": 4.0, "test_accuracy_personal": 0.75, "test_accuracy": 0.6, "train_loss": 0.5},
+]
+COSTS = [{"joules": 7.0 * row["time_s"], "merged_bits": 5000.0 * row["round"]} for row in ROWS]
+RUN = Result(
+    [row | cost for row, cost in zip(ROWS, COSTS, strict=True)],
+    [{"test_accuracy_personal": each} for each in (1.0, 0.5, 0.75, 0.75)],
+    FACTS,
+)
 
 
 def test_a_runs_scores_by_hand():
     found = score(RUN, 0.8)
     assert (found["seconds_to_target"], found["rounds_to_target"]) == (1.0, 10)
-    assert found["bits_to_target"] == 10 * 5 * 1000  # rounds, uploads a round, bits an upload
-    assert found["joules_to_target"] is None
+    assert (found["bits_to_target"], found["joules_to_target"]) == (50_000, 7.0)
     assert (found["accuracy"], found["accuracy_global"]) == (0.75, 0.6)
     assert found["accuracy_over_time"] == pytest.approx((0.1 * 1 + 0.8 * 3) / 4)
     assert found["worst_decile"] == 0.5
@@ -77,14 +75,9 @@ def test_who_never_meets_the_target_has_no_seconds_rounds_or_bits():
 def test_what_diverged_is_worth_nothing():
     nan = float("nan")
     last = {"round": 40, "time_s": 4.0, "test_accuracy_personal": nan, "test_accuracy": nan, "train_loss": nan}
-    found = score(RUN | {"metrics": [*RUN["metrics"][:2], last], "ue_accuracy_personal": [nan] * 4}, 0.8)
+    found = score(replace(RUN, rows=[*RUN.rows[:2], last], ue_rows=[{"test_accuracy_personal": nan}] * 4), 0.8)
     assert (found["accuracy"], found["accuracy_global"], found["worst_decile"], found["diverged"]) == (0, 0, 0, 1)
     assert found["seconds_to_target"] == 1.0  # it had been there
-
-
-def test_joules_are_those_of_the_run_once_it_has_some():
-    metrics = [row | {"joules": 7.0 * row["time_s"]} for row in RUN["metrics"]]
-    assert score(RUN | {"metrics": metrics}, 0.8)["joules_to_target"] == 7.0
 
 
 # The plan
@@ -123,7 +116,7 @@ def test_what_is_tried_lies_around_what_a_method_has():
 def test_tuning_seeds_and_data_are_none_of_the_evaluations():
     bout = plan_of(tries=4).bouts[0]
     assert bout.search is not None
-    tuned, fresh = bout.search.spec_of("FedBuff", {"beta": 0.1}, 0), bout.spec_of("FedBuff", {"beta": 0.1})
+    tuned, fresh = bout.search.spec_of("FedBuff", {"beta": 0.1}, 1.0), bout.spec_of("FedBuff", {"beta": 0.1})
     assert tuned.run.seeds == (FIRST_SEED, FIRST_SEED + 1)
     assert fresh.run.seeds == (0, 1, 2)
     assert (tuned.task.held_out, fresh.task.held_out) == (True, None)
@@ -197,7 +190,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
         ({}, {"search": {"beta": [0.1]}}, "--search beta must say whose it is, such as PerFedS2.beta"),
         ({}, {"search": {"FedAdam.beta": [0.1]}}, "--search is for FedAdam, which is not met here"),
         ({"task": "digits"}, {"tasks": ["mnist"]}, "--task digits and --tasks were both given"),
-        ({}, {"tasks": ["digits", "digits"]}, "give digits-paper twice"),
+        ({}, {"tasks": ["digits", "digits"]}, "give digits on paper twice"),
         ({}, {"cells": ["quorum=3", "quorum=3"]}, "--cells has quorum=3 twice"),
         ({}, {"cells": ["quorum"]}, "--cells 'quorum' is not known"),
         ({}, {"cells": ["quorum="]}, "--cells takes SETTING=VALUE"),
@@ -342,11 +335,10 @@ def test_each_is_evaluated_in_the_settings_that_tuning_found_for_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("together", [False, True])
-def test_an_arena_that_is_interrupted_anywhere_goes_on_to_the_same_bytes(tmp_path, together):
+def test_an_arena_that_is_interrupted_anywhere_goes_on_to_the_same_bytes(tmp_path):
     plan = plan_of(tries=4, tuning_seeds=1, rungs=2, cells=["paper", "quorum=3"])
     done: list[Any] = []
-    run(tmp_path / "whole", plan, on=played(fixed, done, together=together))
+    run(tmp_path / "whole", plan, on=played(fixed, done))
     whole = {name: (tmp_path / "whole" / name).read_bytes() for name in WRITTEN}
     for stop in (1, len(done) // 3, len(done) - 2):
         left, path = [stop], tmp_path / f"broken-{stop}"
@@ -356,37 +348,24 @@ def test_an_arena_that_is_interrupted_anywhere_goes_on_to_the_same_bytes(tmp_pat
             return KeyboardInterrupt() if left[0] < 0 else None
 
         with pytest.raises(KeyboardInterrupt):
-            run(path, plan, on=played(fixed, fails=fails, together=together))
+            run(path, plan, on=played(fixed, fails=fails))
         again: list[Any] = []
-        run(path, read_plan(path), on=played(fixed, again, together=together))
+        run(path, read_plan(path), on=played(fixed, again))
         assert len(again) == len(done) - stop  # nothing is done twice
         assert {name: (path / name).read_bytes() for name in WRITTEN} == whole
 
 
-def test_seeds_of_a_method_are_trained_together_on_a_gpu_and_one_by_one_elsewhere(tmp_path):
+def test_a_damaged_result_is_made_again(tmp_path):
     done: list[Any] = []
-    run(tmp_path / "gpu", plan_of(tries=0), on=played(fixed, done, together=True))
-    assert [(name, seeds) for name, seeds, _ in done] == [(name, (0, 1, 2)) for name in THREE]
-    (tmp_path / "gpu/bouts/01-digits-paper/runs/FedBuff/seed-1.json").write_text("{")
-    again: list[Any] = []
-    run(tmp_path / "gpu", plan_of(tries=0), on=played(fixed, again, together=True))
-    assert [(name, seeds) for name, seeds, _ in again] == [("FedBuff", (0, 1, 2))]  # in the same company as before
-    done.clear()
-    run(tmp_path / "cpu", plan_of(tries=0), on=played(fixed, done))
-    assert sorted((name, seeds) for name, seeds, _ in done) == sorted(
-        (name, (seed,)) for name in THREE for seed in range(3)
-    )
-
-
-def test_a_result_of_other_settings_or_damaged_is_made_again(tmp_path):
-    run(tmp_path / "a", plan_of(tries=0))
-    file = tmp_path / "a/bouts/01-digits-paper/runs/Ditto/seed-2.json"
+    run(tmp_path / "a", plan_of(tries=0), on=played(fixed, done))
+    one = next(one for one in done if (one.algorithm, one.seed) == ("Ditto", 2))
+    file = tmp_path / "a/trainings" / f"{one.key}.safetensors"
     kept = file.read_bytes()
-    for damage in (b"", b"[]", b'{"seed": 2}', kept.replace(b'"spec": "', b'"spec": "0')):
+    for damage in (b"", b"[]", kept[:-3]):
         file.write_bytes(damage)
-        done: list[Any] = []
+        done.clear()
         run(tmp_path / "a", plan_of(tries=0), on=played(fixed, done))
-        assert [(name, seeds) for name, seeds, _ in done] == [("Ditto", (2,))]
+        assert done == [one]
         assert file.read_bytes() == kept
 
 
@@ -397,7 +376,9 @@ def test_another_arena_is_refused_the_folder(tmp_path):
 
 
 def test_a_method_that_fails_is_named_and_the_others_are_judged(tmp_path):
-    met = run(tmp_path / "a", plan_of(tries=0), on=played(fixed, fails=lambda job: "broke" * (job.shape == "Ditto") or None))  # fmt: skip
+    met = run(
+        tmp_path / "a", plan_of(tries=0), on=played(fixed, fails=lambda one: "broke" * (one.algorithm == "Ditto"))
+    )
     assert [failure.error for failure in met.failures] == ["broke"] * 3
     assert met.summary["bouts"][0]["missing"] == ["Ditto"]
     assert sorted({row["method"] for row in rows_of(tmp_path / "a/arena.csv")}) == [
@@ -412,11 +393,15 @@ def test_the_progress_is_that_of_the_whole(tmp_path):
     plan, told_ = plan_of(tries=4, tuning_seeds=1, rungs=2, cells=["paper", "quorum=3"]), []
     run(tmp_path / "a", plan, watch=told_.append)
     assert {now.total for now in told_} == {2 * (3 * (4 + 2) + 9)}
-    assert runs_of_search(plan.bouts[0].search) == 3 * (4 + 2)
+    assert plan.bouts[0].search is not None
+    assert plan.bouts[0].search.trainings == 3 * (4 + 2)
     assert [now.done for now in told_] == sorted(now.done for now in told_)
     assert (told_[-1].done, told_[-1].found) == (54, 0)
     told_.clear()
-    (tmp_path / "a/bouts/02-digits-quorum=3/runs/Ditto/seed-2.json").unlink()
+    methods = json.loads((tmp_path / "a/arena.json").read_text())["bouts"][1]["methods"]
+    tuned = next(each["settings"] for each in methods if each["method"] == "PerFedS2")
+    one = trainings_of(plan.bouts[1].spec_of("PerFedS2", tuned))[2]
+    (tmp_path / "a/trainings" / f"{one.key}.safetensors").unlink()
     run(tmp_path / "a", plan, watch=told_.append)
     assert [(now.done, now.found) for now in told_] == [(53, 53), (54, 53)]
 
@@ -450,7 +435,7 @@ def test_the_command_refuses_in_one_sentence(tmp_path, monkeypatch, arguments, s
 
 
 MINE = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import jax
 
 @dataclass(frozen=True)
@@ -484,11 +469,13 @@ def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monk
     assert {row["rounds"] for row in rows if row["method"] == "FedBuff" and row["seed"] == "0"} == {
         row["rounds"] for row in rows if row["method"] == "HalvedS2" and row["seed"] == "0"
     }  # one timeline
-    kept = {name: json.loads(Path(f"whole/bouts/01-synthetic-paper/runs/{name}/seed-0.json").read_text()) for name in ("FedRep", "FedBuff")}  # fmt: skip
-    assert kept["FedBuff"]["upload_bits"] == 32 * parameters(synthetic.model)
-    assert kept["FedRep"]["upload_bits"] < kept["FedBuff"]["upload_bits"]  # its UEs keep their heads
-    assert len(kept["FedBuff"]["ue_accuracy_personal"]) == 4
-    assert sum(kept["FedBuff"]["ue_accuracy_personal"]) / 4 == pytest.approx(kept["FedBuff"]["metrics"][-1]["test_accuracy_personal"])  # fmt: skip
+    results = [Store(Path("whole/trainings")).get(path.stem) for path in Path("whole/trainings").iterdir()]
+    kept = {one.facts["algorithm"]: one for one in results if one is not None and one.facts["seed"] == 0}
+    bits = {name: one.facts["upload_bits"] for name, one in kept.items()}
+    assert bits["FedBuff"] == 32 * parameters(synthetic.model)
+    assert bits["FedRep"] < bits["FedBuff"]  # its UEs keep their heads
+    ends = [row["test_accuracy_personal"] for row in kept["FedBuff"].ue_rows]
+    assert sum(ends) / 4 == pytest.approx(kept["FedBuff"].rows[-1]["test_accuracy_personal"])
     written = (*WRITTEN, "report.html", "arena.tex", "arena.toml")
     whole = {name: Path("whole", name).read_bytes() for name in written}
     assert b"mine.py" in whole["arena.toml"]

@@ -1,10 +1,11 @@
-"""Is a plan made, shown, adopted and gone on with? One is trained here; the search itself is in test_race."""
+"""Is a plan made, shown, adopted and gone on with? One is trained here; the search itself is in test_plan_search."""
 
 import json
 import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from perfeds2.learning.datasets import digits
 from perfeds2.network.cell import Cell
 from perfeds2.report.on_paper import PAGE_IN, figure_of
 from perfeds2.report.plan import ACROSS, NUMBERS, map_charts, maps_of, print_plan, write_plan
+from perfeds2.runs import pool
 from perfeds2.runs.folder import alone
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 from perfeds2.studies import plan as module
-from perfeds2.studies import plan_trials as trials_module
 from perfeds2.studies.plan_data import Plan
 from perfeds2.studies.plan_space import Space, make_space
 from perfeds2.studies.plan_theory import Scene, bound_facts, make_scene, promises
@@ -37,8 +38,7 @@ ASKED: dict[str, Any] = {"search": SEARCH, "quorums": [2, 3], "stalenesses": [12
 @pytest.fixture(scope="module", autouse=True)
 def few_looks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials_module, "LOOKS", 20)
-        patch.setattr(module, "LOOKS", 20)
+        patch.setattr(module, "Trials", partial(Trials, evaluations=20))
         yield
 
 
@@ -129,7 +129,7 @@ def test_a_plan_goes_to_json_and_back_and_its_page_is_drawn_again(plan: Plan, ou
         "plan.png",
         "plan.pdf",
         "report.html",
-        "trials",
+        "trainings",
     }
     page = (out / "report.html").read_text(encoding="utf-8")
     (out / "report.html").unlink()
@@ -154,7 +154,7 @@ def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.Mon
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("it was trained before")
 
-    monkeypatch.setattr(trials_module, "execute_all", refuse)
+    monkeypatch.setattr(pool, "in_threads", refuse)
     again = plan_from_python(out=out, theory=True, **ASKED, **SMALL)
     assert again == plan
     monkeypatch.setattr(module, "make_plan", refuse)
@@ -178,7 +178,7 @@ def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: py
     monkeypatch.setattr(module, "make_plan", lambda space, *_, **__: (spaces.append(space), plan)[1])
     task = digits(6, 2, 7)
     plan_from_python(task=task, cell=lambda seed: Cell.draw(6, seed + 5, layout="uniform"), ues=6, quorum=2, batch=10)
-    trials = Trials(spaces[0], None)
+    trials = Trials(spaces[0], 0.9)
     assert isinstance(trials.play(spaces[0].asked.with_(max_staleness=None), 0, 0.5), Played)
 
 
@@ -187,7 +187,7 @@ def test_a_radio_is_planned_by_its_own_clock():
     paces = []
     for radio in ("paper", "umi"):
         space = make_space(spec_from(ues=6, radio=radio, algorithms=["PerFedS2"]), {})
-        played = Trials(space, None).play(space.asked.with_(max_staleness=None), 0, 3.0)
+        played = Trials(space, 0.9).play(space.asked.with_(max_staleness=None), 0, 3.0)
         assert isinstance(played, Played)
         paces.append(played.facts.seconds_per_round)
     assert paces[1] > paces[0]
@@ -195,12 +195,12 @@ def test_a_radio_is_planned_by_its_own_clock():
 
 def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
     space = make_space(spec_from(ues=6, algorithms=["PerFedS2"]), {})
-    short, cut = Trials(space, None), Trials(space, None)
+    short, cut = Trials(space, 0.9), Trials(space, 0.9)
     cut.play(space.asked, 0, 3.0)
     one, other = short.play(space.asked, 0, 1.0), cut.play(space.asked, 0, 1.0)
     assert not isinstance(one, str)
     assert not isinstance(other, str)
-    assert one.who == other.who
+    assert one.digest == other.digest
     assert len(cut.timelines) == 1
 
 

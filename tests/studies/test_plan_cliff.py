@@ -3,10 +3,11 @@
 import pytest
 
 from perfeds2.spec.resolve import spec_from
-from perfeds2.studies.plan_data import Choice, Target
-from perfeds2.studies.plan_search import Race, Request
+from perfeds2.studies.plan_data import Choice, PlanTarget
+from perfeds2.studies.plan_search import PlanRequest, PlanSearch
 from perfeds2.studies.plan_space import make_space
 from perfeds2.studies.plan_trials import Trials
+from perfeds2.studies.search import Rung
 
 CELL_16 = {
     "ues": 30,
@@ -27,15 +28,16 @@ def test_a_choice_that_loses_the_target_again_is_refused():
     """
     spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[1])
     space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
-    race = Race(space, Trials(space, None), Request(), lambda *_: None, Target(0.9, "accuracy", 0.9, 6.0, 18.0, ""))
+    target = PlanTarget(0.9, "accuracy", 0.9, 6.0, 18.0, "")
+    searched = PlanSearch(space, Trials(space, 0.9), PlanRequest(), target)
     cliff = Choice(3, 10, "first", "equal_share", "wait", 2, 4)
-    race.watch([cliff], race.seeds, 0, 0)
-    (trial,) = race.watched(cliff)
+    searched.watch([cliff], Rung(searched.seeds, 6.0))
+    (trial,) = searched.watched(cliff)
     assert trial.reached_s is not None
     assert trial.reached_s < 1.5
     assert trial.held is not None
     assert trial.held < 0.5
     assert trial.fails
-    assert not race.stands(cliff, race.seeds)
-    assert race.verdict(cliff)[0] == "fails"
-    assert race.climb([cliff], None, 0) is None  # the only one there is, and not recommended
+    assert not searched.stands(cliff, searched.seeds)
+    assert searched.verdict(cliff)[0] == "fails"
+    assert searched.settle([cliff], None) is None  # the only one there is, and not recommended

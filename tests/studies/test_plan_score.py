@@ -1,22 +1,24 @@
 """When is a target reached and kept? The fast judge against loops one can read."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.studies.plan_data import Trial, too_many_fail
-from perfeds2.studies.plan_score import Curve, judge
+from perfeds2.studies.plan_data import SeedOutcome, too_many_fail
+from perfeds2.studies.plan_score import judge
 
 TARGET = 0.9
 
 
-def curve(*scores: float | None, seed: int = 0) -> Curve:
-    times = tuple(float(number) for number in range(len(scores)))
-    return Curve(seed, times, scores, tuple(10 * time for time in times), 0.1)
-
-
-def judged(*scores: float | None, keep: float = 0.9) -> Trial:
-    return judge(curve(*scores), TARGET, keep)
+def judged(*scores: float | None, keep: float = 0.9) -> SeedOutcome:
+    rows = [
+        {"time_s": float(number), "test_accuracy_personal": math.nan if score is None else score, "train_loss": 1.0}
+        | {"joules": 10.0 * number}
+        for number, score in enumerate(scores)
+    ]
+    return judge(0, rows, 0.1, TARGET, keep)
 
 
 def test_what_is_reached_and_held_is_kept_from_where_the_line_crosses_the_target():

@@ -1,6 +1,7 @@
 """Is the right choice found, by few trainings? On curves that are made up, so that nothing is trained."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,11 +10,10 @@ import pytest
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan import make_plan
-from perfeds2.studies.plan_data import Choice, ClockFacts, Limits
-from perfeds2.studies.plan_score import Curve
-from perfeds2.studies.plan_search import Request
-from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, value_of
-from perfeds2.studies.plan_trials import LOOKS, Played, Trials, Want
+from perfeds2.studies.plan_data import Choice, ClockFacts, PlanLimits
+from perfeds2.studies.plan_search import PlanRequest
+from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours
+from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
 
 FACTS = ClockFacts(0.1, 10.0, 1.0, 2, 0.0, 0.01)
 Law = Callable[[Choice, int], tuple[float, float]]  # when the target is reached, and the share of looks that hold it
@@ -35,11 +35,13 @@ def space_of(ues: int = 50, search: dict[str, Any] | None = None, **settings: An
 class MadeUp(Trials):
     """Trials that follow a law instead of a training."""
 
+    keep: float = 0.9
     law: Law = lambda choice, seed: (1.0, 1.0)  # noqa: ARG005 (a law has these)
     impossible: Callable[[Choice], bool] = lambda choice: False  # noqa: ARG005
     starved: Callable[[Choice], bool] = lambda choice: False  # noqa: ARG005
     joules: Callable[[Choice], float] = lambda choice: 1.0  # noqa: ARG005 (a second)
-    wanted: list[Want] = field(default_factory=list)
+    forgets_s: Callable[[Choice], float] = lambda choice: math.inf  # noqa: ARG005
+    wanted: list[tuple[Choice, int, float]] = field(default_factory=list)
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
         starved = (3,) if self.starved(choice) else ()
@@ -47,17 +49,19 @@ class MadeUp(Trials):
         self.played[choice, seed, horizon_s] = found
         return found
 
-    def train(self, wants: Sequence[Want], tell: Any = None) -> list[Curve]:  # noqa: ARG002 (nothing to tell)
-        self.wanted += wants
-        for want in wants:
-            reached_s, held = self.law(want.choice, want.seed)
-            times = [want.horizon_s * look / LOOKS for look in range(LOOKS + 1)]
-            scores = [_score(time_s, number, reached_s, held) for number, time_s in enumerate(times)]
-            spent = [self.joules(want.choice) * time_s for time_s in times]
-            self.curves[str(want.choice), want.seed, want.horizon_s] = Curve(
-                want.seed, tuple(times), tuple(scores), tuple(spent), 0.01
-            )
-        return [self.curves[str(want.choice), want.seed, want.horizon_s] for want in wants]
+    def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[Sequence[Mapping[str, Any]]]:
+        self.wanted += wanted
+        return [self.curve(*one) for one in wanted]
+
+    def curve(self, choice: Choice, seed: int, horizon_s: float) -> list[dict[str, float]]:
+        reached_s, held = self.law(choice, seed)
+        rows = []
+        for number in range(EVALUATIONS + 1):
+            time_s = horizon_s * number / EVALUATIONS
+            score = 0.5 if time_s >= self.forgets_s(choice) else _score(time_s, number, reached_s, held)
+            rows.append({"time_s": time_s, "test_accuracy_personal": score, "train_loss": 1.0})
+            rows[-1]["joules"] = self.joules(choice) * time_s
+        return rows
 
 
 def _score(time_s: float, number: int, reached_s: float, held: float) -> float:
@@ -66,10 +70,11 @@ def _score(time_s: float, number: int, reached_s: float, held: float) -> float:
     return 0.95 if (number * 0.618) % 1 < held else 0.5
 
 
-def made(law: Law, space: Space | None = None, request: Request | None = None, **more: Any):
+def made(law: Law, space: Space | None = None, request: PlanRequest | None = None, **more: Any):
     space = space or space_of()
-    trials = MadeUp(space, None, law=law, **more)
-    return make_plan(space, request or Request(), trials), trials
+    request = request or PlanRequest()
+    trials = MadeUp(space, request.keep, law=law, **more)
+    return make_plan(space, request, trials), trials
 
 
 def cliff(choice: Choice, seed: int) -> tuple[float, float]:
@@ -96,10 +101,8 @@ def test_the_soonest_that_stands_is_found():
     assert plan.best is not None
     assert plan.best.quorum == 7
     everything = len(plan.candidates) * len(plan.seeds)
-    assert (
-        len({(want.choice, want.seed) for want in trials.wanted if want.horizon_s == plan.target.horizon_s})
-        < everything
-    )
+    watched = {(choice, seed) for choice, seed, until_s in trials.wanted if until_s == plan.target.horizon_s}
+    assert len(watched) < everything
 
 
 def test_bits_and_local_steps_are_searched_too():
@@ -110,32 +113,22 @@ def test_bits_and_local_steps_are_searched_too():
 
 
 def test_what_is_lost_when_it_is_watched_longer_is_not_recommended():
-    def law(choice: Choice, _: int) -> tuple[float, float]:
-        return 0.2 * choice.quorum, 1.0
-
-    class Forgetful(MadeUp):
-        def train(self, wants: Sequence[Want], tell: Any = None) -> list[Curve]:
-            curves = super().train(wants, tell)
-            for number, want in enumerate(wants):
-                late = [score if time < 12 or want.choice.quorum > 14 else 0.5
-                        for time, score in zip(curves[number].time_s, curves[number].score, strict=True)]  # fmt: skip
-                curves[number] = replace(curves[number], score=tuple(late))
-                self.curves[str(want.choice), want.seed, want.horizon_s] = curves[number]
-            return curves
-
-    space = space_of()
-    plan = make_plan(space, Request(horizon_s=11.0), Forgetful(space, None, law=law))
+    plan, _ = made(
+        lambda choice, _: (0.2 * choice.quorum, 1.0),
+        request=PlanRequest(horizon_s=11.0),
+        forgets_s=lambda choice: math.inf if choice.quorum > 14 else 12.0,
+    )
     assert plan.best is not None
     assert plan.best.quorum > 14
 
 
 def test_limits_are_kept():
-    plan, _ = made(cliff, request=Request(Limits(within_s=2.0)))
+    plan, _ = made(cliff, request=PlanRequest(PlanLimits(within_s=2.0)))
     assert plan.best is None
     assert "--within-s 2" in plan.sentence or "Nothing can be recommended" in plan.sentence
-    plan, _ = made(cliff, request=Request(Limits(joules=100.0)), joules=lambda choice: 1e4 / choice.quorum)
+    plan, _ = made(cliff, request=PlanRequest(PlanLimits(joules=100.0)), joules=lambda choice: 1e4 / choice.quorum)
     assert plan.best is None
-    plan, _ = made(cliff, request=Request(Limits(least_share=0.02)))
+    plan, _ = made(cliff, request=PlanRequest(PlanLimits(least_share=0.02)))
     assert plan.best is None
     assert {each.verdict for each in plan.candidates} == {"breaks a limit"}
 
@@ -147,7 +140,7 @@ def test_who_leaves_a_ue_out_is_no_choice_and_no_neighbour():
     allowed, _ = made(
         lambda choice, _: (0.1 * choice.quorum, 1.0),
         starved=lambda choice: choice.quorum < 4,
-        request=Request(Limits(least_share=0.0)),
+        request=PlanRequest(PlanLimits(least_share=0.0)),
     )
     assert allowed.best is not None
     assert allowed.best.quorum == 1
@@ -162,12 +155,12 @@ def test_what_cannot_be_done_is_listed_with_the_reason_and_is_no_cliff():
 
 
 def test_what_was_asked_for_is_checked_and_something_better_named():
-    plan, _ = made(cliff, space_of(quorum=4), Request(check=True))
+    plan, _ = made(cliff, space_of(quorum=4), PlanRequest(check=True))
     assert plan.check is not None
     assert "does not hold: lost again in 5 of 5 seeds" in plan.check
     assert plan.best is not None
     assert f"Better: A = {plan.best.quorum}" in plan.check
-    good, _ = made(cliff, space_of(quorum=26), Request(check=True))
+    good, _ = made(cliff, space_of(quorum=26), PlanRequest(check=True))
     assert good.check is not None
     assert "holds: 90 % personalised test accuracy" in good.check
     assert "times as soon" in good.check
@@ -193,10 +186,10 @@ def test_a_target_nobody_reaches_is_refused_with_how_far_it_got():
 def test_neighbours_lie_on_both_sides_also_beyond_what_is_searched():
     space = space_of(search={"quorum": [4, 7, 12], "max_staleness": [5, 10]})
     choice = space.asked.with_(quorum=4, max_staleness=10)
-    beside = {(axis, value_of(each, axis)) for axis, each in neighbours(space, choice)}
+    beside = {(axis, vars(each)[axis]) for axis, each in neighbours(space, choice)}
     assert beside == {("quorum", 2), ("quorum", 7), ("max_staleness", 5), ("max_staleness", 20)}
     all_of_them = choice.with_(quorum=50, max_staleness=None)
-    beside = {(axis, value_of(each, axis)) for axis, each in neighbours(space, all_of_them)}
+    beside = {(axis, vars(each)[axis]) for axis, each in neighbours(space, all_of_them)}
     assert beside == {("quorum", 12), ("max_staleness", 10)}
 
 
@@ -234,10 +227,10 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(search, said):
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (Request(keep=0.2), "--keep must be from 0.5 to 1"),
-        (Request(horizon_s=-1.0), "--horizon-s must be a finite number above 0"),
-        (Request(Limits(joules=float("nan"))), "--joules must be a finite number above 0"),
-        (Request(Limits(least_share=2.0)), "--least-share must be from 0 to 1"),
+        (PlanRequest(keep=0.2), "--keep must be from 0.5 to 1"),
+        (PlanRequest(horizon_s=-1.0), "--horizon-s must be a finite number above 0"),
+        (PlanRequest(PlanLimits(joules=float("nan"))), "--joules must be a finite number above 0"),
+        (PlanRequest(PlanLimits(least_share=2.0)), "--least-share must be from 0 to 1"),
     ],
 )
 def test_limits_that_are_none_are_refused_in_one_sentence(request_, said):
@@ -255,6 +248,6 @@ def test_a_plan_is_for_one_algorithm_in_semi_synchronous_rounds():
 
 def test_a_race_needs_no_training_of_what_the_clock_rules_out():
     space = space_of()
-    trials = MadeUp(space, None, law=cliff, starved=lambda choice: choice.quorum == 4)
-    make_plan(space, Request(), trials)
-    assert not [want for want in trials.wanted if want.choice.quorum == 4]
+    trials = MadeUp(space, law=cliff, starved=lambda choice: choice.quorum == 4)
+    make_plan(space, PlanRequest(), trials)
+    assert not [choice for choice, _, _ in trials.wanted if choice.quorum == 4]

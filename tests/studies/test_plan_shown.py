@@ -11,16 +11,15 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from perfeds2.studies.plan_data import Candidate, Choice, Limits, Plan, Target, Trial
-from perfeds2.studies.plan_shown import LOOKS
+from perfeds2.studies.plan_data import LOOKS, Candidate, Choice, Plan, PlanLimits, PlanTarget, SeedOutcome
 
 mpl.use("agg")
 EVIL = "<script>alert(1)</script>"
 CHOICE = Choice(4, 5, "first", "equal_share", "restart", 1, 32)
 
 
-def trial(seed: int, time_s: float) -> Trial:
-    return Trial(seed, "kept", time_s, time_s, 0.99, 0.5, 0.06, (0.1, 0.9), 0.0)
+def trial(seed: int, time_s: float) -> SeedOutcome:
+    return SeedOutcome(seed, "kept", time_s, time_s, 0.99, 0.5, 0.06, (0.1, 0.9), 0.0)
 
 
 BEST = Candidate(CHOICE, "holds", "", scouted_s=5.0, trials=(trial(0, 4.0), trial(1, 5.0), trial(2, 7.0)))
@@ -37,8 +36,8 @@ PLAN = Plan(
     population=10,
     algorithm="PerFedS2",
     seeds=(0, 1, 2),
-    target=Target(0.9, "accuracy", 0.9, 26.0, 78.0, "given"),
-    limits=Limits(),
+    target=PlanTarget(0.9, "accuracy", 0.9, 26.0, 78.0, "given"),
+    limits=PlanLimits(),
     candidates=(*OTHERS, ASKED, BEST),
     choice=4,
     asked=3,

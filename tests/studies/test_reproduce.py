@@ -12,11 +12,12 @@ from command_line import perfeds2
 from perfeds2.errors import InputError
 from perfeds2.paper import figures as tables
 from perfeds2.paper.figures import EQUAL, FIGURES, PAPER, SIX, algorithms, command_of, load_curves, load_figures, varied
-from perfeds2.runs import checkpoint
-from perfeds2.runs import execute as runs_module
-from perfeds2.spec import build
-from perfeds2.spec.resolve import read_toml, resolve
-from perfeds2.studies.reproduce import Figure, Panel, merged, open_set, plan_runs, read_tuned, reproduce
+from perfeds2.runs import trainer, workers
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import Training
+from perfeds2.spec.resolve import read_toml
+from perfeds2.studies import reproduce as module
+from perfeds2.studies.reproduce import Figure, Panel, merged, open_set, plan_curves, read_tuned, reproduce
 
 SMALL = {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}, "run": {"horizon_s": 1.0}}
 
@@ -38,7 +39,7 @@ METRICS = ["train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_
 def reproduced(tmp_path_factory):
     """Two figures, reproduced. Not to be written into: ``copied`` is."""
     out = tmp_path_factory.mktemp("set")
-    written = {figure.name: path for figure, path in reproduce(BOTH, runs_of(*BOTH), out)}
+    written = {figure.name: path for figure, path in reproduce(BOTH, curves_of(*BOTH), out)}
     assert written == {"exp_1": out / "exp_1.csv", "exp_4": out / "exp_4.csv"}
     return out
 
@@ -50,66 +51,54 @@ def copied(reproduced, tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The specs that are trained from now on."""
-    specs, execute = [], runs_module.execute
-    monkeypatch.setattr(
-        runs_module, "execute", lambda spec, *rest, **more: (specs.append(spec), execute(spec, *rest, **more))
-    )
-    return specs
+    """The trainings that are done from now on."""
+    done, train = list[Training](), workers.train_job
+
+    def watched(job, *rest):
+        done.extend(job.trainings)
+        train(job, *rest)
+
+    monkeypatch.setattr(workers, "train_job", watched)
+    return done
 
 
-def runs_of(*figures, seeds=(0, 1), tasks=None):
-    return plan_runs(figures, seeds, "quick", tasks)
+def curves_of(*figures, seeds=(0, 1), tasks=None):
+    return plan_curves(figures, seeds, "quick", tasks)
 
 
 def everything_in(folder):
     return {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_curve_that_two_figures_show_is_one_run():
-    first, second, third = runs_of(ALGORITHMS, QUORUMS)
-    assert [(figure, line.label) for figure, _, line in first.curves] == [
+def test_a_curve_that_two_figures_show_is_trained_once():
+    curves = curves_of(ALGORITHMS, QUORUMS)
+    assert [(curve.figure, curve.line.label) for curve in curves] == [
         ("exp_1", "PerFedS2"),
-        ("exp_4", "A = 2"),  # the same cell, quorum and data
+        ("exp_1", "FedAvgS2"),
+        ("exp_4", "A = 2"),
+        ("exp_4", "A = 3"),
     ]
-    algorithms = [str(run.spec.algorithms[0]) for run in (first, second, third)]
-    assert algorithms == ["PerFedS2", "FedAvgS2", "PerFedS2"]
-    assert (second.spec.protocol.quorum, third.spec.protocol.quorum) == (2, 3)
-    assert len({first.name, second.name, third.name}) == 3
+    keys = [[one.key for one in curve.trainings(None)] for curve in curves]
+    assert keys[0] == keys[2]  # the same cell, quorum and data
+    assert len({key for own in keys for key in own}) == 3 * 2
+    assert [one.key for one in curves[0].trainings("/elsewhere")] == keys[0]
 
 
-def test_a_figure_run_before_costs_nothing_in_a_larger_set_and_where_the_data_lie_names_no_run(copied, trained):
-    runs = runs_of(*BOTH)
-    shutil.rmtree(copied / "runs" / runs[2].name)
+def test_a_figure_run_before_costs_nothing_in_a_larger_set_wherever_the_data_are(copied, trained):
+    curves = curves_of(*BOTH)
+    for one in curves[3].trainings(None):
+        (copied / "trainings" / f"{one.key}.safetensors").unlink()
     (copied / "exp_4.csv").unlink()
-    list(reproduce(BOTH, runs, copied, data_dir=copied / "here"))
-    assert [spec.protocol.quorum for spec in trained] == [3]
-    assert trained[0].task.data_dir == str(copied / "here")
-    before = everything_in(copied / "runs")
-    list(reproduce(BOTH, runs, copied, data_dir=copied / "there"))
-    assert everything_in(copied / "runs") == before
-
-
-def test_processes_that_train_side_by_side_give_the_same_figures(reproduced, tmp_path, monkeypatch):
-    """The processes are played here: others would not know of these small figures."""
-    given = []
-
-    def here(jobs, processes, _log, collect, *_):
-        given.append((len(jobs), processes))
-        for job in reversed(jobs):
-            runs_module.train_part(job.specs, *job.part)
-            collect(job)
-
-    monkeypatch.setattr(runs_module, "do_jobs", here)
-    out = tmp_path / "side-by-side"
-    written = {figure.name: path for figure, path in reproduce(BOTH, runs_of(*BOTH), out, jobs=2)}
-    assert given == [(2 * len(runs_of(*BOTH)), 2)]
-    for name, path in written.items():
-        assert path.read_bytes() == (reproduced / f"{name}.csv").read_bytes()
+    list(reproduce(BOTH, curves, copied, data_dir=copied / "here"))
+    assert [(one.spec.protocol.quorum, one.seed) for one in trained] == [(3, 0), (3, 1)]
+    assert trained[0].spec.task.data_dir == str(copied / "here")
+    before = everything_in(copied / "trainings")
+    list(reproduce(BOTH, curves, copied, data_dir=copied / "there"))
+    assert everything_in(copied / "trainings") == before
 
 
 def test_a_changed_setting_reaches_every_run_and_its_figures_are_kept_apart(tmp_path):
-    runs = plan_runs([ALGORITHMS, QUORUMS], (0,), "quick", changes={"learning": {"beta": 0.01}})
+    runs = plan_curves([ALGORITHMS, QUORUMS], (0,), "quick", changes={"learning": {"beta": 0.01}})
     assert {run.spec.learning.beta for run in runs} == {0.01}
     open_set(tmp_path, "quick", {"learning": {"beta": 0.01}})
     open_set(tmp_path, "quick", {"learning": {"beta": 0.01}})
@@ -132,22 +121,21 @@ def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(copied, monkey
     def never(*_, **__):
         raise AssertionError("a finished run was run again")
 
-    monkeypatch.setattr(runs_module, "execute", never)
-    monkeypatch.setattr(build, "check", never)
-    before, numbers = everything_in(copied / "runs"), (copied / "exp_1.csv").read_bytes()
-    assert [figure for figure, _ in reproduce(BOTH, runs_of(*BOTH), copied)] == BOTH
-    assert everything_in(copied / "runs") == before
+    monkeypatch.setattr(workers, "train_job", never)
+    monkeypatch.setattr(module, "check", never)
+    before, numbers = everything_in(copied / "trainings"), (copied / "exp_1.csv").read_bytes()
+    assert [figure for figure, _ in reproduce(BOTH, curves_of(*BOTH), copied)] == BOTH
+    assert everything_in(copied / "trainings") == before
     assert (copied / "exp_1.csv").read_bytes() == numbers
 
 
-def test_the_numbers_are_those_of_the_run(reproduced):
-    run = runs_of(*BOTH)[2]
-    numbers = []
-    for path in (reproduced / "runs" / run.name / "metrics.csv", reproduced / "exp_4.csv"):
-        with path.open() as file:
-            rows = [row for row in csv.DictReader(file) if row.get("line", "A = 3") == "A = 3"]
-        numbers.append([[float(row[name]) for name in METRICS] for row in rows])
-    assert numbers[0] == numbers[1]  # to the last digit
+def test_the_numbers_are_those_of_the_training(reproduced):
+    store, (curve,) = Store(reproduced / "trainings"), [each for each in curves_of(*BOTH) if each.line.label == "A = 3"]
+    kept = [store.get(one.key) for one in curve.trainings(None)]
+    rows = [[row[name] for name in METRICS] for result in kept if result is not None for row in result.rows]
+    with (reproduced / "exp_4.csv").open() as file:
+        written = [[float(row[name]) for name in METRICS] for row in csv.DictReader(file) if row["line"] == "A = 3"]
+    assert written == rows  # to the last digit
 
 
 class StoppedError(Exception):
@@ -155,22 +143,22 @@ class StoppedError(Exception):
 
 
 @pytest.mark.slow
-def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(reproduced, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
+def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(reproduced, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "CHECKPOINT_EVERY_S", 0.0)
 
-    def stop_in_the_third_run(progress):
+    def stop_in_the_second_figure(progress):
         if progress.share > 0.7:
             raise StoppedError
 
-    going_on = reproduce(BOTH, runs_of(*BOTH), tmp_path, stop_in_the_third_run)
-    assert next(going_on)[0] == ALGORITHMS  # a figure is there as soon as its runs are
+    going_on = reproduce(BOTH, curves_of(*BOTH), tmp_path, stop_in_the_second_figure)
+    assert next(going_on)[0] == ALGORITHMS  # a figure is there as soon as its trainings are
     with pytest.raises(StoppedError):
         next(going_on)
     assert (tmp_path / "exp_1.csv").exists()
     assert not (tmp_path / "exp_4.csv").exists()
-    trained = []
-    list(reproduce(BOTH, runs_of(*BOTH), tmp_path, lambda progress: trained.append(progress.share)))
-    assert min(trained) > 0.5  # the first run was not repeated
+    trained.clear()
+    list(reproduce(BOTH, curves_of(*BOTH), tmp_path))
+    assert {one.spec.protocol.quorum for one in trained} == {3}  # the first figure was not repeated
     for name in ("exp_1.csv", "exp_4.csv"):
         assert (tmp_path / name).read_bytes() == (reproduced / name).read_bytes()
 
@@ -180,7 +168,7 @@ def test_doing_one_task_after_the_other_keeps_both_in_the_papers_order(tmp_path)
     panels = tuple(small(title, title, algorithms(("PerFedS2",))) for title in ("digits", "synthetic"))
     figure = Figure("exp_1", "", panels)
     for task in ("synthetic", "digits"):
-        list(reproduce([figure], runs_of(figure, seeds=(0,), tasks=[task]), tmp_path))
+        list(reproduce([figure], curves_of(figure, seeds=(0,), tasks=[task]), tmp_path))
     assert list(load_curves(tmp_path).panel.unique()) == ["digits", "synthetic"]
 
 
@@ -188,13 +176,13 @@ def test_what_cannot_work_is_found_before_anything_is_written(tmp_path):
     panel = small("Digits", "digits", algorithms(("PerFedS2",)), labels_per_ue=11)
     figures = [ALGORITHMS, Figure("exp_2", "", (panel,))]
     with pytest.raises(InputError, match="labels-per-ue"):
-        list(reproduce(figures, runs_of(*figures, seeds=(0,)), tmp_path / "out"))
+        list(reproduce(figures, curves_of(*figures, seeds=(0,)), tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_task_that_none_of_the_figures_has_is_refused():
     with pytest.raises(InputError, match="--task mnist: no panel of exp_1, exp_4 is on it; expected digits"):
-        runs_of(ALGORITHMS, QUORUMS, tasks=["mnist"])
+        curves_of(ALGORITHMS, QUORUMS, tasks=["mnist"])
 
 
 def test_a_folder_without_figures_is_refused(tmp_path):
@@ -211,17 +199,16 @@ def test_figures_are_found_by_name_once_each_and_all():
 
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_every_figure_of_the_paper_is_a_valid_spec(scale):
-    runs = plan_runs(load_figures(["all"]), (0, 1, 2, 3, 4), scale)
-    assert len({run.name for run in runs}) == len(runs)
+    runs = plan_curves(load_figures(["all"]), (0, 1, 2, 3, 4), scale)
     assert {str(run.spec.task.name) for run in runs} == {"mnist", "cifar100", "shakespeare"}
-    assert {figure for run in runs for figure, _, _ in run.curves} == set(FIGURES)
+    assert {run.figure for run in runs} == set(FIGURES)
     for run in runs:
         spec, task = run.spec, str(run.spec.task.name)
         ues = {"paper": 188, "quick": 10}[scale] if task == "shakespeare" else 20
         assert (spec.cell.ues, spec.cell.power_w, spec.cell.bandwidth_hz) == (ues, 0.01, 1e6)
         assert (spec.learning.alpha, spec.learning.beta) == ((0.02, 0.06) if task == "cifar100" else (0.03, 0.07))
         assert spec.run.horizon_s == tables.HORIZON_S[scale][task]
-        assert {line.algorithm for _, _, line in run.curves} == set(map(str, spec.algorithms))
+        assert [run.line.algorithm] == list(map(str, spec.algorithms))
 
 
 def test_the_varied_settings_are_the_papers():
@@ -280,19 +267,19 @@ def test_a_second_file_for_a_task_and_one_for_no_figure_are_refused(tuned, tmp_p
 
 def test_the_spec_of_a_run_has_the_tuned_numbers_where_any_spec_has_them(tuned):
     """In [learning]: a curve is of one algorithm, and its folder looks like any other."""
-    runs = plan_runs([ALGORITHMS, QUORUMS], (0,), "quick", tuned=read_tuned([tuned], TASKS))
+    runs = plan_curves([ALGORITHMS, QUORUMS], (0,), "quick", tuned=read_tuned([tuned], TASKS))
     learning = {(str(run.spec.algorithms[0]), run.spec.protocol.quorum): run.spec.learning for run in runs}
     for quorum in (2, 3):
         assert (learning["PerFedS2", quorum].alpha, learning["PerFedS2", quorum].beta) == (0.01, 0.2)
     assert (learning["FedAvgS2", 2].alpha, learning["FedAvgS2", 2].beta) == (0.03, 0.3)
     assert {each.batch for each in learning.values()} == {4}
     assert all("methods" not in run.spec.to_toml() for run in runs)
-    (changed, *_) = plan_runs(
+    (changed, *_) = plan_curves(
         [ALGORITHMS], (0,), "quick", changes={"learning": {"beta": 1.0}}, tuned=read_tuned([tuned], TASKS)
     )
     assert (changed.spec.learning.beta, changed.spec.learning.alpha) == (1.0, 0.01)  # what is asked for comes last
     other = Figure("exp_1", "", (small("S", "synthetic", algorithms(("PerFedS2",))),))
-    (untuned,) = plan_runs([other], (0,), "quick", tuned=read_tuned([tuned], TASKS))
+    (untuned,) = plan_curves([other], (0,), "quick", tuned=read_tuned([tuned], TASKS))
     assert (untuned.spec.learning.beta, untuned.spec.learning.batch) == (0.07, 8)
 
 
@@ -323,7 +310,7 @@ def test_a_folder_takes_one_tuning_a_task_and_no_other(tuned, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_of_a_tuned_folder_finds_its_runs(tuned, tmp_path, monkeypatch):
+def test_the_command_of_a_tuned_folder_finds_its_trainings(tuned, trained, tmp_path, monkeypatch):
     monkeypatch.setitem(FIGURES, "exp_1", ALGORITHMS)
     monkeypatch.setitem(tables.TASK, "digits", {})
     monkeypatch.chdir(tmp_path)
@@ -340,15 +327,14 @@ def test_the_command_of_a_tuned_folder_finds_its_runs(tuned, tmp_path, monkeypat
     ]
     status, said = perfeds2("reproduce", *begin, "--spec", tuned, "--quiet")
     assert status == 0, said
-    specs = [resolve(read_toml(path)) for path in (tmp_path / "my out/runs").glob("*/spec.toml")]
-    found = {str(spec.algorithms[0]): spec.learning_of(str(spec.algorithms[0])) for spec in specs}
+    found = {one.algorithm: one.spec.learning_of(one.algorithm) for one in trained}
     assert (found["PerFedS2"].alpha, found["PerFedS2"].beta, found["PerFedS2"].clip) == (0.02, 0.2, None)
     assert (found["FedAvgS2"].alpha, found["FedAvgS2"].beta, found["FedAvgS2"].clip) == (0.02, 0.3, 2.5)
     tuned.unlink()  # the folder has its own
     words = shlex.split(command_of(Path("my out")))
     assert words[:2] == ["perfeds2", "reproduce"]
     assert words[words.index("--spec") :][:2] == ["--spec", "my out/tuned-digits.toml"]
-    before = everything_in(tmp_path / "my out/runs")
+    before = everything_in(tmp_path / "my out/trainings")
     status, said = perfeds2(*words[1:], "--quiet")
     assert status == 0, said
-    assert everything_in(tmp_path / "my out/runs") == before
+    assert everything_in(tmp_path / "my out/trainings") == before

@@ -1,8 +1,6 @@
 """Does a tuning find what suits each algorithm, without the test part, and whatever happens on the way?"""
 
-import json
 import math
-import os
 import re
 import tomllib
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from command_line import told
+from trained_by_formula import trained_by, training
 
 from perfeds2.commands.tune import _of_figure
 from perfeds2.errors import InputError
@@ -23,10 +22,13 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
 from perfeds2.report.tuning import edge_notes, landscapes, numeric, print_tuning, write_tuning
-from perfeds2.runs.crew import Assignment, Crew, Done, Failed, Started, crew_here
+from perfeds2.runs.pool import Workers
+from perfeds2.runs.store import Result
+from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_task
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
-from perfeds2.studies.tune import load_tuning, run_search, tune
+from perfeds2.studies.tune import Tuning, load_tuning, tune
+from perfeds2.studies.tune import run_search as run_trainings
 from perfeds2.studies.tune_space import FIRST_SEED, Search, make_search, read_search
 
 WRITTEN = ("tune.csv", "tuned.toml")
@@ -44,42 +46,27 @@ def files_of(path: Path) -> list[bytes]:
     return [(path / name).read_bytes() for name in WRITTEN]
 
 
-# Rung by rung, with workers that train by a formula
+# Rung by rung, trained by a formula
 
 
-def results_of(job: Assignment, accuracy):
-    """What a worker would say if an algorithm had this personalised accuracy all the time."""
-
-    def found(spec, seed):
-        learning, horizon_s = spec.learning_of(job.shape), spec.run.horizon_s
-        share = accuracy(job.shape, learning, horizon_s, seed)
-        rows = [{"time_s": time_s, "test_accuracy_personal": share} for time_s in (0.0, horizon_s / 2, horizon_s)]
-        return {"seed": seed, "algorithms": [{"algorithm": job.shape, "metrics": rows}]}
-
-    return [[found(spec, seed) for seed in spec.run.seeds] for spec in job.specs]
-
-
-def played(accuracy, tried=None, *, fails=lambda _, __: None, together=False, workers=1):
-    """A crew of one hand; ``tried`` gets every (algorithm, horizon, settings, seeds)."""
+def played(accuracy, tried=None, *, fails=lambda _: None):
+    """Algorithms that have this personalised accuracy all the time; ``tried`` gets every (algorithm, horizon, β) of the first seed."""
     tried = [] if tried is None else tried
-    attempts: dict[str, int] = {}
 
-    def events(line):
-        while line:
-            job = line.take()
-            attempts[job.label] = attempts.get(job.label, 0) + 1
-            yield Started(job, 0)
-            error = fails(job, attempts[job.label])
-            if isinstance(error, BaseException):
-                raise error
-            if error is not None:
-                yield Failed(job, 0, error, again=True)
-                continue
-            for spec in job.specs:
-                tried.append((job.shape, spec.run.horizon_s, spec.learning_of(job.shape).beta, spec.run.seeds))
-            yield Done(job, 0, results_of(job, accuracy))
+    def result(one):
+        learning, horizon_s = one.spec.learning_of(one.algorithm), one.spec.run.horizon_s
+        if one.seed == FIRST_SEED:
+            tried.append((one.algorithm, horizon_s, learning.beta))
+        share = accuracy(one.algorithm, learning, horizon_s, one.seed)
+        rows = [{"time_s": time_s, "test_accuracy_personal": share} for time_s in (0.0, horizon_s / 2, horizon_s)]
+        return Result(rows, [], {"algorithm": one.algorithm, "seed": one.seed})
 
-    return lambda _: Crew(workers, together, events)
+    return trained_by(result, fails=fails)
+
+
+def run_search(search: Search, path: Path, on: Any, **more: Any) -> Tuning:
+    with training(on):
+        return run_trainings(search, path, **more)
 
 
 def near(best: float):
@@ -96,7 +83,7 @@ def test_the_better_third_goes_on_three_times_as_long(tmp_path):
         return early if horizon_s < 2 else {0.9: 0.5, 0.8: 0.6, 0.3: 0.7}[learning.beta]
 
     tuning = run_search(search_of(ONE, {"beta": BETAS}), tmp_path, on=played(accuracy, tried))
-    on_rung = {at: [beta for _, horizon_s, beta, _ in tried if horizon_s == at] for at in (1.0, 3.0, 9.0)}
+    on_rung = {at: [beta for _, horizon_s, beta in tried if horizon_s == at] for at in (1.0, 3.0, 9.0)}
     assert on_rung == {1.0: BETAS, 3.0: [0.3, 0.8, 0.9], 9.0: [0.3]}
     (best,) = tuning.best
     assert (best.settings, best.score["mean"], best.before, best.edges) == ({"beta": 0.3}, 0.7, None, ())
@@ -116,14 +103,14 @@ def test_a_third_is_rounded_up(tmp_path, count, rungs, on_each):
     tried: list[Any] = []
     search = search_of(ONE, {"beta": BETAS[:count]}, rungs=rungs)
     run_search(search, tmp_path, on=played(near(0.3), tried))
-    assert [sum(at == horizon_s for _, at, _, _ in tried) for horizon_s in search.horizons_s] == on_each
+    assert [sum(at == horizon_s for _, at, _ in tried) for horizon_s in search.horizons_s] == on_each
     assert search.horizons_s[-1] == 9.0
 
 
 def test_of_equals_who_was_listed_first_goes_on_and_wins(tmp_path):
     tried: list[Any] = []
     found = run_search(search_of(ONE, {"beta": BETAS}), tmp_path, on=played(lambda *_: 0.5, tried))
-    assert [beta for _, horizon_s, beta, _ in tried if horizon_s == 3.0] == [0.1, 0.2, 0.3]
+    assert [beta for _, horizon_s, beta in tried if horizon_s == 3.0] == [0.1, 0.2, 0.3]
     assert found.best[0].settings == {"beta": 0.1}
 
 
@@ -164,7 +151,7 @@ def test_every_algorithm_climbs_alone_and_finds_its_own(tmp_path):
     def accuracy(name, learning, __, ___):
         return 1 - abs(learning.beta - suits[name])
 
-    found = run_search(search_of(TWO, {"beta": BETAS}), tmp_path, on=played(accuracy, workers=4))
+    found = run_search(search_of(TWO, {"beta": BETAS}), tmp_path, on=played(accuracy))
     assert {best.algorithm: best.settings for best in found.best} == {
         "PerFedS2": {"beta": 0.2},
         "FedAvg-SYN": {"beta": 0.7},
@@ -191,7 +178,7 @@ def test_all_combinations_are_tried_and_one_algorithm_may_have_its_own():
         "FedAvg-SYN": {"beta": (0.1, 0.2), "local_steps": (1, 2)},
     }
     assert search.candidates("FedAvg-SYN")[1] == {"beta": 0.1, "local_steps": 2}
-    spec = search.spec_of("FedAvg-SYN", {"beta": 0.1, "local_steps": 2}, 1)
+    spec = search.spec_of("FedAvg-SYN", {"beta": 0.1, "local_steps": 2}, 3.0)
     assert [named.text for named in spec.algorithms] == ["FedAvg-SYN"]
     assert (spec.learning_of("FedAvg-SYN").beta, spec.learning_of("FedAvg-SYN").local_steps) == (0.1, 2)
     assert (spec.run.horizon_s, spec.run.eval_every_s, spec.run.stop_when_diverged) == (3.0, 0.15, True)
@@ -210,7 +197,7 @@ def test_without_a_search_it_is_around_what_each_has():
 def test_tuning_seeds_are_none_of_an_evaluations():
     for count in (1, 2, 50):
         search = search_of(ONE | {"seeds": [0, 1]}, {"beta": [0.1]}, seeds=count)
-        spec = search.spec_of("PerFedS2", {"beta": 0.1}, 2)
+        spec = search.spec_of("PerFedS2", {"beta": 0.1}, 9.0)
         assert len(spec.run.seeds) == count
         assert not set(spec.run.seeds) & set(range(1_000_000))
 
@@ -241,19 +228,18 @@ def test_tuned_is_what_was_given_with_what_was_found(tmp_path):
     assert spec.run.seeds == (0, 1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("stop", [1, 2, 4, 6])
-def test_a_search_that_was_stopped_goes_on_and_ends_with_the_same_bytes(tmp_path, stop, together):
+@pytest.mark.parametrize("stop", [1, 20, 40, 50])
+def test_a_search_that_was_stopped_goes_on_and_ends_with_the_same_bytes(tmp_path, stop):
     search, left, before, after = search_of(TWO, {"beta": BETAS}), [stop], list[Any](), list[Any]()
     run_search(search, tmp_path / "whole", on=played(near(0.3)))
 
-    def fails(_, __):
+    def fails(_):
         left[0] -= 1
         return KeyboardInterrupt() if left[0] == 0 else None
 
     with pytest.raises(KeyboardInterrupt):
-        run_search(search, tmp_path / "again", on=played(near(0.3), before, fails=fails, together=together))
-    run_search(read_search(tmp_path / "again"), tmp_path / "again", on=played(near(0.3), after, together=together))
+        run_search(search, tmp_path / "again", on=played(near(0.3), before, fails=fails))
+    run_search(read_search(tmp_path / "again"), tmp_path / "again", on=played(near(0.3), after))
     assert files_of(tmp_path / "again") == files_of(tmp_path / "whole")
     assert len(before) + len(after) == 2 * (9 + 3 + 1)
     assert not set(before) & set(after)
@@ -267,63 +253,42 @@ def test_a_finished_search_is_read_and_not_done_again(tmp_path):
     assert (again.best, tried) == (first.best, [])
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "",
-        "{",
-        "[]",
-        "3",
-        '{"1000000": {"mean": 0.5, "end": 0.5}}',
-        '{"1000000": {"mean": NaN, "end": 0.5}, "1000001": {"mean": 0.5, "end": 0.5}}',
-        '{"1000000": {"mean": 7, "end": 0.5}, "1000001": {"mean": 0.5, "end": 0.5}}',
-        '{"1000000": {"mean": null, "end": 0.5}, "1000001": {"mean": 0.5, "end": 0.5}}',
-        f'{{"1000000": {{"mean": {10**400}, "end": 0.5}}}}',
-        "[" * 100_000,
-        "\0\xff",
-    ],
-)
-def test_a_damaged_trial_is_tried_again(tmp_path, damage):
+@pytest.mark.parametrize("damage", ["", "{", "[" * 100_000, "\0\xff"])
+def test_a_damaged_result_is_trained_again(tmp_path, damage):
     search = search_of(ONE, {"beta": BETAS})
     run_search(search, tmp_path, on=played(near(0.3)))
     whole = files_of(tmp_path)
-    (tmp_path / "trials" / "2-PerFedS2" / "0001.json").write_text(damage, encoding="latin-1")
+    damaged = trainings_of(search.spec_of("PerFedS2", {"beta": 0.2}, 3.0))[0]
+    (tmp_path / "trainings" / f"{damaged.key}.safetensors").write_text(damage, encoding="latin-1")
     tried: list[Any] = []
     run_search(search, tmp_path, on=played(near(0.3), tried))
-    assert [(horizon_s, beta) for _, horizon_s, beta, _ in tried] == [(3.0, 0.2)]
+    assert tried == [("PerFedS2", 3.0, 0.2)]
     assert files_of(tmp_path) == whole
 
 
-def test_the_file_of_a_trial_has_its_mean_and_its_end(tmp_path):
-    run_search(search_of(ONE, {"beta": [0.5]}, rungs=1), tmp_path, on=played(lambda *_: 0.25))
-    saved = json.loads((tmp_path / "trials/1-PerFedS2/0000.json").read_text())
-    assert saved == {seed: {"mean": 0.25, "end": 0.25} for seed in ("1000000", "1000001")}
-
-
-def test_a_job_that_fails_is_tried_again_and_then_given_up_in_a_sentence(tmp_path):
-    search = search_of(TWO, {"beta": BETAS})
-    run_search(search, tmp_path / "luck", on=played(near(0.3), fails=lambda _, n: "no luck" if n < 3 else None))
-    never = played(near(0.3), fails=lambda job, _: "ValueError: no luck." if job.shape == "PerFedS2" else None)
+def test_a_training_that_is_given_up_ends_the_search_in_a_sentence_and_the_others_are_kept(tmp_path):
+    search, after = search_of(TWO, {"beta": BETAS}), list[Any]()
+    run_search(search, tmp_path / "luck", on=played(near(0.3)))
+    never = played(near(0.3), fails=lambda one: "ValueError: no luck." if one.algorithm == "PerFedS2" else None)
     with pytest.raises(
-        InputError, match=r"PerFedS2, [45] settings for 1 s failed: ValueError: no luck; the same command"
+        InputError, match=r"beta=0.1, 1 s, PerFedS2 seed 1000000 failed: ValueError: no luck; the same command"
     ):
         run_search(search, tmp_path / "none", on=never)
-    assert len(list((tmp_path / "none/trials").rglob("*-FedAvg-SYN/*.json"))) == 9 + 3 + 1  # the other went on
-    run_search(search, tmp_path / "none", on=played(near(0.3)))
+    run_search(search, tmp_path / "none", on=played(near(0.3), after))
+    assert not [each for each in after if each[0] == "FedAvg-SYN" and each[1] == 1.0]
     assert files_of(tmp_path / "none") == files_of(tmp_path / "luck")
 
 
 def test_progress_counts_what_was_there_before_and_ends_with_all(tmp_path):
     search, told_of = search_of(TWO, {"beta": BETAS}), list[Any]()
     run_search(search, tmp_path, on=played(near(0.3)), watch=told_of.append)
-    assert {now.total for now in told_of} == {2 * 2 * (9 + 3 + 1)}
+    assert {now.total for now in told_of} == {2 * 2 * (9 + 3 + 1)} == {search.trainings}
     assert (told_of[-1].done, told_of[0].found) == (52, 0)
-    for trial in (tmp_path / "trials/2-PerFedS2").glob("*.json"):
-        trial.unlink()
+    for one in trainings_of(search.spec_of("PerFedS2", {"beta": 0.3}, 9.0)):
+        (tmp_path / "trainings" / f"{one.key}.safetensors").unlink()
     told_of.clear()
     run_search(search, tmp_path, on=played(near(0.3)), watch=told_of.append)
-    assert told_of[0].found >= 52 - 2 * (3 + 1)
-    assert told_of[-1].done >= 52 - 2  # the last rung was there
+    assert (told_of[0].found, told_of[-1].done) == (50, 52)
 
 
 def test_the_same_search_in_other_words_is_the_same_folder(tmp_path):
@@ -425,7 +390,7 @@ def test_report_draws_a_tuning_again_and_several_beside_each_other(tmp_path):
     status, _, error = told("report", one.path, "--x", "joules")
     assert status == 2
     assert "a tuning keeps one number of each training" in error
-    next((one.path / "trials").rglob("*.json")).unlink()
+    next((one.path / "trainings").iterdir()).unlink()
     status, _, error = told("report", one.path)
     assert status == 2
     assert f"holds a tuning that is not through; perfeds2 tune --resume {one.path} goes on." in error
@@ -472,10 +437,10 @@ def test_a_single_value_is_a_list_of_it():
     assert search_of(ONE, {"beta": "0.5", "hessian": "fo"}).axes["PerFedS2"] == {"beta": (0.5,), "hessian": ("fo",)}
 
 
-@pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"workers": 0}, "--workers must be")])
+@pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--jobs must be")])
 def test_what_nobody_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
-        run_search(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", **more)
+        run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Workers(**more))
     with pytest.raises(InputError, match="days of this machine"):
         run_search(search_of(ONE | {"horizon_s": 1e9}, {"beta": [0.1]}), tmp_path / "new", on=played(near(0.1)))
     assert not (tmp_path / "new").exists()
@@ -499,7 +464,7 @@ def test_an_objective_of_ones_own_is_tuned_under_its_name(tmp_path):
         {"algorithms": ["PerFedS2", Half], "horizon_s": 9.0}, {"HalfS2.beta": [0.1, 0.2], "PerFedS2.beta": [0.3]}
     )
     assert search.axes == {"PerFedS2": {"beta": (0.3,)}, "HalfS2": {"beta": (0.1, 0.2)}}
-    spec = search.spec_of("HalfS2", {"beta": 0.2}, 0)
+    spec = search.spec_of("HalfS2", {"beta": 0.2}, 1.0)
     (made,) = make_algorithms(spec, Stage.of(spec, 0))
     assert (made.name, made.learner.beta, type(made.learner.objective).__name__) == ("HalfS2", 0.2, "Half")
     assert resolve(spec.values()).learning_of("HalfS2").beta == 0.2  # as a worker gets it
@@ -525,12 +490,8 @@ def test_what_is_in_no_file_is_tuned_in_this_process(tmp_path):
     class Nowhere(Half):
         pass
 
-    events: list[Any] = []
     base = TINY | {"task": "synthetic", "algorithms": [Nowhere]}
-    found = tune(
-        base, {"beta": [0.05, 0.2]}, out=tmp_path / "a", rungs=1, seeds=1, watch=lambda now: events.append(now.event)
-    )
-    assert {event.pid for event in events if isinstance(event, Started)} == {os.getpid()}
+    found = tune(base, {"beta": [0.05, 0.2]}, out=tmp_path / "a", rungs=1, seeds=1)
     assert found.best[0].algorithm == "NowhereS2"
     assert len(found.table) == 2
     with pytest.raises(InputError, match="run it from Python again"):
@@ -556,7 +517,7 @@ def test_the_test_part_is_never_looked_at(tmp_path):
     def scores(task: Any, name: str):
         base = TINY | {"task": task, "algorithms": ["PerFedS2"], "horizon_s": 1.0, "labels_per_ue": 3}
         search = make_search(nested(base), {"beta": [0.05, 0.2]}, rungs=2, seeds=2)
-        return run_search(search, tmp_path / name, on=lambda _: crew_here()).table
+        return run_trainings(search, tmp_path / name, Workers()).table
 
     clean, other = (
         scores("digits", "clean"),
@@ -630,7 +591,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     for name in ("PerFedS2", "FedAvg-SYN"):
         edge = best[name]["beta"] != 0.1
         assert (f"Note: {name}: beta = {best[name]['beta']:g} is the" in words) == edge
-    files = ["tune.csv", "tune.pdf", "tune.png", "report.html", "tune.toml", "tuned.toml", "trials"]
+    files = ["tune.csv", "tune.pdf", "tune.png", "report.html", "tune.toml", "tuned.toml", "trainings"]
     assert sorted(path.name for path in Path("mine").iterdir()) == sorted(files)
     for name in files[:4]:
         assert f"Wrote: mine/{name}" in shown
