@@ -32,10 +32,10 @@ from perfeds2.files import write_text
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.grid import parse_grid
 from perfeds2.studies.plan_data import Choice, Plan, median_s
-from perfeds2.studies.plan_score import judge
-from perfeds2.studies.plan_search import Race, Request
+from perfeds2.studies.plan_search import PlanRequest, PlanSearch
 from perfeds2.studies.plan_space import Space, fits, make_space
-from perfeds2.studies.plan_trials import LOOKS, Played, Trials, Want
+from perfeds2.studies.plan_trials import EVALUATIONS, Trials
+from perfeds2.studies.search import Rung
 
 WITHIN = 1.15  # of the best: what is asked of a plan
 FRESH = 1000  # the first of the seeds nobody has seen
@@ -92,7 +92,7 @@ def do(piece: Piece, arguments: argparse.Namespace) -> Row:
         return chosen_by_plan(space, parse_grid(arguments.search, "--search"), folder / "planned")
     made = Plan.from_json((folder / "planned" / "plan.json").read_text(encoding="utf-8"))
     if piece.what == "fresh":
-        found = fresh(made, Trials(space, None), arguments.seeds)
+        found = fresh(made, Trials(space, made.target.keep), arguments.seeds)
     else:
         steps, _, bits, _ = piece.what.split()
         choices = [c for c in everything(space) if (c.local_steps, c.bits) == (int(steps), int(bits))]
@@ -118,8 +118,9 @@ def chosen_by_plan(space: Space, search: Row, out: Path) -> Row:
 def fresh(made: Plan, trials: Trials, seeds: int) -> Row:
     """The plan's choice with seeds nobody has seen, watched as long as it was before it was recommended."""
     assert made.best is not None
-    wants = [Want(made.best.choice, FRESH + number, made.target.confirm_s) for number in range(seeds)]
-    found = [judge(curve, made.target.accuracy, made.target.keep) for curve in trials.train(wants)]
+    rung = Rung(tuple(FRESH + number for number in range(seeds)), made.target.confirm_s)
+    trials.train([made.best.choice], rung)
+    found = trials.known(made.best.choice, rung.seeds, rung.horizon_s)
     lost = sum(trial.state in ("lost", "diverged", "never") for trial in found)
     return {"fresh_lost": lost, "fresh_seeds": seeds, "fresh_s": median_s(found)}
 
@@ -137,18 +138,18 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
     """The best of some choices, among those sooner than the plan's: that stands, and that stands with its neighbours."""
     assert made.best is not None
     assert made.best.seconds is not None
-    trials = Trials(space, None)
-    race = Race(space, trials, Request(), lambda *_: None, made.target)
+    trials = Trials(space, made.target.keep)
+    race = PlanSearch(space, trials, PlanRequest(), made.target)
     soon, short = in_time(space, made, choices)
     for begin in range(0, len(soon), TOGETHER):
-        race.watch(soon[begin : begin + TOGETHER], race.seeds, 0, 0)
+        race.watch(soon[begin : begin + TOGETHER], Rung(race.seeds, made.target.horizon_s))
         print(f"watched {min(begin + TOGETHER, len(soon))} of {len(soon)}", flush=True)
     sooner = {choice: median_s(race.watched(choice)) or math.inf for choice in soon if race.stands(choice, race.seeds)}
     standing = sorted((each for each in sooner if sooner[each] < made.best.seconds), key=lambda each: sooner[each])
     safe = None
     for choice in standing:
-        race.look_beside(choice, 0, 0)
-        if race.has_margin(choice) and race.confirm(choice, 0):
+        race.look_beside(choice)
+        if race.has_margin(choice) and race.confirm(choice):
             safe = choice
             break
     return {
@@ -156,7 +157,7 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
         "in_time": len(soon),
         "standing": [[str(choice), sooner[choice]] for choice in standing],
         "safe": None if safe is None else [str(safe), sooner[safe]],
-        "all_trainings": short + trials.trained,
+        "all_trainings": short + len(trials.outcomes),
     }
 
 
@@ -165,26 +166,20 @@ def in_time(space: Space, made: Plan, choices: Sequence[Choice]) -> tuple[list[C
     assert made.best is not None
     assert made.best.seconds is not None
     seeds, limit_s = made.seeds, made.best.seconds
-    every_s = made.target.horizon_s / LOOKS
+    every_s = made.target.horizon_s / EVALUATIONS
     looks = math.ceil(limit_s / every_s)  # the last one is not before the limit
-    trials = Trials(space, None, looks)
+    trials = Trials(space, 0.0, evaluations=looks)
     late = dict.fromkeys(choices, 0)
     for number, seed in enumerate(seeds):
         left = [choice for choice in choices if late[choice] <= len(seeds) // 2]
         for begin in range(0, len(left), TOGETHER):
-            some = [
-                each
-                for each in left[begin : begin + TOGETHER]
-                if isinstance(trials.play(each, seed, looks * every_s), Played)
-            ]
-            curves = trials.train([Want(choice, seed, looks * every_s) for choice in some])
-            reached = {
-                c: judge(curve, made.target.accuracy, 0.0).reached_s for c, curve in zip(some, curves, strict=True)
-            }
-            for choice in left[begin : begin + TOGETHER]:
-                late[choice] += (reached.get(choice) or math.inf) > limit_s
-        print(f"seed {number + 1} of {len(seeds)}: {len(left)} choices, {trials.trained} trainings", flush=True)
-    return [choice for choice in choices if late[choice] <= len(seeds) // 2], trials.trained
+            some = left[begin : begin + TOGETHER]
+            trials.train(some, Rung((seed,), looks * every_s))
+            for choice in some:
+                reached = [each.reached_s for each in trials.known(choice, [seed], looks * every_s)]
+                late[choice] += not reached or reached[0] is None or reached[0] > limit_s
+        print(f"seed {number + 1} of {len(seeds)}: {len(left)} choices, {len(trials.outcomes)} trainings", flush=True)
+    return [choice for choice in choices if late[choice] <= len(seeds) // 2], len(trials.outcomes)
 
 
 # ---- all of them

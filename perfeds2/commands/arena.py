@@ -7,13 +7,17 @@ from typing import Any
 import typer
 
 from perfeds2.commands.common import (
+    ON,
+    RETRIES,
     REUSE,
     TRACK,
+    WORKERS,
     flag,
     followed,
     nested_values,
     new_folder,
     refuse_unused_flags,
+    say_reused,
     take_settings,
 )
 from perfeds2.commands.completion import of_kind
@@ -34,9 +38,9 @@ def arena(
     search: list[str] | None = flag("--search", "What is tried of one method instead: FedBuff.beta=0.02,0.07,0.2. Repeatable.", "NAME=VALUES", **PANEL),
     tuning_seeds: int | None = flag("--tuning-seeds", "On how many seeds; they are none that the evaluation uses. (default: 2)", "N", **PANEL),
     rungs: int | None = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. (default: 3)", "N", **PANEL),
-    on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
-    workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
-    retries: int = flag("--retries", "How often a failed run is tried again.", "N", 2, **PANEL),
+    on: str = ON,
+    workers: int | None = WORKERS,
+    retries: int = RETRIES,
     reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
@@ -55,6 +59,7 @@ def arena(
         from perfeds2.report.arena import print_arena, write_arena
         from perfeds2.report.progress import print_failures, progress
         from perfeds2.runs.pool import Workers
+        from perfeds2.runs.store import open_others
         from perfeds2.spec.values import read_list
         from perfeds2.studies.arena import run_arena
         from perfeds2.studies.arena_plan import make_plan, read_plan
@@ -84,12 +89,14 @@ def arena(
             refuse_unused_flags(flags, assignments, plan.methods, plan.bouts[0].spec.merges, where="--methods")
         path = resume or new_folder(out, f"arena-{plan.bouts[0].task}")
         place.append(path)
+        others = open_others(reuse or ())
         with followed(path, track) as followers:
             with progress(quiet) as watch:
                 how = Workers(workers, on, retries)
-                met = run_arena(plan, path, how, reuse=reuse or (), watch=watch, yes=yes, followers=followers)
+                met = run_arena(plan, path, how, reuse=others, watch=watch, yes=yes, followers=followers)
             written = write_arena(path)
         failures = len(met.failures)
+        say_reused(quiet, others)
         if quiet:
             print_failures(met.failures)
         else:

@@ -18,6 +18,7 @@ from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
     from perfeds2.runs.progress import Follower, Progress
+    from perfeds2.runs.store import OtherStore
     from perfeds2.spec.fields import Spec
 
 
@@ -197,6 +198,12 @@ def followed(path: Path, track: Sequence[str] | None, page: str = "report.html")
     live_page.settle()
     with suppress(OSError):  # a disk may be read-only
         (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
+
+
+def say_reused(quiet: bool, others: "Sequence[OtherStore]") -> None:
+    """Say how many trainings were taken from other folders, if any were given."""
+    if others and not quiet:
+        typer.echo(f"Reused {sum(other.taken for other in others)} trainings.")
 
 
 @contextmanager

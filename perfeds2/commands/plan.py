@@ -13,6 +13,7 @@ from perfeds2.commands.common import (
     nested_values,
     new_folder,
     prepare_to_train,
+    say_reused,
     take_settings,
     watching,
 )
@@ -70,6 +71,7 @@ def plan(
         axes |= {} if quorums is None else {"quorum": _whole_numbers("--quorums", quorums)}
         axes |= {} if stalenesses is None else {"max_staleness": _whole_numbers("--stalenesses", stalenesses)}
         from perfeds2.report.plan import print_plan, write_plan
+        from perfeds2.runs.store import open_others
         from perfeds2.studies.plan import plan as make_plan
         from perfeds2.studies.plan import read_asked
 
@@ -83,6 +85,7 @@ def plan(
             asked["horizon_s"] = horizon_s if horizon_s is not None else said.get("horizon_s")
             asked |= {"spec": resolve(values), "search": axes}
         prepare_to_train()
+        others = open_others(reuse or ())
         path = resume or new_folder(out, f"plan-{asked['spec'].task.name.label}")
         with followed(path, track) as followers, watching(quiet or as_json, "plan") as watch:
 
@@ -91,7 +94,8 @@ def plan(
                     place.append(path)
                 watch(now)
 
-            made = make_plan(out=path, watch=tell, write=write_plan, reuse=reuse or (), followers=followers, **asked)
+            made = make_plan(out=path, watch=tell, write=write_plan, reuse=others, followers=followers, **asked)
+        say_reused(quiet or as_json, others)
         if as_json:
             typer.echo(made.to_json())
         elif not quiet:

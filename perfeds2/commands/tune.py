@@ -6,13 +6,16 @@ from typing import Any
 import typer
 
 from perfeds2.commands.common import (
+    ON,
     REUSE,
     TRACK,
+    WORKERS,
     flag,
     followed,
     nested_values,
     new_folder,
     refuse_unused_flags,
+    say_reused,
     take_settings,
 )
 from perfeds2.console import guarded
@@ -27,8 +30,8 @@ def tune(
     tuning_seeds: int | None = flag("--tuning-seeds", "On how many seeds; they are none that an evaluation uses. (default: 2)", "N", **PANEL),
     rungs: int | None = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end. (default: 3)", "N", **PANEL),
     figure: str | None = flag("--figure", "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.", "NAME", **PANEL),
-    on: str = flag("--on", "Where: processes (of this machine), ray (started here) or ray://HOST:PORT.", "ENGINE", "processes", **PANEL),
-    workers: int | None = flag("--workers", "How many at a time. (default: one per core, or per GPU)", "N", **PANEL),
+    on: str = ON,
+    workers: int | None = WORKERS,
     reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
@@ -45,6 +48,7 @@ def tune(
         from perfeds2.report.progress import progress
         from perfeds2.report.tuning import print_tuning, write_tuning
         from perfeds2.runs.pool import Workers
+        from perfeds2.runs.store import open_others
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.tune import run_search
         from perfeds2.studies.tune_space import make_search, read_search
@@ -64,12 +68,14 @@ def tune(
             refuse_unused_flags(flags, assignments, made.spec.algorithms, made.spec.merges)
         path = resume or new_folder(out, f"tune-{made.spec.task.name.label}")
         place.append(path)
+        others = open_others(reuse or ())
         with followed(path, track) as followers:
             with progress(quiet) as watch:
                 found = run_search(
-                    made, path, Workers(workers, on), reuse=reuse or (), watch=watch, yes=yes, followers=followers
+                    made, path, Workers(workers, on), reuse=others, watch=watch, yes=yes, followers=followers
                 )
             drawn = write_tuning(found)
+        say_reused(quiet, others)
         if not quiet:
             print_tuning(found)
             typer.echo("\n".join(f"Wrote: {each}" for each in (path / "tuned.toml", path / "tune.csv", *drawn)))

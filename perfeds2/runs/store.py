@@ -78,6 +78,7 @@ class Store:
             found = source.get(key)
             if found is not None and found.group == group and not self.whole:
                 self.put(key, found)
+                source.taken += 1
                 return True
         return False
 
@@ -117,7 +118,7 @@ class OtherStore:
     """The results of another folder: of a study that keeps them, of a run under way, or of a finished run."""
 
     def __init__(self, folder: Path | str) -> None:
-        folder = Path(folder)
+        folder, self.taken = Path(folder), 0  # how many results were taken from here
         self._stores = [folder / name for name in (TRAININGS, PARTS) if (folder / name).is_dir()]
         self._finished = read_finished(folder) if (folder / INDEX).exists() else {}
         if not self._stores and not (folder / INDEX).exists():
@@ -128,6 +129,14 @@ class OtherStore:
     def get(self, key: str) -> Result | None:
         found = (_read_result(path, key, whole=False) for path in self._stores)
         return next((one for one in found if one is not None), self._finished.get(key))
+
+
+Reuse = Sequence[OtherStore | Path | str]  # folders of other studies whose trainings are taken
+
+
+def open_others(reuse: Reuse) -> list[OtherStore]:
+    """Open the folders of other studies, before anything is written."""
+    return [other if isinstance(other, OtherStore) else OtherStore(other) for other in reuse]
 
 
 def write_index(folder: Path, results: Sequence[tuple[str, Result]]) -> None:

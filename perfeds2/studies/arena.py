@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.pool import PROCESSES, Failure, Workers, check_work, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
-from perfeds2.runs.store import TRAININGS, Store
+from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
 from perfeds2.runs.trackers import trackers
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.names import refuse_while_loading
@@ -55,7 +55,7 @@ def arena(
     on: str = PROCESSES,
     workers: int | None = None,
     retries: int = 2,
-    reuse: Sequence[Path] = (),
+    reuse: Reuse = (),
     watch: Watch | None = None,
     yes: bool = False,
     track: Any = None,
@@ -87,18 +87,19 @@ def run_arena(
     path: Path,
     workers: Workers = Workers(None, PROCESSES),  # noqa: B008 (frozen)
     *,
-    reuse: Sequence[Path] = (),
+    reuse: Reuse = (),
     watch: Watch | None = None,
     yes: bool = False,
     followers: Sequence[Follower] = (),
 ) -> Arena:
     """Train what the folder does not have yet, bout by bout, and write the tables."""
     check_work([one for bout in plan.bouts for one in trainings_of(bout.spec)], workers, yes=yes)
+    others = open_others(reuse)
     claim_folder(path, "arena", plan.to_toml(), lambda: read_plan(path).to_toml(), plan.unwritten)
     failures: list[Failure] = []
     outcomes: list[MethodOutcome] = []
     with alone(path), open_live(path, "arena", followers) as live:
-        store, reporter = Store(path / TRAININGS, reuse=reuse), Reporter(watch, live, plan.trainings)
+        store, reporter = Store(path / TRAININGS, reuse=others), Reporter(watch, live, plan.trainings)
         for bout in plan.bouts:
             where, best = f"{bout.task}, {bout.cell}", {}
             if bout.search is not None:

@@ -17,7 +17,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import alone, open_folder
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
-from perfeds2.runs.store import TRAININGS, Store
+from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
 from perfeds2.runs.table import radio_name
 from perfeds2.runs.trackers import trackers
 from perfeds2.spec.build import check as check_spec
@@ -57,7 +57,7 @@ def plan(
     joules: float | None = None,
     least_share: float | None = None,
     theory: bool = False,
-    reuse: Sequence[Path] = (),
+    reuse: Reuse = (),
     watch: Watch | None = None,
     write: Write = write_json,
     followers: Sequence[Follower] = (),
@@ -100,8 +100,9 @@ def plan(
     request.verify()
     space = make_space(spec, axes)
     check_spec(spec, trains=True)
+    others = open_others(reuse)
     if out is None:
-        trials = Trials(space, keep, Store(None, reuse=reuse), Reporter(watch))
+        trials = Trials(space, keep, Store(None, reuse=others), Reporter(watch))
         return make_plan(space, request, trials, theory=theory)
     path, asked = Path(out), tomli_w.dumps(_asked(space, request, theory))
     if (path / ASKED).exists() and (path / ASKED).read_text(encoding="utf-8") != asked:
@@ -112,7 +113,7 @@ def plan(
     with alone(path):
         write_text(path / ASKED, asked)
         with open_live(path, "plan", followers) as live:  # closed before the report takes the live page's place
-            trials = Trials(space, keep, Store(path / TRAININGS, reuse=reuse), Reporter(watch, live))
+            trials = Trials(space, keep, Store(path / TRAININGS, reuse=others), Reporter(watch, live))
             made = make_plan(space, request, trials, theory=theory)
         if made.best is not None and not spec.unwritten:
             write_text(path / ADOPTED, adopted(trials, made.best.choice, made.target.horizon_s).to_toml())

@@ -21,7 +21,7 @@ from perfeds2.runs.folder import alone, claim_folder
 from perfeds2.runs.pool import PROCESSES, Workers, check_work, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.statistics import mean_over_time, statistic
-from perfeds2.runs.store import TRAININGS, Result, Store
+from perfeds2.runs.store import TRAININGS, Result, Reuse, Store, open_others
 from perfeds2.runs.trackers import trackers
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.names import refuse_while_loading
@@ -83,7 +83,7 @@ def tune(
     rungs: int | None = None,
     on: str = PROCESSES,
     workers: int | None = None,
-    reuse: Sequence[Path] = (),
+    reuse: Reuse = (),
     watch: Watch | None = None,
     yes: bool = False,
     track: Any = None,
@@ -115,16 +115,17 @@ def run_search(
     path: Path,
     workers: Workers = Workers(None, PROCESSES),  # noqa: B008 (frozen)
     *,
-    reuse: Sequence[Path] = (),
+    reuse: Reuse = (),
     watch: Watch | None = None,
     yes: bool = False,
     followers: Sequence[Follower] = (),
 ) -> Tuning:
     """Train what the folder does not have yet, rung by rung, and write what was found."""
     check_work(longest_trainings(search), workers, yes=yes)
+    others = open_others(reuse)
     claim_folder(path, "tuning", search.to_toml(), lambda: read_search(path).to_toml(), search.spec.unwritten)
     with alone(path), open_live(path, "tune", followers) as live:
-        store, reporter = Store(path / TRAININGS, reuse=reuse), Reporter(watch, live, search.trainings)
+        store, reporter = Store(path / TRAININGS, reuse=others), Reporter(watch, live, search.trainings)
         scores = climb(search, lambda trainings: train_or_refuse(trainings, store, workers, reporter, path))
         return _written(path, search, scores)
 

@@ -118,7 +118,7 @@ def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path):
 
     recorder = Recorder()
     search = make_search(nested({**TINY, "algorithms": ["FedAvgS2"]}), {"beta": [0.02, 0.07]}, seeds=1, rungs=2)
-    run_search(search, tmp_path / "tune", on=lambda _: crew_here(), followers=[recorder])
+    run_search(search, tmp_path / "tune", Workers(), followers=[recorder])
     labels = {each.label for each in recorder.board.trainings.values()}
     assert {label.rpartition(", ")[0] for label in labels} == {"beta=0.02", "beta=0.07"}
     assert len({label.rpartition(", ")[2] for label in labels}) == 2  # two rungs, a third and the whole of the horizon
