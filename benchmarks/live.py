@@ -16,11 +16,10 @@ from unittest import mock
 
 from perfeds2.commands.common import prepare_to_train
 from perfeds2.report.live_page import LivePage
-from perfeds2.runs import live
-from perfeds2.runs.entrants import Teller
-from perfeds2.runs.execute import execute
+from perfeds2.runs import progress
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import train_spec
 
 SPEC = {"seeds": [0], "horizon_s": 30.0}  # the default comparison: six algorithms, 61 evaluations each
 
@@ -43,12 +42,12 @@ def turn(place: Path) -> tuple[float, float, float]:
     spec, lines, followers, began_s = spec_from(**SPEC), list[float](), list[float](), time.process_time()
     patch = mock.patch.object
     with (
-        patch(live.Course, "tell", counted(live.Course.tell, lines)),
-        patch(Teller, "course", counted(Teller.course, lines)),
-        patch(live.Live, "share", counted(live.Live.share, lines)),
-        patch(live._Following, "_look", counted(live._Following._look, followers)),
+        patch(progress.Live, "evaluations", counted(progress.Live.evaluations, lines)),
+        patch(progress.Live, "training", counted(progress.Live.training, lines)),
+        patch(progress.Live, "share", counted(progress.Live.share, lines)),
+        patch(progress._Following, "_look", counted(progress._Following._look, followers)),
     ):
-        execute(spec, "compare", open_folder(place, spec), followers=[LivePage(place)])
+        train_spec(spec, "compare", open_folder(place, spec), followers=[LivePage(place)])
     return sum(lines), sum(followers), time.process_time() - began_s
 
 

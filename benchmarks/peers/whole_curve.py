@@ -6,10 +6,10 @@ from typing import Any
 
 
 def main() -> None:
-    from perfeds2.runs.execute import execute
+    from perfeds2.studies.compare import train_spec
 
     seeds, horizon_s, picture = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    rows = execute(spec(tuple(range(seeds)), horizon_s), "benchmark", None).rows
+    rows = train_spec(spec(tuple(range(seeds)), horizon_s), "benchmark", None).rows
     curves = {}
     for row in rows:
         curves.setdefault(row["seed"], []).append((row["time_s"], row["test_accuracy_personal"]))

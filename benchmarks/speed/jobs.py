@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.speed.timing import Announce, Measurement, measured
-from perfeds2.runs.crew import Assignment, count_cores
-from perfeds2.runs.folder import Folder, open_folder
-from perfeds2.runs.jobs import do_jobs
-from perfeds2.spec.fields import Spec
+from perfeds2.runs.estimate import count_cores
+from perfeds2.runs.pool import PROCESSES, Workers, run_all
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import resolve
 
 EACH = 6  # trainings a process has
@@ -60,26 +60,11 @@ def _train(processes: int, seeds: Sequence[int], horizon_s: float) -> tuple[floa
     """Seconds, and what every training left."""
     spec = resolve({"run": {"algorithms": ["PerFedS2"], "seeds": list(seeds), "horizon_s": horizon_s}})
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
-        folder = open_folder(Path(place) / "run", spec)
-        failed: list[str] = []
+        store = Store(Path(place) / "trainings", whole=True)
         began = time.perf_counter()
-        do_jobs(
-            _assignments(spec, folder),
-            processes,
-            folder.path / "workers.log",
-            lambda _: None,
-            lambda *_: None,
-            lambda job, words: failed.append(f"{job.label}: {words}"),
-            here=False,
-        )
+        trained = run_all(trainings_of(spec), store, Workers(processes, PROCESSES, retries=0))
         took_s = time.perf_counter() - began
-        if failed:
-            raise RuntimeError(f"a process of the benchmark died: {failed[0]}")
-        return took_s, {path.name: path.read_bytes() for path in folder.parts.glob("*.safetensors")}
-
-
-def _assignments(spec: Spec, folder: Folder) -> list[Assignment]:
-    return [
-        Assignment(number, (0,), 1, f"seed {seed}", "one", [spec], part=([str(folder.path)], [(0, 0, seed)], False))
-        for number, seed in enumerate(spec.run.seeds)
-    ]
+        if trained.failures:
+            raise RuntimeError(f"a training of the benchmark failed: {trained.failures[0].error}")
+        assert store.path is not None
+        return took_s, {path.name: path.read_bytes() for path in store.path.glob("*.safetensors")}

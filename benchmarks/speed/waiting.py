@@ -64,11 +64,12 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
     from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
     from perfeds2.learning.evaluate import evaluate, own_model
     from perfeds2.learning.replay import Prepared, Script, advance, start
-    from perfeds2.runs.entrants import Props, Teller
-    from perfeds2.runs.execute import execute
     from perfeds2.runs.folder import open_folder
+    from perfeds2.runs.trainer import Workbench
+    from perfeds2.runs.training import trainings_of
     from perfeds2.spec.build import check
     from perfeds2.spec.resolve import resolve
+    from perfeds2.studies.compare import train_spec
 
     lap("import")
     os.environ.update(deterministic())  # as commands do: another cache of compiled programs else
@@ -76,14 +77,14 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
     keep_compiled()
     spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
     check(spec, trains=True)
-    contenders = Props().contenders(spec, 0, seed)
+    bench = Workbench()
     lap("check")
-    entrants = [contender.enter(Teller(None, 1)) for contender in contenders]
+    every = [bench.prepare(training) for training in trainings_of(spec)]
     lap("clock")
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
         folder = open_folder(Path(place) / "run", spec)
-        for entrant in entrants:
-            trial, learner = entrant.trial, entrant.algorithm.learner
+        for one in every:
+            trial, learner = one.lane, one.algorithm.learner
             own, steps = own_model(learner.objective), learner.personal_steps
             script = Script.of(trial.timeline, learner.merge)
             prepared = Prepared.of(trial.task, script, learner, seed)
@@ -92,13 +93,13 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
             lap("compile")
             state = jax.block_until_ready(advance(prepared, state, 1, trial.timeline.rounds))
             lap("train")
-            for _ in entrant.points[1:]:
+            for _ in one.points[1:]:
                 jax.block_until_ready(
                     evaluate(trial.task, state.params, learner.personal_step, state.memory, own, steps)
                 )
             lap("evaluate")
         spec = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": 1, "horizon_s": None})})
-        execute(spec, "compare", folder)
+        train_spec(spec, "compare", folder)
         write_report(folder.path)
     lap("report")
     print(json.dumps(spent))

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from perfeds2.spec.build import Algorithm
-
 Which = tuple[str, int]  # (algorithm, seed)
 SHOWN_COLUMNS = (
     *("algorithm", "rounds", "staleness_mean", "waiting_share", "joules_per_merge"),
@@ -39,7 +37,6 @@ class Comparison:
     rows: list[Row] = field(repr=False)
     ue_rows: list[Row] = field(repr=False)
     models: dict[Which, Arrays] = field(repr=False)
-    algorithms: "Sequence[Algorithm]" = field(default=(), repr=False)  # none of a run that was read from its folder
 
     @property
     def metrics(self) -> "pd.DataFrame":

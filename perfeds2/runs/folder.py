@@ -1,15 +1,14 @@
 """Where does a run live, and how does it go on after a crash?
 
-A folder holds ``spec.toml`` from the first moment and the results at the end. In between, ``parts/`` has one file per
-finished (algorithm, seed) and a checkpoint of each at work (and its timeline, where several processes are). Every file is written atomically, so a kill at any
-moment leaves a folder that can be continued.
+A folder holds ``spec.toml`` from the first moment and the results at the end. In between, ``parts/`` is the store of its
+trainings. Every file is written atomically, so a kill at any moment leaves a folder that can be continued.
 """
 
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.fleets import keep_fleet, with_kept_fleet
 from perfeds2.spec.resolve import read_toml, resolve
-from perfeds2.timeline.record import Timeline, save_timelines
 
 FILES = {
     "run": "spec.toml",
@@ -63,26 +61,10 @@ class Folder:
     def save_part(self, name: str, arrays: Arrays, facts: dict[str, Any]) -> None:
         save_arrays(self.parts / f"{name}.safetensors", arrays, facts)
 
-    def has_part(self, name: str) -> bool:
-        return (self.parts / f"{name}.safetensors").exists()
-
     def load_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
         """What was saved under a name, or None if nothing was."""
         path = self.parts / f"{name}.safetensors"
         return load_arrays(path) if path.exists() else None
-
-    def drop_part(self, name: str) -> None:
-        (self.parts / f"{name}.safetensors").unlink(missing_ok=True)
-
-    def save_timeline(self, name: str, timeline: Timeline) -> None:
-        """What the clock has played, for whoever trains along it."""
-        save_timelines(self.parts / f"{name}.timeline.npz", {"": timeline})
-
-    def load_timeline(self, name: str) -> Timeline | None:
-        """What was saved under a name; None if nothing was, or it is damaged: then it is played again."""
-        with suppress(OSError, ValueError):
-            return Timeline.load(self.parts / f"{name}.timeline.npz")
-        return None
 
     def close(self) -> None:
         """Everything is in its place: the parts are no longer needed."""
