@@ -235,7 +235,7 @@ class _Run:
             self._follow(waiting, in_threads(waiting, place, 1), alone=True)  # with all the memory
         else:
             self._follow(waiting, in_threads(waiting, place, _threads(engine)), alone=True)
-        if engine.way.startswith("processes") and log.exists() and log.stat().st_size == 0:
+        if self.store.path is not None and log.is_file() and log.stat().st_size == 0:
             log.unlink()
         if self.store is not store:
             for one in (one for job in jobs for one in job.trainings):
