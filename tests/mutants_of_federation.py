@@ -1,8 +1,7 @@
 """What ``make mutate`` breaks in a federation over MQTT, in its bound on norms, and in who is where."""
 
-FEDERATION: list[
-    tuple[str, str, *tuple[tuple[str, str, str], ...]]
-] = [  # a file, its tests, and mutants: (old, new, test)
+# a file, its tests, and mutants: (old, new, test)
+FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
     (
         "deployment/mqtt/transport.py",
         "deployment/test_mqtt_hostile.py",

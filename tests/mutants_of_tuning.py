@@ -1,6 +1,7 @@
 """What ``make mutate`` breaks in tuning, in settings that differ by algorithm, and in the parts that are held out."""
 
-TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [  # a file, its tests, and mutants: (old, new, test)
+# a file, its tests, and mutants: (old, new, test)
+TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
     (
         "studies/tune.py",
         "studies/test_tune.py",

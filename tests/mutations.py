@@ -19,9 +19,6 @@ from pathlib import Path
 
 from mutants_of_federation import FEDERATION
 from mutants_of_fleets import FLEETS
-from mutants_of_live import LIVE
-from mutants_of_play import PLAY
-from mutants_of_release import RELEASE
 from mutants_of_scheduling import SCHEDULING
 from mutants_of_tuning import TUNING
 
@@ -287,15 +284,6 @@ MUTATIONS = [
         ("jax.lax.top_k(jnp.abs(flat), count)", "jax.lax.top_k(flat, count)", "test_the_largest_by_hand"),
     ),
     *of(
-        "learning/train_many.py",
-        "learning/test_gradients.py",
-        (
-            "learner.local_steps, learner.clip is None, learner.bits)",
-            "learner.local_steps, learner.bits)",
-            "test_trainings_with_other_numbers_go_together_and_get_their_own",
-        ),
-    ),
-    *of(
         "learning/evaluate.py",
         "learning/test_evaluate.py",
         (
@@ -314,32 +302,6 @@ MUTATIONS = [
             "test_pieces_give_what_the_whole_gives",
         ),
         ("if piece is None or mask.size % piece:", "if piece is None:", "test_pieces_give_what_the_whole_gives"),
-    ),
-    *of(
-        "learning/train_many.py",
-        "learning/test_train_many.py",
-        (
-            "params, whole.data, whole.alpha, memory",
-            "params, whole.data, whole.beta, memory",
-            "test_each_is_evaluated_with_its_own_alpha",
-        ),
-    ),
-    *of(
-        "learning/files/tables.py",
-        "learning/test_own_files.py",
-        ('f"line {row + 2}: column', 'f"line {row + 1}: column', "test_a_bad_csv_is_one_sentence_with_its_line"),
-    ),
-    *of(
-        "learning/files/own_file.py",
-        "learning/test_own_files.py",
-        ("x[training].mean(", "x.mean(", "test_columns_are_scaled_by_the_training_parts_alone"),
-        ("np.array(table.stretch) * mean)", "mean)", "test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs"),
-    ),
-    *of(
-        "learning/losses.py",
-        "learning/test_losses.py",
-        ("- logit * y", "- logit * (1 - y)", "test_one_logit_is_the_same_as_two_of_which_the_first_is_0"),
-        ("return -jnp.sqrt(", "return jnp.sqrt(", "test_metrics_are_scikit_learns_and_more_is_better"),
     ),
     *of(
         "learning/partition.py",
@@ -410,31 +372,6 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "report/arena_words.py",
-        "report/test_report_arena.py",
-        ("v.better == name and v.is_significant", "v.better == name", "test_the_words_follow_from_the_numbers"),
-    ),
-    *of(
-        "report/together.py",
-        "report/test_report_together.py",
-        (
-            "sorted(one.keys() & other.keys())",
-            "sorted(one.keys())[: len(other)]",
-            "test_seeds_that_only_one_has_are_left_out",
-        ),
-        ('not sections & {*CLOCK, "task"} and', "", "test_another_cell_or_task_makes_times_incomparable"),
-        ("replace(each, p=next(adjusted))", "each", "test_differences_are_of_the_same_seeds_with_students_interval"),
-    ),
-    *of(
-        "chart.py",
-        "report/test_report_series.py",
-        (
-            "np.asarray(each, float).tobytes()",
-            "np.asarray(each, float).round(9).tobytes()",
-            "test_curves_that_coincide_are_said_to_and_only_those",
-        ),
-    ),
-    *of(
         "spec/names.py",
         "spec/test_own.py",
         (
@@ -471,11 +408,6 @@ MUTATIONS = [
         "spec/test_spec.py",
         ("round(ues / 4)", "ues // 4", "test_the_quorum_defaults_to_a_quarter"),
         ("if quorum > ues:", "if quorum > ues + 1:", "test_bad_values_get_one_sentence_with_flag_value_and_range"),
-    ),
-    *of(
-        "errors.py",
-        "spec/test_spec.py",
-        ("1, cutoff=0.4", "1, cutoff=0.99", "test_bad_values_get_one_sentence_with_flag_value_and_range"),
     ),
     *of(
         "runs/statistics.py",
@@ -519,26 +451,6 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "runs/estimate.py",
-        "runs/test_days.py",
-        ("if days > 1:", "if days > 1e99:", "test_a_run_of_a_geological_age_is_refused_and_leaves_nothing"),
-        (
-            "return clock_s * more, train_s * more",
-            "return clock_s, train_s",
-            "test_days_are_counted_by_rounds_seeds_points_and_arithmetic",
-        ),
-        ("        if trains:\n", "        if True:\n", "test_days_are_counted_by_rounds_seeds_points_and_arithmetic"),
-    ),
-    *of(
-        "runs/estimate.py",
-        "runs/test_jobs.py",
-        (
-            "(work_s := seconds_needed(trainings)[1]) < LEAST_WORK_S",
-            "(work_s := seconds_needed(trainings)[1]) < 0",
-            "test_how_many_processes_there_are",
-        ),
-    ),
-    *of(
         "runs/pool.py",
         "runs/test_jobs.py",
         (
@@ -547,15 +459,6 @@ MUTATIONS = [
             "test_what_is_written_nowhere_is_trained_in_this_process",
         ),
         ("waiting.put(job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
-    ),
-    *of(
-        "runs/estimate.py",
-        "runs/test_sharing.py",
-        (
-            'known["bytes_limit"] - known.get("pool_bytes", 0)',
-            'known["bytes_limit"]',
-            "test_what_jax_has_taken_of_a_gpu_is_not_free",
-        ),
     ),
     *of(
         "runs/pool.py",
@@ -573,16 +476,6 @@ MUTATIONS = [
             "found.group == group",
             "True",
             "test_what_was_trained_in_another_group_is_not_reused",
-        ),
-    ),
-    *of(
-        "runs/sharing.py",
-        "runs/test_sharing.py",
-        ("    echo quit | {CONTROL}", "    true | {CONTROL} -q", "test_the_daemon_ends_with_a_command_that_is_killed"),
-        (
-            " or _is_running(FOR_EVERYBODY)",
-            "",
-            "test_where_somebody_runs_a_daemon_none_is_started",
         ),
     ),
     *of(
@@ -637,70 +530,6 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "learning/models/lenet.py",
-        "learning/test_lenet.py",
-        ("else average(squash(maps))", "else squash(average(maps))", "test_patches_and_matrices_are_convolutions"),
-        ("MLP(sizes, activation=self.activation)", "MLP(sizes)", "test_patches_and_matrices_are_convolutions"),
-        (
-            "(said[i, :, i : i + rows] for i in range(KERNEL))",
-            "(said[i, :, :rows] for i in range(KERNEL))",
-            "test_every_way_to_convolve_is_a_convolution[3-6-5-by_rows]",
-        ),
-        (
-            ".compute_capability) >= 8",
-            ".compute_capability) >= 7",
-            "test_data_of_bytes_are_convolved_by_kernels_where_those_run[gpu-7.5-by_rows]",
-        ),
-    ),
-    *of(
-        "learning/models/first_convolution.py",
-        "learning/test_lenet.py",
-        (
-            "jnp.dot(own, _seen(side, samples, images, row + number, columns))",
-            "jnp.dot(own, _seen(side, samples, images, row, columns))",
-            "test_every_way_to_convolve_is_a_convolution[3-6-5-by_kernels]",
-        ),
-        (
-            "(_of_weight(side, *now), _of_weight(side, dots[0], now[1]))",
-            "(_of_weight(side, *now), _of_weight(side, *now))",
-            "test_every_way_to_convolve_is_a_convolution[1-20-9-by_kernels]",
-        ),
-    ),
-    *of(
-        "learning/models/aten/layers.py",
-        "learning/test_aten.py",
-        (
-            "jnp.where(other > first, other, first)",
-            "jnp.where(other >= first, other, first)",
-            "test_of_equal_numbers_the_first_gets_the_gradient",
-        ),
-        (
-            "*range(weight.ndim - 1, 1, -1), 1)",
-            "*range(2, weight.ndim), 1)",
-            "test_a_matrix_times_patches_is_xlas_convolution",
-        ),
-        (
-            "jnp.where(blind, 0.0, jax.nn.softmax(jnp.where(blind, 0.0, scores), axis=-1))",
-            "jax.nn.softmax(scores, axis=-1)",
-            "test_whoever_may_look_at_nothing_gets_zeros_and_no_nan",
-        ),
-    ),
-    *of(
-        "learning/models/lstm.py",
-        "learning/test_lstm.py",
-        ("return steps[0] if keep", "return steps[1] if keep", "test_it_agrees_with_a_step_by_step_loop"),
-        (
-            "jnp.concatenate([jnp.zeros_like(a[:1]), a[:-1]])",
-            "a",
-            "test_its_gradient_is_that_of_the_step_by_step_loop",
-        ),
-        (
-            "jnp.concatenate([recurrent_dot, table_dot])",
-            "jnp.concatenate([recurrent_dot, 2 * table_dot])",
-            "test_its_gradient_is_that_of_the_step_by_step_loop",
-        ),
-    ),
-    *of(
         "learning/factored.py",
         "learning/test_on_gpu.py",
         (
@@ -712,29 +541,40 @@ MUTATIONS = [
         ("[second, -alpha * third]", "[second, alpha * third]", "test_factors_give_the_objectives_gradient"),
     ),
     *of(
-        "learning/on_gpu.py",
-        "learning/test_on_gpu.py",
-        ("(most + block - 1) // block", "most // block", "test_blocks_end_where_single_steps_do"),
-    ),
-    *of(
-        "spec/networks.py",
-        "spec/test_models.py",
-        (
-            'why = "" if shape == (classes,) else',
-            'why = "" if shape else',
-            "test_a_model_that_does_not_fit_is_refused_in_a_sentence",
-        ),
-    ),
-    *of(
         "deployment/validate.py",
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),
-    *(
-        mutation
-        for each in [*TUNING, *FEDERATION, *SCHEDULING, *FLEETS, *PLAY, *LIVE, *RELEASE]
-        for mutation in of(*each)
+    *of(
+        "play/server.py",
+        "play/test_play_server.py",
+        (
+            "len(hosts) != 1 or hosts[0].lower() not in self.server.hosts",
+            "not hosts",
+            "test_a_name_that_was_bound_to_this_machine_by_somebody_else_is_refused",
+        ),
+        (
+            'self.command != "GET" and site != "same-origin"',
+            'site == "cross-site"',
+            "test_another_page_that_knows_the_secret_cannot_post",
+        ),
+        ("int(length) > MOST_BODY", "int(length) > 10**12", "test_bodies_are_small_tables_or_refused"),
     ),
+    *of(
+        "runs/progress.py",
+        "runs/test_live.py",
+        (
+            "if number != len(training.time_s):",
+            "if number > len(training.time_s):",
+            "test_however_the_file_comes_it_says_the_same_and_nothing_twice",
+        ),
+        (
+            'os.read(self._file, 1) != b"\\n"',
+            'os.read(self._file, 1) == b""',
+            "test_a_killed_writer_leaves_half_a_line_and_the_next_begins_a_new_one",
+        ),
+    ),
+    *(mutation for each in [*TUNING, *FEDERATION, *SCHEDULING, *FLEETS] for mutation in of(*each)),
 ]
 
 
