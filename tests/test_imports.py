@@ -1,8 +1,10 @@
 """Do imports point one way, and is nothing looked up by a name in a text? Read from the code, late imports too."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,45 @@ def test_imports_point_one_way(name):
         if LEVEL.get(imported.split(".")[1], len(LEVELS)) > LEVEL[name]  # the root's names count as above all
     ]
     assert back == []
+
+
+def test_no_file_imports_itself_through_others():
+    """Late imports count too: one that hides a circle is a circle. Imports for the type checker do not."""
+    graph = {dotted(module): files_imported(module, tree) for module, tree in modules().items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+
+def test_a_public_class_name_stands_for_one_thing():
+    names = Counter(
+        node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1 and not name.startswith("_")] == []
+
+
+def dotted(module: str) -> str:
+    """The name by which a file is imported."""
+    return ".".join(["perfeds2", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def files_imported(module: str, tree: ast.Module) -> set[str]:
+    """Files of the package that a file imports when it runs, at the top or in a function."""
+    files = {dotted(each) for each in modules()}
+    for_types = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for child in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
+            found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+        elif isinstance(node, ast.Import) and id(node) not in for_types:
+            found.update(alias.name for alias in node.names)
+    return (found & files) - {dotted(module)}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, uploaded
 from perfeds2.deployment.norms import Norms, norm_of
-from perfeds2.deployment.record import Evaluation, Lap, Loss, Merge, Record
+from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
@@ -314,13 +314,13 @@ class Federation:
 
     def _merge(self, ues: list[int], time_s: float) -> None:
         """w_{k+1} from the updates, in the order the simulator takes them."""
-        updates, merges = [], list[Merge]()
+        updates, merges = [], list[MergedUpdate]()
         for ue in ues:
             device = self.crew[ue]
             assert device.reply is not None
             assert device.reply.update is not None
             updates.append(device.reply.update)
-            merges.append(Merge(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
+            merges.append(MergedUpdate(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
             device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]

@@ -12,7 +12,7 @@ from perfeds2.runs.store import Row
 from perfeds2.timeline.record import Timeline
 
 
-class Merge(NamedTuple):
+class MergedUpdate(NamedTuple):
     """One update that went into the model."""
 
     round: int
@@ -48,14 +48,14 @@ class Lap(NamedTuple):
     version: int = -1  # of the model; -1 in records of before
 
 
-KINDS = {"merges": Merge, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
+KINDS = {"merges": MergedUpdate, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
 
 
 @dataclass
 class Record:
     """Grows while a federation runs."""
 
-    merges: list[Merge] = field(default_factory=list)
+    merges: list[MergedUpdate] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     laps: list[Lap] = field(default_factory=list)

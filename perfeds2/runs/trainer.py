@@ -33,11 +33,11 @@ CHECKPOINT_EVERY_S = 2.0
 CHECKPOINT_SHARE = 0.05  # of the time, at most
 
 ClockTold = Callable[[Algorithm, int, float], None]  # rounds closed and the simulated second reached
-Evaluated = Callable[["Prepared", Sequence[Values]], None]
+Evaluated = Callable[["PreparedTraining", Sequence[Values]], None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTraining:
     """A training with everything it needs: its data, its algorithm and its timeline."""
 
     training: Training
@@ -72,7 +72,7 @@ class Workbench:
         self._tasks: dict[Any, Task] = {}
         self._stages: dict[Any, Stage] = {}
 
-    def prepare(self, training: Training, told: ClockTold | None = None) -> Prepared:
+    def prepare(self, training: Training, told: ClockTold | None = None) -> PreparedTraining:
         """Make a training's data and simulate its timeline."""
         spec, seed, stage = training.spec, training.seed, self.stage(training)
         task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
@@ -80,7 +80,7 @@ class Workbench:
         (timeline,) = make_timelines(spec, stage, [algorithm], told)
         points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
         costs = costs_at(spec, stage.cell, algorithm, timeline, points)
-        return Prepared(training, task, stage, algorithm, timeline, points, costs)
+        return PreparedTraining(training, task, stage, algorithm, timeline, points, costs)
 
     def stage(self, training: Training) -> Stage:
         """What algorithms with this cell, protocol and seed have in common."""
@@ -96,7 +96,7 @@ class Workbench:
 
 
 def train_group(
-    group: Sequence[Prepared], store: Store, evaluated: Evaluated, *, group_key: str = "", halves: bool = True
+    group: Sequence[PreparedTraining], store: Store, evaluated: Evaluated, *, group_key: str = "", halves: bool = True
 ) -> None:
     """Train a group and put the results into a store: at once those of equal shape for which there is memory.
 
@@ -115,7 +115,7 @@ class _Work:
     halves: bool
 
 
-def _train(work: _Work, alike: Sequence[Prepared]) -> None:
+def _train(work: _Work, alike: Sequence[PreparedTraining]) -> None:
     try:
         learner = alike[0].algorithm.learner
         with user_errors(f"--algorithms {alike[0].algorithm.name}", learner.objective, learner.merge):
@@ -132,7 +132,7 @@ def _train(work: _Work, alike: Sequence[Prepared]) -> None:
     _train(work, alike[half:])
 
 
-def _train_one(work: _Work, alike: Sequence[Prepared]) -> list[TrainState]:
+def _train_one(work: _Work, alike: Sequence[PreparedTraining]) -> list[TrainState]:
     (one,) = alike
     lane, checkpoints = one.lane, _Checkpoints(work.store, alike)
     end = resume = checkpoints.load()[0]
@@ -145,7 +145,7 @@ def _train_one(work: _Work, alike: Sequence[Prepared]) -> list[TrainState]:
     return [end]
 
 
-def _train_together(work: _Work, alike: Sequence[Prepared]) -> list[TrainState]:
+def _train_together(work: _Work, alike: Sequence[PreparedTraining]) -> list[TrainState]:
     checkpoints, stand = _Checkpoints(work.store, alike), None
     stop = bool(alike[0].training.spec.run.stop_when_diverged)
     for stand in train_together([one.lane for one in alike], resume=checkpoints.load(), stop_when_diverged=stop):
@@ -159,7 +159,7 @@ def _train_together(work: _Work, alike: Sequence[Prepared]) -> list[TrainState]:
 class _Checkpoints:
     """Saves where trainings stand every two seconds; where saving takes long, for a twentieth of the time."""
 
-    def __init__(self, store: Store, alike: Sequence[Prepared]) -> None:
+    def __init__(self, store: Store, alike: Sequence[PreparedTraining]) -> None:
         self._store, self._alike = store, alike
         self._wait_s, self._since = CHECKPOINT_EVERY_S, time.monotonic()
 
@@ -197,7 +197,7 @@ def load_checkpoint(store: Store, key: str, lane: Lane) -> TrainState | None:
     return TrainState(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in kept]))
 
 
-def _result(one: Prepared, end: TrainState, group_key: str) -> Result:
+def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:
     weights, which = on_one(end.state.params), {"algorithm": one.algorithm.name, "seed": one.training.seed}
     return Result(
         [{**which, **row} for row in one.rows(end.values)],
@@ -209,7 +209,7 @@ def _result(one: Prepared, end: TrainState, group_key: str) -> Result:
     )
 
 
-def _per_ue(one: Prepared, weights: Any, memory: Any) -> list[Row]:
+def _per_ue(one: PreparedTraining, weights: Any, memory: Any) -> list[Row]:
     """How the final model serves each UE."""
     task, learner = one.task, one.algorithm.learner
     own, steps = own_model(learner.objective), learner.personal_steps

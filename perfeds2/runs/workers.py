@@ -30,7 +30,7 @@ from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compi
 from perfeds2.learning.train import Values
 from perfeds2.runs.progress import Live
 from perfeds2.runs.store import Result, Store
-from perfeds2.runs.trainer import Prepared, Workbench, train_group
+from perfeds2.runs.trainer import PreparedTraining, Workbench, train_group
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import metric_of
 from perfeds2.spec.fields import Spec
@@ -118,11 +118,11 @@ class Place:
     live: Live | None
 
 
-def train_job(job: Job, prepared: Sequence[Prepared], place: Place, tell: Tell) -> None:
+def train_job(job: Job, prepared: Sequence[PreparedTraining], place: Place, tell: Tell) -> None:
     """Train a job whose clocks have been played. ``tell`` hears how far it is."""
     at: dict[str, tuple[float, int]] = {}  # share and rounds of each training
 
-    def evaluated(one: Prepared, values: Sequence[Values]) -> None:
+    def evaluated(one: PreparedTraining, values: Sequence[Values]) -> None:
         training, spec = one.training, one.training.spec
         if place.live is not None:
             known = {"metric": metric_of(spec), "target": spec.run.target_accuracy, "config": spec.values()}
@@ -192,7 +192,7 @@ class _Here:
             except Exception as error:
                 self._say(self.number, job, _failure(error))
 
-    def _train(self, job: Job, prepared: Sequence[Prepared]) -> None:
+    def _train(self, job: Job, prepared: Sequence[PreparedTraining]) -> None:
         number = self._free.pop()
         with suppress(KeyboardInterrupt):
             try:

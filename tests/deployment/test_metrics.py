@@ -14,7 +14,7 @@ import pytest
 from perfeds2.deployment import metrics as module
 from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.metrics import Metrics, exposed
-from perfeds2.deployment.record import Lap, Loss, Merge, Record
+from perfeds2.deployment.record import Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
@@ -85,7 +85,7 @@ def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, quoru
 
 def record():
     return Record(
-        merges=[Merge(0, 0, 0, 0, 1.0), Merge(0, 1, 0, 1, 1.0)],
+        merges=[MergedUpdate(0, 0, 0, 0, 1.0), MergedUpdate(0, 1, 0, 1, 1.0)],
         losses=[Loss(3, 0, 0, math.inf)],
         laps=[Lap(0, 0.05, 0.01), Lap(1, 700.0, 0.01)],
         closed_s=[1.0, 4.0],

@@ -14,7 +14,7 @@ from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
-from perfeds2.deployment.mqtt.wire import Head, Here, Job, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Parcel, Run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
 
@@ -376,7 +376,7 @@ def test_two_devices_of_one_process_share_what_is_built_in():
 
 
 def test_texts_are_small_and_strict():
-    assert wire.read(Job, b"x" * 10**7) is None
+    assert wire.read(JobMessage, b"x" * 10**7) is None
     assert wire.read(Here, b'{"here": 1}') is None
     assert len(wire.words("x" * 10**6)) == 300
     assert len(Run(run="r", settings="x").to_bytes()) < wire.TEXT_BYTES

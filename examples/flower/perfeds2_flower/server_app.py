@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from flwr.serverapp import Grid, ServerApp
 
 from perfeds2.deployment.merging import merged
-from perfeds2.deployment.record import Merge, Record
+from perfeds2.deployment.record import MergedUpdate, Record
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.validate import form_of, wrong_update
 from perfeds2.runs.store import save_arrays
@@ -117,7 +117,7 @@ class Rounds:
         )
         self.params, self.merging = merged(self.params, updates, self.learner, self.merging, senders)
         for ue, version in zip(ues, versions, strict=True):
-            self.record.merges.append(Merge(number, ue, version, 0, float(self.arrival_s[ue])))
+            self.record.merges.append(MergedUpdate(number, ue, version, 0, float(self.arrival_s[ue])))
         self.record.closed_s.append(closing.time_s)
         self.server, handed = hand_out(self.server, closing, self.protocol)
         print(f"round {number} closed at {closing.time_s:.2f} s: UEs {ues}")

@@ -22,7 +22,7 @@ import tomli_w
 from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
-from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
 from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Request
 from perfeds2.errors import InputError
@@ -62,16 +62,16 @@ class DeviceClient:
 
     number: int
     link: Connection
-    work: "queue.SimpleQueue[tuple[DeviceClient, Run | Job, Assembly | None]]"
+    work: "queue.SimpleQueue[tuple[DeviceClient, Run | JobMessage, Assembly | None]]"
     say: Callable[[str], None] = print
     _process: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _connections: int = 0
     _run: Run | None = None  # the newest we were told of
     _ready: Ready | None = None
     _error: str | None = None
-    _job: Job | None = None  # the newest
+    _job: JobMessage | None = None  # the newest
     _model: Assembly | None = None  # what has come of its model
-    _answer: tuple[Job, Head, list[bytes]] | None = None  # to the newest job we answered
+    _answer: tuple[JobMessage, Head, list[bytes]] | None = None  # to the newest job we answered
 
     def start(self) -> None:
         self.link.start(self)
@@ -106,7 +106,7 @@ class DeviceClient:
         if topic == wire.RUN:
             self._take_run(data)
         elif topic == wire.job_topic(self.number):
-            self._take_job(wire.read(Job, data))
+            self._take_job(wire.read(JobMessage, data))
         elif parts[1] == "model" and len(parts) == 4:
             self._take_chunk(wire.number(parts[2]), wire.number(parts[3]), data)
 
@@ -126,7 +126,7 @@ class DeviceClient:
             self._run, self._ready, self._error, self._job, self._model = run, None, None, None, None
             self.work.put((self, run, None))
 
-    def _take_job(self, job: Job | None) -> None:
+    def _take_job(self, job: JobMessage | None) -> None:
         ready = self._ready
         if job is None or ready is None or job.run != ready.run:
             return
@@ -163,7 +163,7 @@ class DeviceClient:
 
     # ---- the computing thread
 
-    def wants(self, what: Run | Job) -> bool:
+    def wants(self, what: Run | JobMessage) -> bool:
         """Whether there is nothing newer to do."""
         return what is self._run or what is self._job
 
@@ -178,7 +178,7 @@ class DeviceClient:
             self._error = why[:500]
             self._say_here()
 
-    def send(self, job: Job, head: Head, update: Arrays | None = None) -> None:
+    def send(self, job: JobMessage, head: Head, update: Arrays | None = None) -> None:
         parcel = None if update is None else Parcel.of(update)
         if parcel is not None:
             head = head.model_copy(update=parcel.announced)
@@ -187,7 +187,7 @@ class DeviceClient:
             self._answer = answer
             self._publish(*answer)
 
-    def _publish(self, job: Job, head: Head, chunks: list[bytes]) -> None:
+    def _publish(self, job: JobMessage, head: Head, chunks: list[bytes]) -> None:
         self.link.publish(wire.reply_topic(self.number, job.ticket, wire.HEAD), head.to_bytes())
         for number, chunk in enumerate(chunks):
             self.link.publish(wire.reply_topic(self.number, job.ticket, number), chunk)
@@ -234,7 +234,7 @@ class Worker:
             self._prepared[key] = prepare(run, owner, number)
         return self._prepared[key]
 
-    def _do(self, device: DeviceClient, job: Job, model: Assembly) -> None:
+    def _do(self, device: DeviceClient, job: JobMessage, model: Assembly) -> None:
         from perfeds2.deployment.device import do_job
         from perfeds2.deployment.merging import unpacked
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
-from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, Job, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
@@ -92,7 +92,7 @@ class MqttTransport:
                 self._publish_model(request.version)
             parcel = self._models[request.version]
             self._held[request.version] += 1
-            job = Job(
+            job = JobMessage(
                 run=self.run.run,
                 ticket=request.ticket,
                 version=request.version,

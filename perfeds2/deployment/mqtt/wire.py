@@ -2,7 +2,7 @@
 
     perfeds2/run                          server, retained   Run: which run there is, and its settings
     perfeds2/model/VERSION/CHUNK          server, retained   a model, while anybody works on it
-    perfeds2/job/device-N                 server             Job: do this, with that model
+    perfeds2/job/device-N                 server             JobMessage: do this, with that model
     perfeds2/here/device-N                device, retained   Here; the broker says it for a device that died (last will)
     perfeds2/reply/device-N/TICKET/head   device             Head: what the answer is, and how many chunks follow
     perfeds2/reply/device-N/TICKET/CHUNK  device             the update
@@ -81,7 +81,7 @@ class Run(Text):
     own_model: bool = False  # the devices' own: each has it in a file
 
 
-class Job(Text):
+class JobMessage(Text):
     """One job for one device."""
 
     run: Name
@@ -168,7 +168,7 @@ class Assembly:
     parts: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def announced(cls, said: Job | Head, most: int) -> "Assembly | None":
+    def announced(cls, said: JobMessage | Head, most: int) -> "Assembly | None":
         """None if more is announced than may come."""
         fits = 0 < said.bytes <= most and said.chunks == chunks_of(said.bytes)
         return cls(said.bytes, said.sha256) if fits else None

@@ -54,8 +54,8 @@ class People(NamedTuple):
     merged_in: np.ndarray
 
 
-class Record(NamedTuple):
-    """What is written down: of every round, and of the jobs lost on the way."""
+class RoundBuffers(NamedTuple):
+    """Output of the loop: the rounds played, and the jobs lost in them."""
 
     ues: np.ndarray
     staleness: np.ndarray
@@ -114,7 +114,7 @@ def play_one_round(play, draw, loops, searching):
     state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
     people = People(np.arange(2), two, two / 2, *state)
     whole, rows = np.empty((1, 1), np.int64), np.empty(8, np.int64)
-    record = Record(
+    record = RoundBuffers(
         whole, whole.copy(), np.empty((1, 1)), np.empty(1), rows, rows.copy(), rows.copy(), np.empty(8), rows.copy()
     )
     play(loops, rules, people, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), record)

@@ -233,7 +233,7 @@ def _play(
 def _paper(kernel: loading.Kernel, rounds: int, quorum: int, lost_rows: int) -> Any:
     """Return empty arrays for rounds and lost jobs."""
     table, whole = (rounds, quorum), np.int64
-    return kernel.names.Record(
+    return kernel.names.RoundBuffers(
         *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
         *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
         *(np.empty(lost_rows), np.empty(lost_rows, whole)),
