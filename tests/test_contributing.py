@@ -107,7 +107,7 @@ ADDITIONS = {
             '''Do nothing.'''
 
             paper = "none"
-            pull: StepSize = setting(1.0, "A number.")
+            pull: StepSize = setting("A number.", default=1.0)
 
             def init(self, params, ues):
                 return None
@@ -124,7 +124,7 @@ ADDITIONS = {
     ),
     "setting of a method": Addition(
         "",
-        'scratch_pull: StepSize = setting(0.5, "A number.")',
+        'scratch_pull: StepSize = setting("A number.", default=0.5)',
         "assert 'scratch_pull' in command_line('methods', 'Ditto')",
         table="Ditto",
     ),
@@ -212,6 +212,25 @@ ADDITIONS = {
         """,
         '"scratch": Scratch,',
         "from perfeds2.runs.trackers import TRACKER; assert TRACKER.find('scratch').value.__name__ == 'Scratch'",
+    ),
+    "study": Addition(
+        """
+        from perfeds2.runs.pool import run_all
+        from perfeds2.runs.store import Store
+        from perfeds2.runs.training import trainings_of
+        from perfeds2.spec.resolve import spec_from
+
+        def scratch(**settings):
+            trainings = trainings_of(spec_from(**settings))
+            results = run_all(trainings, Store(None))
+            return {each.seed: results[each].rows[-1]["round"] for each in trainings}
+        """,
+        '"studies.scratch": ("scratch",),',
+        """
+        import perfeds2
+        assert perfeds2.scratch(ues=4, quorum=2, rounds=3, seeds=2, algorithms=["FedAvgS2"]) == {0: 3, 1: 3}
+        """,
+        file="scratch.py",
     ),
     "benchmark": Addition(
         """
@@ -303,7 +322,8 @@ def add(scratch: Path, row: Row, addition: Addition) -> None:
     table = addition.table or row.table
     if addition.file:
         module = ".".join((where / addition.file).with_suffix("").relative_to(scratch).parts)
-        code = f"from {module} import scratch\n"
+        is_lazy = f'"{where.name}.scratch"' in addition.line  # the table names the module and imports it later
+        code = "" if is_lazy else f"from {module} import scratch\n"
     home.write_text(with_line(text, table, code, addition.line), "utf-8")
     path, more = addition.besides
     if path:

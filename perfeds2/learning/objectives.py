@@ -220,12 +220,12 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }  # in all three modes
 
 
-def zeros(tree: Params) -> Params:
+def zeros(tree: dict[str, Any]) -> dict[str, Any]:
     """Return zeros in the shapes of some arrays."""
     return jax.tree.map(jnp.zeros_like, tree)
 
 
-def stepped(params: Params, size: Any, direction: Params) -> Params:
+def stepped(params: dict[str, Any], size: Any, direction: dict[str, Any]) -> dict[str, Any]:
     """Return params − size·direction."""
     return jax.tree.map(lambda w, g: w - size * g, params, direction)
 
