@@ -28,7 +28,16 @@ for needed in ("zensical", "latex2mathml"):
 
 ROOT = Path(__file__).parent.parent
 AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it
-LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src", "embed": "src", "object": "data"}  # fmt: skip
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "embed": "src",
+    "object": "data",
+}
 NUMBER = re.compile(r"-?\d+\.?\d*")
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
@@ -76,7 +85,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As ``make site`` builds it."""
     folder = tmp_path_factory.mktemp("built")
     command = [sys.executable, str(ROOT / "docs/site/make.py"), str(folder)]
-    built = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)  # fmt: skip
+    built = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
     assert built.returncode == 0, built.stderr
     return folder / "site"
 
@@ -150,7 +161,10 @@ def test_every_command_is_there_with_all_its_options(pages):
             assert " ".join((command.help or "").split())[:60] in " ".join(page.text.split())
             flags = {flag for code in page.codes for flag in re.findall(r"--[\w-]+", code)}
             for parameter in command.params:
-                assert set(parameter.opts) <= flags | page.codes or parameter.param_type_name == "argument", (words, parameter)  # fmt: skip
+                assert set(parameter.opts) <= flags | page.codes or parameter.param_type_name == "argument", (
+                    words,
+                    parameter,
+                )
                 found += 1
 
         walk((), get_command(app))

@@ -106,9 +106,16 @@ def legend(top: float, crossed: bool = True) -> tuple[list[str], float]:
         x += 92
     parts += [f'<path class="mark" d="M{x} {top + 6}l5 -5 5 5 -5 5z"/>', text(x + 17, top + 10, "merged")]
     if crossed:
-        parts += [line([(x + 82, top + 1), (x + 92, top + 11)], "lost"), line([(x + 82, top + 11), (x + 92, top + 1)], "lost"), text(x + 98, top + 10, "thrown away")]  # fmt: skip
+        parts += [
+            line([(x + 82, top + 1), (x + 92, top + 11)], "lost"),
+            line([(x + 82, top + 11), (x + 92, top + 1)], "lost"),
+            text(x + 98, top + 10, "thrown away"),
+        ]
         x += 112
-    parts += [f'<line x1="{x + 80}" x2="{x + 80}" y1="{top - 1}" y2="{top + 13}" class="rule"/>', text(x + 86, top + 10, "a round closes")]  # fmt: skip
+    parts += [
+        f'<line x1="{x + 80}" x2="{x + 80}" y1="{top - 1}" y2="{top + 13}" class="rule"/>',
+        text(x + 86, top + 10, "a round closes"),
+    ]
     return parts, top + 20
 
 
@@ -135,7 +142,10 @@ def straggler() -> str:
 
 def quorum() -> str:
     """The quorum A from all to one."""
-    panels = [(play(Protocol(a)), f"A = {a}: {what}") for a, what in ((4, "synchronous"), (2, "semi-synchronous"), (1, "asynchronous"))]  # fmt: skip
+    panels = [
+        (play(Protocol(a)), f"A = {a}: {what}")
+        for a, what in ((4, "synchronous"), (2, "semi-synchronous"), (1, "asynchronous"))
+    ]
     return charts(panels, "The same four UEs with a quorum of four, two and one.", 0.3)
 
 
@@ -147,7 +157,11 @@ def staleness() -> str:
 
 def stale_rules() -> str:
     """What becomes of a UE that would be staler than S."""
-    words = {"restart": "it is handed the new model and starts over", "wait": "the round waits for it", "ignore": "it finishes for nothing"}  # fmt: skip
+    words = {
+        "restart": "it is handed the new model and starts over",
+        "wait": "the round waits for it",
+        "ignore": "it finishes for nothing",
+    }
     panels = [(play(Protocol(2, 1, rule)), f"S = 1, {rule}: {what}") for rule, what in words.items()]  # type: ignore[arg-type]  # Literals
     return charts(panels, "Four UEs with a bound of one on staleness, under restart, wait and ignore.", 0.4)
 
@@ -169,12 +183,30 @@ def equal_finish_bandwidth() -> str:
             parts += [bar(LEFT, y, scale * ends[name][ue], height - 1.5, STATE_COLOURS["sending"])]
             told = max(told + 10, y + height / 2 + 3)
             parts += [text(LEFT - 8, told, f"UE {ue}", "small", "end")]
-            parts += [bar(LEFT + scale * ends[name][ue], y, scale * (ends[name].max() - ends[name][ue]), height - 1.5, STATE_COLOURS["waiting"])]  # fmt: skip
+            parts += [
+                bar(
+                    LEFT + scale * ends[name][ue],
+                    y,
+                    scale * (ends[name].max() - ends[name][ue]),
+                    height - 1.5,
+                    STATE_COLOURS["waiting"],
+                )
+            ]
             y += height
         top = y + 8
-    parts += [bar(LEFT, top, 12, 12, STATE_COLOURS["sending"]), text(LEFT + 17, top + 10, "sending (as high as its part of the band)")]  # fmt: skip
-    parts += [bar(LEFT + 270, top, 12, 12, STATE_COLOURS["waiting"]), text(LEFT + 287, top + 10, "waiting for the others")]  # fmt: skip
-    return drawing(top + 20, parts, "Equal parts of the band end at different times; equal_finish gives the far UEs more, and all end together.")  # fmt: skip
+    parts += [
+        bar(LEFT, top, 12, 12, STATE_COLOURS["sending"]),
+        text(LEFT + 17, top + 10, "sending (as high as its part of the band)"),
+    ]
+    parts += [
+        bar(LEFT + 270, top, 12, 12, STATE_COLOURS["waiting"]),
+        text(LEFT + 287, top + 10, "waiting for the others"),
+    ]
+    return drawing(
+        top + 20,
+        parts,
+        "Equal parts of the band end at different times; equal_finish gives the far UEs more, and all end together.",
+    )
 
 
 def personal_step() -> str:
@@ -206,11 +238,21 @@ def personal_step() -> str:
             [bend / 2 * (end - place) ** 2 for end, place, bend in zip(ends, places, bends, strict=True)]
         )
         parts += [f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.0f}" y2="{bottom:.0f}" class="rule"/>']
-        parts += [text(x + (-6 if left else 26), top + y, said, kind, "end" if left else "start") for y, said, kind in ((4, name, "strong"), (19, f"after a step {left_over:.2f}", "small"))]  # fmt: skip
+        parts += [
+            text(x + (-6 if left else 26), top + y, said, kind, "end" if left else "start")
+            for y, said, kind in ((4, name, "strong"), (19, f"after a step {left_over:.2f}", "small"))
+        ]
         for ue, kind in enumerate(("one", "two")):
             way = [at(float(w), ue) for w in np.linspace(start, ends[ue], 20)]
-            parts += [f'<g opacity="0.5">{line(way, kind + " way")}</g>', f'<circle class="mark" cx="{way[-1][0]:.1f}" cy="{way[-1][1]:.1f}" r="4.5"/>']  # fmt: skip
-    return drawing(256, parts, "Two UEs' losses. From FedAvg's weights and from PerFed's, one gradient step on each: PerFed's end lower on average.")  # fmt: skip
+            parts += [
+                f'<g opacity="0.5">{line(way, kind + " way")}</g>',
+                f'<circle class="mark" cx="{way[-1][0]:.1f}" cy="{way[-1][1]:.1f}" r="4.5"/>',
+            ]
+    return drawing(
+        256,
+        parts,
+        "Two UEs' losses. From FedAvg's weights and from PerFed's, one gradient step on each: PerFed's end lower on average.",
+    )
 
 
 def fading() -> str:
@@ -223,11 +265,21 @@ def fading() -> str:
     for kind, ue, metres in zip(("one", "two", "three"), range(3), cell.distance_m, strict=True):
         levels = bottom - (decibels[:, ue] - low) / (high - low) * (bottom - top)
         points = [(LEFT + step * (k + side), float(level)) for k, level in enumerate(levels) for side in (0, 1)]
-        parts += [line(points, kind), line([(LEFT + 150 * ue, 216), (LEFT + 150 * ue + 24, 216)], kind), text(LEFT + 150 * ue + 30, 220, f"UE at {metres:.0f} m")]  # fmt: skip
+        parts += [
+            line(points, kind),
+            line([(LEFT + 150 * ue, 216), (LEFT + 150 * ue + 24, 216)], kind),
+            text(LEFT + 150 * ue + 30, 220, f"UE at {metres:.0f} m"),
+        ]
     for value in np.arange(np.ceil(low / 10) * 10, high, 10):
-        parts.append(text(LEFT - 8, bottom - (value - low) / (high - low) * (bottom - top) + 4, f"{value:.0f}", "small", "end"))  # fmt: skip
+        parts.append(
+            text(LEFT - 8, bottom - (value - low) / (high - low) * (bottom - top) + 4, f"{value:.0f}", "small", "end")
+        )
     parts.append(text(WIDTH - RIGHT, 220, "40 rounds", "small", "end"))
-    return drawing(228, parts, "Signal over noise of three UEs over forty rounds: the far ones are weaker, and all jump from round to round.")  # fmt: skip
+    return drawing(
+        228,
+        parts,
+        "Signal over noise of three UEs over forty rounds: the far ones are weaker, and all jump from round to round.",
+    )
 
 
 PICTURES: dict[str, Callable[[], str]] = {

@@ -21,7 +21,20 @@ import click
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "perfeds2"
-FOLDERS = ("network", "allocation", "theory", "timeline", "learning", "spec", "runs", "planning", "paper", "report", "play", "deployment")  # fmt: skip  # in the order things happen
+FOLDERS = (
+    "network",
+    "allocation",
+    "theory",
+    "timeline",
+    "learning",
+    "spec",
+    "runs",
+    "studies",
+    "paper",
+    "report",
+    "play",
+    "deployment",
+)  # in the order things happen
 NOT_SHOWN = {"commands", "cli"}  # they are the pages of the commands
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 WIDTH = 100  # of a signature, before it is broken
@@ -111,7 +124,10 @@ def _contents() -> Iterator[str]:
     yield "# Reference\n\nMade from the code when the site is built: what stands here is what runs.\n"
     yield "## Commands\n"
     top = [(path[0], command) for path, command in commands() if len(path) == 1]
-    rows = [(f'<a href="commands/{name}.html">{code(f"perfeds2 {name}")}</a>', inline(first_sentence(command.help))) for name, command in top]  # fmt: skip
+    rows = [
+        (f'<a href="commands/{name}.html">{code(f"perfeds2 {name}")}</a>', inline(first_sentence(command.help)))
+        for name, command in top
+    ]
     yield listed(rows)
     yield "\n## And\n"
     yield "- [Settings](settings.md): each once, as a flag, a key of a spec and a keyword in Python."
@@ -164,11 +180,17 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     for each in shared:
         setting = known.get(each.name or "")
         flag, anchor = (setting.flag, setting.keyword) if setting else (each.opts[0], "seeds")
-        panels.setdefault(setting.panel if setting else "Run", []).append(f'<a href="{up}settings.html#{anchor}">{code(flag)}</a>')  # fmt: skip
+        panels.setdefault(setting.panel if setting else "Run", []).append(
+            f'<a href="{up}settings.html#{anchor}">{code(flag)}</a>'
+        )
     yield f'<p>And <a href="{up}settings.html">settings</a>, as flags, by <code>--set</code> or from a spec:</p>'
     yield listed([(inline(panel), " ".join(flags)) for panel, flags in panels.items()])
     if defaults:
-        told = ", ".join(f"{code(known[name].flag)} {inline(','.join(map(str, values)))}" for name, values in defaults.items() if name in known)  # fmt: skip
+        told = ", ".join(
+            f"{code(known[name].flag)} {inline(','.join(map(str, values)))}"
+            for name, values in defaults.items()
+            if name in known
+        )
         yield f"<p>Its own defaults: {told}.</p>" if told else ""
 
 
@@ -191,7 +213,9 @@ def _settings() -> Iterator[str]:
             said, default = (said, default.removesuffix(")")) if said else (each.help(), "")
             names = f' <a href="names.html#{_anchor(each.kind.what)}">Names</a>.' if each.kind else ""
             term = f'<span id="{each.keyword}">{code(f"{each.flag} {each.look}".strip())}</span> <small>{section}.{each.key}</small>'
-            rows.append((term, inline(said) + names + (f"<br><small>Default: {inline(default)}</small>" if default else "")))  # fmt: skip
+            rows.append(
+                (term, inline(said) + names + (f"<br><small>Default: {inline(default)}</small>" if default else ""))
+            )
         yield listed(rows) + "\n"
 
 
@@ -210,7 +234,10 @@ def _names() -> Iterator[str]:
         yield f"## {each.kind.what.capitalize()} {{ #{_anchor(each.kind.what)} }}\n"
         yield f'<p>For <a href="settings.html#{each.keyword}">{code(each.flag)}</a>.</p>\n'
         table, entries = each.kind.table(), entries_of(each.kind.table())
-        yield listed([(code(name), _said_of(value, *entries.get(name, ("", "")))) for name, value in table.items()]) + "\n"  # fmt: skip
+        yield (
+            listed([(code(name), _said_of(value, *entries.get(name, ("", "")))) for name, value in table.items()])
+            + "\n"
+        )
 
 
 def _anchor(what: str) -> str:
@@ -276,11 +303,20 @@ def _root() -> Iterator[str]:
         home = perfeds2._HOME[name]
         dotted = f"perfeds2.{home}.{name}"
         node = next((found for found in public(module_path(home)) if found[0] == name), None)
-        said = first_sentence(ast.get_docstring(node[1])) if node and isinstance(node[1], FUNCTION | ast.ClassDef) else ""  # fmt: skip
-        rows.append((f'<a href="{home.split(".")[0]}.html#{dotted}">{code(name)}</a>', inline(said or _recipe_said(home, name))))  # fmt: skip
+        said = (
+            first_sentence(ast.get_docstring(node[1])) if node and isinstance(node[1], FUNCTION | ast.ClassDef) else ""
+        )
+        rows.append(
+            (f'<a href="{home.split(".")[0]}.html#{dotted}">{code(name)}</a>', inline(said or _recipe_said(home, name)))
+        )
     yield listed(rows)
     yield "\n## The folders\n\nIn the order things happen; imports point from later ones to earlier ones.\n"
-    yield listed([(f'<a href="{name}.html">{code(f"perfeds2.{name}")}</a>', inline(_doc(PACKAGE / name / "__init__.py"))) for name in folders()])  # fmt: skip
+    yield listed(
+        [
+            (f'<a href="{name}.html">{code(f"perfeds2.{name}")}</a>', inline(_doc(PACKAGE / name / "__init__.py")))
+            for name in folders()
+        ]
+    )
 
 
 def _recipe_said(home: str, name: str) -> str:
@@ -323,8 +359,19 @@ def _constant(dotted: str, name: str, node: Any, comments: Mapping[int, str]) ->
 def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) -> Iterator[tuple[str, str]]:
     """A function, or a class with its fields and methods: (anchor, Markdown)."""
     if isinstance(node, ast.ClassDef):
-        fields = [(each.target.id, each) for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]  # fmt: skip
-        rows = [(f'<span id="{dotted}.{key}">{code(f"{key}: {ast.unparse(each.annotation)}" + (f" = {_short(each.value)}" if each.value else ""))}</span>', inline(comments.get(each.end_lineno or 0, ""))) for key, each in fields if not key.startswith("_")]  # fmt: skip
+        fields = [
+            (each.target.id, each)
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        ]
+        rows = [
+            (
+                f'<span id="{dotted}.{key}">{code(f"{key}: {ast.unparse(each.annotation)}" + (f" = {_short(each.value)}" if each.value else ""))}</span>',
+                inline(comments.get(each.end_lineno or 0, "")),
+            )
+            for key, each in fields
+            if not key.startswith("_")
+        ]
         yield (
             dotted,
             f"### {name} {{ #{dotted} }}\n\n{_source(_class_line(node))}\n{prose(ast.get_docstring(node))}\n{listed(rows) if rows else ''}\n",
@@ -332,7 +379,10 @@ def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) 
         yield from ((f"{dotted}.{key}", "") for key, _ in fields if not key.startswith("_"))
         for each in node.body:
             if isinstance(each, FUNCTION) and not each.name.startswith("_"):
-                yield f"{dotted}.{each.name}", f"#### {name}.{each.name} {{ #{dotted}.{each.name} }}\n\n{_source(_signature(each))}\n{prose(ast.get_docstring(each))}\n"  # fmt: skip
+                yield (
+                    f"{dotted}.{each.name}",
+                    f"#### {name}.{each.name} {{ #{dotted}.{each.name} }}\n\n{_source(_signature(each))}\n{prose(ast.get_docstring(each))}\n",
+                )
     elif isinstance(node, FUNCTION):
         yield dotted, f"### {name} {{ #{dotted} }}\n\n{_source(_signature(node))}\n{prose(ast.get_docstring(node))}\n"
 

@@ -29,22 +29,63 @@ LEAVES_OUT = ("algorithms", "rounds", "held_out")
 
 
 def arena(
-    methods: str | None = flag("--methods", "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)", "NAMES", autocompletion=of_kind("algorithm"), **PANEL),
-    mine: list[str] | None = flag("--mine", "Your own beside them: an objective, a merge, a method or an Algorithm. Repeatable.", "FILE.py:NAME", **PANEL),
-    tasks: str | None = flag("--tasks", "Several tasks, comma-separated, instead of --task.", "NAMES", autocompletion=of_kind("task"), **PANEL),
-    cells: str | None = flag("--cells", "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with sections such as cell and protocol, or your own FILE.py:NAME.", "CELLS", **PANEL),
-    tune: int | None = flag("--tune", "How many settings are tried of each method. (default: 20; 0 where a --spec has settings of single methods, as tuned.toml has)", "N", **PANEL),
-    no_tune: bool = flag("--no-tune", "Tune nothing: the settings are those of the task, the spec and the flags.", default=False, **PANEL),
-    search: list[str] | None = flag("--search", "What is tried of one method instead: FedBuff.beta=0.02,0.07,0.2. Repeatable.", "NAME=VALUES", **PANEL),
-    tuning_seeds: int | None = flag("--tuning-seeds", "On how many seeds; they are none that the evaluation uses. (default: 2)", "N", **PANEL),
-    rungs: int | None = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. (default: 3)", "N", **PANEL),
+    methods: str | None = flag(
+        "--methods",
+        "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)",
+        "NAMES",
+        autocompletion=of_kind("algorithm"),
+        **PANEL,
+    ),
+    mine: list[str] | None = flag(
+        "--mine",
+        "Your own beside them: an objective, a merge, a method or an Algorithm. Repeatable.",
+        "FILE.py:NAME",
+        **PANEL,
+    ),
+    tasks: str | None = flag(
+        "--tasks",
+        "Several tasks, comma-separated, instead of --task.",
+        "NAMES",
+        autocompletion=of_kind("task"),
+        **PANEL,
+    ),
+    cells: str | None = flag(
+        "--cells",
+        "Several cells, comma-separated: paper, settings such as quorum=10 or radius-m=500+layout=equal, a FILE.toml with sections such as cell and protocol, or your own FILE.py:NAME.",
+        "CELLS",
+        **PANEL,
+    ),
+    tune: int | None = flag(
+        "--tune",
+        "How many settings are tried of each method. (default: 20; 0 where a --spec has settings of single methods, as tuned.toml has)",
+        "N",
+        **PANEL,
+    ),
+    no_tune: bool = flag(
+        "--no-tune", "Tune nothing: the settings are those of the task, the spec and the flags.", default=False, **PANEL
+    ),
+    search: list[str] | None = flag(
+        "--search",
+        "What is tried of one method instead: FedBuff.beta=0.02,0.07,0.2. Repeatable.",
+        "NAME=VALUES",
+        **PANEL,
+    ),
+    tuning_seeds: int | None = flag(
+        "--tuning-seeds", "On how many seeds; they are none that the evaluation uses. (default: 2)", "N", **PANEL
+    ),
+    rungs: int | None = flag(
+        "--rungs",
+        "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. (default: 3)",
+        "N",
+        **PANEL,
+    ),
     on: str = ON,
     workers: int | None = WORKERS,
     retries: int = RETRIES,
     reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Let methods meet on equal terms: perfeds2 arena --task mnist
 
     On every task and cell each method is tuned with the same number of settings, on data and seeds of their own, and then
@@ -69,7 +110,23 @@ def arena(
         if no_tune and tune:
             raise InputError(f"--tune {tune} and --no-tune were both given; give one of them.")
         if resume is not None:
-            if any((spec_file, assignments, flags, out, methods, mine, tasks, cells, tune, no_tune, search, tuning_seeds, rungs)):  # fmt: skip
+            if any(
+                (
+                    spec_file,
+                    assignments,
+                    flags,
+                    out,
+                    methods,
+                    mine,
+                    tasks,
+                    cells,
+                    tune,
+                    no_tune,
+                    search,
+                    tuning_seeds,
+                    rungs,
+                )
+            ):
                 raise InputError(
                     "--resume takes everything from the folder's arena.toml; give it without other settings."
                 )

@@ -12,13 +12,24 @@ FORMATS = ("safetensors", "onnx")
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run or a federation that came to its end.", metavar="DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a run or a federation that came to its end.", metavar="DIR")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The file to write.", metavar="FILE")],
-    format_: Annotated[str, typer.Option("--format", help="safetensors (named arrays) or onnx (a graph that runs anywhere).", metavar="FORMAT")] = "safetensors",
-    algorithm: Annotated[str | None, typer.Option("--algorithm", help="Whose model, where the run has several.", metavar="NAME")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of which seed, where the run has several.", metavar="SEED")] = None,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format", help="safetensors (named arrays) or onnx (a graph that runs anywhere).", metavar="FORMAT"
+        ),
+    ] = "safetensors",
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="Whose model, where the run has several.", metavar="NAME")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of which seed, where the run has several.", metavar="SEED")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a trained model as safetensors or ONNX."""
     with guarded("export", []):
         from perfeds2.deployment.setup import FILE, Setup

@@ -28,21 +28,57 @@ SHOWN = {"algorithms": ["PerFedS2"]}  # in the help
 
 
 def plan(
-    check: bool = flag("--check", "Check what the flags themselves ask for (their A, S and so on): does it hold, and what is better?", default=False, **PANEL),
-    search: list[str] | None = flag("--search", "What to search, bits=32,8 or local-steps=1; of quorum, max-staleness, schedule, bandwidth, stale, local-steps and bits. Repeatable; one value is no search. (default: a few of each, around what the flags say)", "NAME=VALUES", **PANEL),
-    quorums: str | None = flag("--quorums", "The A to look at, such as 1,2,5: --search quorum=1,2,5. (default: about eight from 1 to n)", "A,A", **PANEL),
-    stalenesses: str | None = flag("--stalenesses", "The S to look at, such as 5,10,unbounded. (default: S, 2S and n)", "S,S", **PANEL),
+    check: bool = flag(
+        "--check",
+        "Check what the flags themselves ask for (their A, S and so on): does it hold, and what is better?",
+        default=False,
+        **PANEL,
+    ),
+    search: list[str] | None = flag(
+        "--search",
+        "What to search, bits=32,8 or local-steps=1; of quorum, max-staleness, schedule, bandwidth, stale, local-steps and bits. Repeatable; one value is no search. (default: a few of each, around what the flags say)",
+        "NAME=VALUES",
+        **PANEL,
+    ),
+    quorums: str | None = flag(
+        "--quorums",
+        "The A to look at, such as 1,2,5: --search quorum=1,2,5. (default: about eight from 1 to n)",
+        "A,A",
+        **PANEL,
+    ),
+    stalenesses: str | None = flag(
+        "--stalenesses", "The S to look at, such as 5,10,unbounded. (default: S, 2S and n)", "S,S", **PANEL
+    ),
     keep: float = flag("--keep", "The target must be held in this share of the later looks.", "SHARE", 0.9, **PANEL),
-    horizon_s: float | None = flag("--horizon-s", "So many simulated seconds every choice is watched. (default: 4.5 times as long as it takes at first)", "SECONDS", **PANEL),
-    within_s: float | None = flag("--within-s", "A limit: the target is kept from this second on, in every seed.", "SECONDS", **PANEL),
-    joules: float | None = flag("--joules", "A limit: all UEs together take no more until the target is kept (see --energy).", "J", **PANEL),
-    least_share: float | None = flag("--least-share", "A limit: every UE has at least this share of the merges (equal shares are 1/n; 0: some may be left out). (default: nobody is left out altogether)", "SHARE", **PANEL),
-    theory: bool = flag("--theory", "Also what the paper's bounds and its rule for A* say, with measured constants.", default=False, **PANEL),
+    horizon_s: float | None = flag(
+        "--horizon-s",
+        "So many simulated seconds every choice is watched. (default: 4.5 times as long as it takes at first)",
+        "SECONDS",
+        **PANEL,
+    ),
+    within_s: float | None = flag(
+        "--within-s", "A limit: the target is kept from this second on, in every seed.", "SECONDS", **PANEL
+    ),
+    joules: float | None = flag(
+        "--joules", "A limit: all UEs together take no more until the target is kept (see --energy).", "J", **PANEL
+    ),
+    least_share: float | None = flag(
+        "--least-share",
+        "A limit: every UE has at least this share of the merges (equal shares are 1/n; 0: some may be left out). (default: nobody is left out altogether)",
+        "SHARE",
+        **PANEL,
+    ),
+    theory: bool = flag(
+        "--theory",
+        "Also what the paper's bounds and its rule for A* say, with measured constants.",
+        default=False,
+        **PANEL,
+    ),
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False, **PANEL),
     reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Find the A, S, band, schedule, stale rule, local steps and bits that reach the target soonest and keep it.
 
     On any cell, radio and task. The clock says what a choice cannot do, short trainings on several seeds what it learns; nothing is

@@ -29,15 +29,25 @@ DEFAULTS = {"algorithms": ["PerFedS2"]}
 
 
 def sweep(
-    file: Path | None = typer.Argument(None, help="A TOML file that stands for all flags; flags and the grid go over it.", metavar="[SPEC]", show_default=False),
-    grid: list[str] | None = flag("--grid", "A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.", "NAME=VALUES", **PANEL),
+    file: Path | None = typer.Argument(
+        None,
+        help="A TOML file that stands for all flags; flags and the grid go over it.",
+        metavar="[SPEC]",
+        show_default=False,
+    ),
+    grid: list[str] | None = flag(
+        "--grid",
+        "A setting and its values, quorum=1,2,5 or seed=0..19; a flag's name or section.key. Repeatable; all combinations are run.",
+        "NAME=VALUES",
+        **PANEL,
+    ),
     on: str = ON,
     workers: int | None = WORKERS,
     retries: int = RETRIES,
     reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
 
     Runs on all cores (or GPUs) of this machine, or on a Ray cluster. The output folder gets sweep.csv (a row per point,

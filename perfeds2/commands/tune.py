@@ -26,16 +26,33 @@ LEAVES_OUT = ("seeds", "seed", "rounds", "eval_every_s", "held_out", "stop_when_
 
 
 def tune(
-    search: list[str] | None = flag("--search", "A learning setting and the values to try, beta=0.02,0.07,0.2, or of one algorithm, PerFedS2.alpha=0.01,0.03. Repeatable; all combinations are tried. (default: alpha and beta, from a third and a ninth to 27 times what the task has)", "NAME=VALUES", **PANEL),
-    tuning_seeds: int | None = flag("--tuning-seeds", "On how many seeds; they are none that an evaluation uses. (default: 2)", "N", **PANEL),
-    rungs: int | None = flag("--rungs", "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end. (default: 3)", "N", **PANEL),
-    figure: str | None = flag("--figure", "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.", "NAME", **PANEL),
+    search: list[str] | None = flag(
+        "--search",
+        "A learning setting and the values to try, beta=0.02,0.07,0.2, or of one algorithm, PerFedS2.alpha=0.01,0.03. Repeatable; all combinations are tried. (default: alpha and beta, from a third and a ninth to 27 times what the task has)",
+        "NAME=VALUES",
+        **PANEL,
+    ),
+    tuning_seeds: int | None = flag(
+        "--tuning-seeds", "On how many seeds; they are none that an evaluation uses. (default: 2)", "N", **PANEL
+    ),
+    rungs: int | None = flag(
+        "--rungs",
+        "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end. (default: 3)",
+        "N",
+        **PANEL,
+    ),
+    figure: str | None = flag(
+        "--figure",
+        "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.",
+        "NAME",
+        **PANEL,
+    ),
     on: str = ON,
     workers: int | None = WORKERS,
     reuse: list[Path] | None = REUSE,
     track: list[str] | None = TRACK,
     **given: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Find the step sizes that suit each algorithm: perfeds2 tune --task digits
 
     By successive halving over simulated time, on a validation part held out of the UEs' training data, never on the test

@@ -35,7 +35,7 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
     is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
     make = partial(call, given, flag, known) if is_made else None
-    unfit = f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of {classes} classes"  # fmt: skip
+    unfit = f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of {classes} classes"
     try:
         given = given if make is None else make()
     except DoesNotFit as error:

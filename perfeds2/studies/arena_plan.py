@@ -138,10 +138,12 @@ def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested values of a spec in the order of its fields, however they were given: what is written of them is one text."""
     known = {section: list(model.model_fields) for section, model in SECTIONS.items()}
     return {
-        section: {key: values[section][key] for key in known.get(section, sorted(values[section])) if key in values[section]}
+        section: {
+            key: values[section][key] for key in known.get(section, sorted(values[section])) if key in values[section]
+        }
         for section in Spec.model_fields
         if values.get(section)
-    }  # fmt: skip
+    }
 
 
 def name_of_method(named: Named) -> str:

@@ -180,8 +180,10 @@ def test_the_closed_form_is_the_root_a_bracketing_search_finds(log_load, log_sig
     bandwidth = float(bandwidth_for_rate(rate, signal))
     search = root_scalar(
         lambda log_b: float(rate_bps(np.exp(log_b), signal)) / rate - 1,
-        bracket=(np.log(signal) - 40, np.log(signal) + 20), method="brentq", xtol=1e-15,
-    )  # fmt: skip
+        bracket=(np.log(signal) - 40, np.log(signal) + 20),
+        method="brentq",
+        xtol=1e-15,
+    )
     near_saturation = 1 / (1 - 10**log_load * (1 - 1e-6))  # there a digit of the rate is many of the bandwidth
     assert bandwidth == pytest.approx(np.exp(search.root), rel=1e-11 * (1 + near_saturation))
 

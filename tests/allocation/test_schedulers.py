@@ -31,8 +31,10 @@ from perfeds2.timeline.simulate import simulate
 
 def moment(quorum, signal_hz, *, compute_s=None, bits=None, merged_in=None, round_=7, bandwidth_hz=1e6):
     n = len(signal_hz)
-    filled = [np.full(n, fill) if given is None else np.asarray(given) for given, fill in
-              ((compute_s, 0.1), (bits, 1e5), (merged_in, -1))]  # fmt: skip
+    filled = [
+        np.full(n, fill) if given is None else np.asarray(given)
+        for given, fill in ((compute_s, 0.1), (bits, 1e5), (merged_in, -1))
+    ]
     compute, left, merged = filled
     return Moment(
         round_, 1.0, quorum, bandwidth_hz, np.asarray(signal_hz, float), compute, left, np.zeros(n, int), merged

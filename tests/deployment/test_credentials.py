@@ -186,8 +186,12 @@ def test_hosts_are_checked(host, tmp_path):
 
 def test_hosts_that_are_hosts():
     assert [check_host(host) for host in ("FL.example.org", "localhost", "10.0.0.7", "::1", "my_box")] == [
-        "fl.example.org", "localhost", "10.0.0.7", str(ipaddress.ip_address("::1")), "my_box",
-    ]  # fmt: skip
+        "fl.example.org",
+        "localhost",
+        "10.0.0.7",
+        str(ipaddress.ip_address("::1")),
+        "my_box",
+    ]
 
 
 def test_numbers_are_checked(made):

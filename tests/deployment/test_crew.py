@@ -26,7 +26,9 @@ EVENTS = st.lists(
     min_size=30,
     max_size=80,
 )
-PROTOCOLS = st.builds(Protocol, st.integers(1, 3), st.none() | st.integers(0, 2), st.sampled_from(["restart", "wait", "ignore"]))  # fmt: skip
+PROTOCOLS = st.builds(
+    Protocol, st.integers(1, 3), st.none() | st.integers(0, 2), st.sampled_from(["restart", "wait", "ignore"])
+)
 
 
 class Stubborn(Net):
@@ -87,7 +89,11 @@ def test_a_round_looks_at_as_many_devices_however_many_there_are(protocol):
     """Counted: how often any device is looked up while ten rounds close, after everybody was handed the first model."""
 
     def looks(ues):
-        net = InProcess(lambda job, _: Reply(job.ue, job.ticket, job.version, {"w": np.ones(1, np.float32)}), lambda job: 1.0 + job.ue / 7, ues)  # fmt: skip
+        net = InProcess(
+            lambda job, _: Reply(job.ue, job.ticket, job.version, {"w": np.ones(1, np.float32)}),
+            lambda job: 1.0 + job.ue / 7,
+            ues,
+        )
         server = Federation(
             protocol, LEARNER, {"w": np.zeros(1, np.float32)}, net, ues, 30, DeploymentSpec(norm_factor=0)
         )
@@ -114,7 +120,9 @@ def test_a_round_looks_at_as_many_devices_however_many_there_are(protocol):
 
 
 def test_the_status_of_many_devices_is_no_longer_than_that_of_some_and_counts_all():
-    net = InProcess(lambda job, _: Reply(job.ue, job.ticket, job.version, {"w": np.ones(1, np.float32)}), lambda _: 1.0, 5000)  # fmt: skip
+    net = InProcess(
+        lambda job, _: Reply(job.ue, job.ticket, job.version, {"w": np.ones(1, np.float32)}), lambda _: 1.0, 5000
+    )
     server = Federation(Protocol(3, 4, "wait"), LEARNER, {"w": np.zeros(1, np.float32)}, net, 5000, 10)
     for ue in range(100, 150):
         net.present.discard(ue)

@@ -169,8 +169,12 @@ def test_what_devices_say_of_a_model_is_in_the_row_of_that_model():
     play(server, 4)
     rows = server.record.metric_rows("PerFedS2", 7)
     assert [(row["round"], row["time_s"], row["train_loss"]) for row in rows] == [
-        (0, 0.0, 0.0), (1, 3.0, 1.0), (2, 6.0, 2.0), (3, 9.0, 3.0), (4, 12.0, 3.0),
-    ]  # fmt: skip
+        (0, 0.0, 0.0),
+        (1, 3.0, 1.0),
+        (2, 6.0, 2.0),
+        (3, 9.0, 3.0),
+        (4, 12.0, 3.0),
+    ]
     server.want_no_more()
     asked = set()
     while server.ask_everybody(asked):
@@ -365,7 +369,9 @@ def test_a_device_that_is_here_and_never_answers_is_given_up_and_set_aside(proto
 def test_a_job_is_given_up_after_its_time_and_not_before_and_never_if_so_told():
     for job_s, given_up in ((10, [11.0]), (0, [])):
         log, net = [], InProcess(ones, lambda _: 1e9, 1)
-        server = federation(net, Protocol(1), ues=1, job_s=job_s, log=lambda line, log=log, net=net: log.append((net.time_s, line)))  # fmt: skip
+        server = federation(
+            net, Protocol(1), ues=1, job_s=job_s, log=lambda line, log=log, net=net: log.append((net.time_s, line))
+        )
         server.rounds = 1
         for _ in range(15):
             server.step(wait_s=1.0)

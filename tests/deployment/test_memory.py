@@ -92,7 +92,9 @@ def check_memory(made):
     federation, setup = made.federation, made.setup
     line, learner = federation.timeline(), setup.algorithm.learner
     script, task = Script.of(line), setup.task(0)
-    state = advance(Prepared.of(task, script, learner, setup.seed), start(task, script, learner, setup.seed), 0, line.rounds)  # fmt: skip
+    state = advance(
+        Prepared.of(task, script, learner, setup.seed), start(task, script, learner, setup.seed), 0, line.rounds
+    )
     first = kept_at_first(learner, setup.first_params())
     for ue, device in enumerate(federation.devices):
         mine = Memory(made.folder.path / "devices" / str(ue), "a-run", first).after(device.merged_ticket)
@@ -140,7 +142,9 @@ def test_a_device_whose_memory_is_gone_fails_its_jobs_and_the_others_go_on(tmp_p
     )
     while made.federation.devices[0].merges == 0:
         made.step()
-    made.worker.owner = lambda number: Owner(state=tmp_path / "moved" if number == 0 else made.folder.path / "devices" / str(number))  # fmt: skip
+    made.worker.owner = lambda number: Owner(
+        state=tmp_path / "moved" if number == 0 else made.folder.path / "devices" / str(number)
+    )
     made.run()
     assert any("failed: UE 0" in line and "keeps between jobs cannot be read" in line for line in made.log)
     assert made.federation.devices[0].set_aside

@@ -112,11 +112,22 @@ def test_every_number_is_what_was_told():
     }
     alone = {name: values[None] for name, values in seen.items() if None in values}
     expected = {
-        "rounds_total": 2, "rounds_wanted": 9, "quorum": 2, "run_seconds": 6.0, "updates_merged_total": 2,
-        "updates_lost_total": 1, "updates_refused_total": 6, "jobs_total": 4, "sent_bytes_total": 400,
-        "received_bytes_total": 200, "personal_accuracy": 0.4,
-        "round_seconds_sum": 4.0, "round_seconds_count": 2, "job_seconds_sum": 700.05, "job_seconds_count": 2,
-    }  # fmt: skip
+        "rounds_total": 2,
+        "rounds_wanted": 9,
+        "quorum": 2,
+        "run_seconds": 6.0,
+        "updates_merged_total": 2,
+        "updates_lost_total": 1,
+        "updates_refused_total": 6,
+        "jobs_total": 4,
+        "sent_bytes_total": 400,
+        "received_bytes_total": 200,
+        "personal_accuracy": 0.4,
+        "round_seconds_sum": 4.0,
+        "round_seconds_count": 2,
+        "job_seconds_sum": 700.05,
+        "job_seconds_count": 2,
+    }
     assert {name: alone[f"perfeds2_{name}"] for name in expected} == pytest.approx(expected)
     assert alone["perfeds2_last_round_age_seconds"] == pytest.approx(2.0, abs=1.0)
     buckets = seen["perfeds2_job_seconds_bucket"]

@@ -139,8 +139,17 @@ def test_rubbish_instead_of_a_head_is_an_error_of_that_device(data):
 
 @pytest.mark.parametrize(
     ("part", "data"),
-    [("1", b"x"), ("0", b"x"), ("0", b"x" * wire.CHUNK_BYTES), ("-1", b"x"), ("01", b"x"), ("٣", b"x"), ("x" * 500, b"x"), ("9" * 40, b"x")],
-)  # fmt: skip
+    [
+        ("1", b"x"),
+        ("0", b"x"),
+        ("0", b"x" * wire.CHUNK_BYTES),
+        ("-1", b"x"),
+        ("01", b"x"),
+        ("٣", b"x"),
+        ("x" * 500, b"x"),
+        ("9" * 40, b"x"),
+    ],
+)
 def test_a_chunk_that_was_not_announced_ends_the_answer(part, data):
     side = Side()
     side.head()
@@ -383,7 +392,9 @@ def test_texts_are_small_and_strict():
 
 
 def test_what_is_the_servers_own_business_does_not_travel():
-    setup = Setup.from_texts({"devices": 3, "quorum": 1, "metrics-port": 9100, "log": "json", "job-s": 5, "data-dir": "/d", "slow": "1=2"})  # fmt: skip
+    setup = Setup.from_texts(
+        {"devices": 3, "quorum": 1, "metrics-port": 9100, "log": "json", "job-s": 5, "data-dir": "/d", "slow": "1=2"}
+    )
     told = tomllib.loads(travelling(setup, "r").settings)
     own = {name for name, each in SETTINGS.items() if each.section == "deployment"}
     assert own & set(told) == {"slow"}

@@ -23,7 +23,9 @@ from perfeds2.timeline.protocol import Protocol
 
 def fails(ues):
     """Some devices always crash, the others are as they should be."""
-    return lambda job, params: Reply(job.ue, job.ticket, job.version, error="crashed") if job.ue in ues else ones(job, params)  # fmt: skip
+    return lambda job, params: (
+        Reply(job.ue, job.ticket, job.version, error="crashed") if job.ue in ues else ones(job, params)
+    )
 
 
 def facts(server):

@@ -38,8 +38,15 @@ class World:
         self.transport.__enter__()
         first = dict(setup.first_params())
         self.federation = Federation(
-            algorithm.protocol, algorithm.learner, first, self.transport, setup.ues, setup.rounds, setup.own, self.log.append
-        )  # fmt: skip
+            algorithm.protocol,
+            algorithm.learner,
+            first,
+            self.transport,
+            setup.ues,
+            setup.rounds,
+            setup.own,
+            self.log.append,
+        )
         checkpoints = Checkpoints(self.folder)
         checkpoints.load(self.federation)
         self.federation.save = lambda state: checkpoints.save(state, 0.0)

@@ -140,6 +140,9 @@ def test_the_setting_holds_out_and_nothing_else_changes(name):
     assert isinstance(plain.data, Divisible)
     assert (plain.model, plain.ues) == (held.model, held.ues)
     for mine, other in zip(jax.tree.leaves(plain.data.held_out()), jax.tree.leaves(held.data), strict=True):
-        np.testing.assert_array_equal(jax.random.key_data(mine) if name == "synthetic" else mine, jax.random.key_data(other) if name == "synthetic" else other)  # fmt: skip
+        np.testing.assert_array_equal(
+            jax.random.key_data(mine) if name == "synthetic" else mine,
+            jax.random.key_data(other) if name == "synthetic" else other,
+        )
     off = make_task(spec_from(task=name, ues=4, held_out=False), 3)
     assert np.asarray(off.data.train_count).tolist() == np.asarray(plain.data.train_count).tolist()

@@ -234,11 +234,26 @@ def test_a_bad_csv_is_one_sentence_with_its_line(tmp_path, text, sentence):
         ({"x": np.ones((2, 1), complex), "y": np.array([0, 1])}, "holds complex128 under x; expected numbers"),
         ({"x": np.ones((2, 1)), "y": np.array([0, 1]), "ue": np.array([1])}, "has 2 rows in x, but 1 in ue"),
         ({"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 1))}, "x_test or y_test, but not both"),
-        ({"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 2)), "y_test": np.array([0])}, "has x_test of 2 a sample, but x of 1"),
-        ({"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 1)), "y_test": np.array([7])}, "row 0 of y_test is the label 7, which y does not hold"),
-        ({"x": np.ones((2, 1)), "y": np.array([0, 1]), "ue": np.array([0, 1]), "x_test": np.ones((1, 1)), "y_test": np.array([0])}, "give ue and ue_test, or neither"),
+        (
+            {"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 2)), "y_test": np.array([0])},
+            "has x_test of 2 a sample, but x of 1",
+        ),
+        (
+            {"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 1)), "y_test": np.array([7])},
+            "row 0 of y_test is the label 7, which y does not hold",
+        ),
+        (
+            {
+                "x": np.ones((2, 1)),
+                "y": np.array([0, 1]),
+                "ue": np.array([0, 1]),
+                "x_test": np.ones((1, 1)),
+                "y_test": np.array([0]),
+            },
+            "give ue and ue_test, or neither",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_arrays_are_one_sentence_with_the_row(tmp_path, arrays, sentence):
     with pytest.raises(DataBroken) as refused:
         table_of(npz(tmp_path, **arrays))

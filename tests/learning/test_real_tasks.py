@@ -198,5 +198,16 @@ def test_the_real_digits_have_their_counts():
     real("mnist")
     data = TASKS["mnist"](1, 10, 0).data
     assert (int(data.train_count[0]), int(data.test_count[0])) == (60_000, 10_000)
-    assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # fmt: skip
+    assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
     assert abs(float(np.asarray(data.x[:60_000]).mean()) / 255 - 0.1307) < 1e-4

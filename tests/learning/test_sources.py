@@ -175,7 +175,13 @@ def test_a_missing_data_set_says_where_it_was_looked_for_and_what_to_do(tmp_path
     with pytest.raises(DataMissing) as caught:
         find(SHAKESPEARE, tmp_path)
     sentence = str(caught.value)
-    for word in ("shakespeare was not found", str(tmp_path), str(own_cache), "perfeds2 data fetch shakespeare", "--data-dir"):  # fmt: skip
+    for word in (
+        "shakespeare was not found",
+        str(tmp_path),
+        str(own_cache),
+        "perfeds2 data fetch shakespeare",
+        "--data-dir",
+    ):
         assert word in sentence
     assert "\n" not in sentence
 
@@ -389,10 +395,18 @@ def zipped(text):
 
 def test_roles_are_cut_from_the_plays_by_leafs_rules(written):
     lear, dromio, luce = (
-        Role("A_SHORT_PLAY_LEAR", "A SHORT PLAY", " ".join(["One" + " one" * 11 + ".", "Two" + " two" * 10 + ".", "Three three.", "And four. "])),
-        Role("THE_COMEDY_OF_ERRORS_DROMIO_OF_EPHESUS", "THE COMEDY OF ERRORS", "Return'd so soon! rather approach'd too late. The capon burns, the pig falls from the spit; The clock hath strucken twelve upon the bell- "),
+        Role(
+            "A_SHORT_PLAY_LEAR",
+            "A SHORT PLAY",
+            " ".join(["One" + " one" * 11 + ".", "Two" + " two" * 10 + ".", "Three three.", "And four. "]),
+        ),
+        Role(
+            "THE_COMEDY_OF_ERRORS_DROMIO_OF_EPHESUS",
+            "THE COMEDY OF ERRORS",
+            "Return'd so soon! rather approach'd too late. The capon burns, the pig falls from the spit; The clock hath strucken twelve upon the bell- ",
+        ),
         Role("THE_COMEDY_OF_ERRORS_LUCE", "THE COMEDY OF ERRORS", "A B C "),
-    )  # fmt: skip
+    )
     assert roles_of_text(PLAYS) == [lear, dromio, luce]
     assert read_roles(written(PLAYS.encode("utf-8-sig"), "raw_data.txt")) == [lear, dromio]
     assert read_roles(written(zipped(PLAYS), "1994-01-100.zip")) == [lear, dromio]
@@ -424,13 +438,17 @@ READERS = {
     "tar": (cifar_archive(packed=False), "cifar-100-binary.tar", read_cifar100_archive),
     "tar gz": (cifar_archive(), "cifar-100-binary.tar.gz", read_cifar100_archive),
     "npz lzma": (cifar_part(), "test.npz", lambda path: read_cifar100_parts([path, path])),
-    "npz plain": (cifar_part(compression=zipfile.ZIP_STORED), "test.npz", lambda path: read_cifar100_parts([path, path])),
+    "npz plain": (
+        cifar_part(compression=zipfile.ZIP_STORED),
+        "test.npz",
+        lambda path: read_cifar100_parts([path, path]),
+    ),
     "roles": (json.dumps(leaf_table()).encode(), "leaf_roles.json", read_roles),
     "windows": (json.dumps(leaf_table(windows=True)).encode(), "all_data.json", read_roles),
     "text": (PLAYS.encode(), "raw_data.txt", read_roles),
     "text gz": (gzip.compress(PLAYS.encode()), "raw_data.txt.gz", read_roles),
     "text zip": (zipped(PLAYS), "1994-01-100.zip", read_roles),
-}  # fmt: skip
+}
 
 
 def read_or_one_sentence(reader, path):
@@ -463,7 +481,18 @@ def test_a_damaged_file_is_one_sentence(name, data):
         read_or_one_sentence(reader, path)
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "null", "[]", '{"users": 1}', '{"users": ["a"], "hierarchies": ["b"], "user_data": {"a": 3}}', '{"users": [["a"]], "hierarchies": ["b"], "user_data": {}}', "9" * 10_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        "null",
+        "[]",
+        '{"users": 1}',
+        '{"users": ["a"], "hierarchies": ["b"], "user_data": {"a": 3}}',
+        '{"users": [["a"]], "hierarchies": ["b"], "user_data": {}}',
+        "9" * 10_000,
+    ],
+)
 def test_other_json_is_one_sentence(written, content):
     path = written(content.encode(), "all_data.json")
     with pytest.raises(DataBroken) as caught:

@@ -88,7 +88,13 @@ def test_tifl_draws_every_tier_alike_and_every_ue_of_it():
 def test_fedats_tiers_go_at_their_own_pace_and_nobody_outside_the_chosen_works():
     tiers = Tiers((0, 1, 0, 1, 0, 1))
     versions = []
-    line = simulate(CELL, Protocol(2, rests=True), schedule=AllTiers(tiers, 2, 0), watch=lambda info: versions.append(info.versions), **RUN)  # fmt: skip
+    line = simulate(
+        CELL,
+        Protocol(2, rests=True),
+        schedule=AllTiers(tiers, 2, 0),
+        watch=lambda info: versions.append(info.versions),
+        **RUN,
+    )
     for row in versions:
         assert np.bincount(np.array(tiers.of)[row >= 0]).tolist() == [2, 2]
     assert all(len({tiers.of[ue] for ue in row}) == 1 for row in line.ues.tolist())
@@ -118,9 +124,10 @@ def test_fedat_is_its_papers_pseudocode():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("quorum", "lag", "cell"), [(2, 1, {"bandwidth_hz": 1e4}), (2, 2, {"cpu_hz": "2e7,2e9"}), (4, 3, {"cpu_hz": "2e8,2e9"})],
+    ("quorum", "lag", "cell"),
+    [(2, 1, {"bandwidth_hz": 1e4}), (2, 2, {"cpu_hz": "2e7,2e9"}), (4, 3, {"cpu_hz": "2e8,2e9"})],
     ids=["left behind", "undrafted", "drafted twice"],
-)  # fmt: skip
+)
 def test_safa_is_its_papers_pseudocode(quorum, lag, cell):
     """With two of six, some are left behind; with four, some are drafted twice running, and not always the same."""
     algorithm, line = made("SAFA", quorum=quorum, max_staleness=lag, **cell)

@@ -325,22 +325,34 @@ def frozen():
 @pytest.mark.parametrize(
     ("net", "sentence"),
     [
-        (Dice, "PyTorch's rand_like in the PyTorch model Dice: a gradient here has no dice to throw; draw nothing in forward."),
-        (Dropping, "PyTorch's dropout in layers.2 (Dropout): a gradient here has no dice to throw; call .eval() on the module"),
-        (Batched, "the PyTorch model Batched changes its buffer layers.1.running_mean while it computes, which no UE uploads; call .eval() on it"),
+        (
+            Dice,
+            "PyTorch's rand_like in the PyTorch model Dice: a gradient here has no dice to throw; draw nothing in forward.",
+        ),
+        (
+            Dropping,
+            "PyTorch's dropout in layers.2 (Dropout): a gradient here has no dice to throw; call .eval() on the module",
+        ),
+        (
+            Batched,
+            "the PyTorch model Batched changes its buffer layers.1.running_mean while it computes, which no UE uploads; call .eval() on it",
+        ),
         (OfSeven, "the PyTorch model OfSeven takes a fixed number of samples at once; its forward must take any"),
         (Twice, "the PyTorch model Twice gives a tuple for 7 samples; expected a tensor with a row for each."),
         (Joined, "the PyTorch model Joined gives shape [4] for 7 samples; expected a tensor with a row for each."),
         (Spectrum, "in the PyTorch model Spectrum is not among the operations that are known here (docs/torch.md)"),
         (Choosing, "the PyTorch model Choosing cannot be exported by PyTorch ("),
-        (DrawnBuffer, "the PyTorch model DrawnBuffer draws noise, which is not trained; give it fixed numbers, or make it a Parameter."),
+        (
+            DrawnBuffer,
+            "the PyTorch model DrawnBuffer draws noise, which is not trained; give it fixed numbers, or make it a Parameter.",
+        ),
         (ByNumpy, "the PyTorch model ByNumpy draws layers.0.weight differently after the same torch.manual_seed"),
         (frozen, "the PyTorch model Mlp has nothing to train: no parameter requires a gradient."),
         (partial(nets.Mlp, 9), "the PyTorch model Mlp does not take samples of 12 numbers (float32): RuntimeError: "),
         (lambda: 3, "expected a PyTorch module, or what gives one when it is called; got a int."),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
-)  # fmt: skip
+)
 def test_what_cannot_be_done_is_said_in_a_sentence(net, sentence):
     with pytest.raises(InputError) as refused:
         from_torch(net, jax.ShapeDtypeStruct((12,), FLOATS))

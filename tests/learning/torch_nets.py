@@ -194,16 +194,53 @@ class OverAxes(nn.Module):
     def forward(self, x):
         x = (x * self.scale).unflatten(1, (2, -1, 4))
         some = [
-            *(x.sum(1), x.sum((1, 2)), x.mean((2, 3), keepdim=True), x.prod(2), x.amax(1), x.amin((1, 3)), x.max(1).values),
-            *(x.min(2, keepdim=True)[0], x.var(1), x.var((1, 2), correction=0), x.std(2), *torch.var_mean(x, 3, correction=1)),
-            *(x.logsumexp(1), x.softmax(2), x.log_softmax(3), x.cumsum(2), torch.linalg.vector_norm(x, dim=(1, 2)), F.glu(x)),
-            *(x.argmax(1), x.argmin(2, keepdim=True), (x > 0).any(1), (x > -3).all(2), x + x.sum() * 0 + x.max() * 0 + x.min() * 0),
+            *(
+                x.sum(1),
+                x.sum((1, 2)),
+                x.mean((2, 3), keepdim=True),
+                x.prod(2),
+                x.amax(1),
+                x.amin((1, 3)),
+                x.max(1).values,
+            ),
+            *(
+                x.min(2, keepdim=True)[0],
+                x.var(1),
+                x.var((1, 2), correction=0),
+                x.std(2),
+                *torch.var_mean(x, 3, correction=1),
+            ),
+            *(
+                x.logsumexp(1),
+                x.softmax(2),
+                x.log_softmax(3),
+                x.cumsum(2),
+                torch.linalg.vector_norm(x, dim=(1, 2)),
+                F.glu(x),
+            ),
+            *(
+                x.argmax(1),
+                x.argmin(2, keepdim=True),
+                (x > 0).any(1),
+                (x > -3).all(2),
+                x + x.sum() * 0 + x.max() * 0 + x.min() * 0,
+            ),
             *(x[:, 0].matmul(x[:, 1].mT), torch.einsum("nabc,nadc->nabd", x, x), x[:, 0].bmm(x[:, 1].transpose(1, 2))),
-            *(torch.baddbmm(x[:, 0, :, :3], x[:, 0], x[:, 1].mT, beta=2, alpha=0.5), x.flatten(1).mv(self.scale)[:, None]),
-            *(F.softmax(x.half().float(), 1, dtype=torch.float32), F.rms_norm(x, (4,)), x.mm(x.T) if x.ndim == 2 else x),
+            *(
+                torch.baddbmm(x[:, 0, :, :3], x[:, 0], x[:, 1].mT, beta=2, alpha=0.5),
+                x.flatten(1).mv(self.scale)[:, None],
+            ),
+            *(
+                F.softmax(x.half().float(), 1, dtype=torch.float32),
+                F.rms_norm(x, (4,)),
+                x.mm(x.T) if x.ndim == 2 else x,
+            ),
             *(x * self.scale.dot(self.scale), x[:, 0, 0] @ torch.outer(self.scale[:4], self.scale[:3])),
-            *(torch.addmm(self.scale[:3], x[:, 0, 0], self.scale.view(8, 3)[:4]), torch.addmv(x[:, 0, 0, 0], x[:, 0, 1], self.scale[:4])[:, None]),
-        ]  # fmt: skip
+            *(
+                torch.addmm(self.scale[:3], x[:, 0, 0], self.scale.view(8, 3)[:4]),
+                torch.addmv(x[:, 0, 0, 0], x[:, 0, 1], self.scale[:4])[:, None],
+            ),
+        ]
         return torch.cat([each.flatten(1).float() for each in some], dim=1)
 
 
@@ -219,16 +256,60 @@ class Shapes(nn.Module):
         y = x.clone()
         corner = torch.ones(4, 4).tril() + torch.ones(4, 4).triu(1) * torch.arange(4)
         some = [
-            *(x.permute(0, 3, 1, 2), x.transpose(1, 2), x.movedim(1, 3), x[:, 1], x[:, :, ::2], x[..., -1:], *x.split(3, 3)),
-            *(*x.split([1, 3], 3), *x.chunk(2, 3), *x.unbind(1), x[:, :, self.order], x.index_select(2, self.order), x.flip(1, 3)),
-            *(x.gather(3, torch.zeros_like(x, dtype=torch.int64)), torch.stack([x, y], 1), torch.cat([x, y], -1), x.roll(1, 2)),
-            *(F.pad(x, (1, 2, 0, 1)), F.pad(x, (1, 1), value=3.0), F.pad(x, (-1, 1)), F.pad(x, (1, 1, 1, 1), mode="reflect")),
+            *(
+                x.permute(0, 3, 1, 2),
+                x.transpose(1, 2),
+                x.movedim(1, 3),
+                x[:, 1],
+                x[:, :, ::2],
+                x[..., -1:],
+                *x.split(3, 3),
+            ),
+            *(
+                *x.split([1, 3], 3),
+                *x.chunk(2, 3),
+                *x.unbind(1),
+                x[:, :, self.order],
+                x.index_select(2, self.order),
+                x.flip(1, 3),
+            ),
+            *(
+                x.gather(3, torch.zeros_like(x, dtype=torch.int64)),
+                torch.stack([x, y], 1),
+                torch.cat([x, y], -1),
+                x.roll(1, 2),
+            ),
+            *(
+                F.pad(x, (1, 2, 0, 1)),
+                F.pad(x, (1, 1), value=3.0),
+                F.pad(x, (-1, 1)),
+                F.pad(x, (1, 1, 1, 1), mode="reflect"),
+            ),
             *(F.pad(x, (2, 1, 0, 0), mode="replicate"), F.pad(x, (1, 1, 1, 1), mode="circular"), x @ corner),
-            *(x.unsqueeze(1).squeeze(1), x[:, :, :1].expand(-1, -1, 3, -1), x[:, :1].expand_as(x), x.repeat(1, 2, 1, 1)),
-            *(x.reshape(n, -1, 2), x.view_as(y), x.reshape_as(y), x.contiguous().detach() + x, x + torch.zeros(4) + torch.full((4,), 2.0)),
-            *(x + torch.ones_like(x) + torch.full_like(x, 2) + x.new_zeros(4), x + torch.zeros(n, 1, 1, 1) + torch.scalar_tensor(2.0)),
-            *(F.one_hot(self.order, 4)[None] * x[:, 0], x + math.pi, x.slice_scatter(y[:, :1] * 2, 1, 1), x.select_scatter(y[:, 0], 1, 1)),
-        ]  # fmt: skip
+            *(
+                x.unsqueeze(1).squeeze(1),
+                x[:, :, :1].expand(-1, -1, 3, -1),
+                x[:, :1].expand_as(x),
+                x.repeat(1, 2, 1, 1),
+            ),
+            *(
+                x.reshape(n, -1, 2),
+                x.view_as(y),
+                x.reshape_as(y),
+                x.contiguous().detach() + x,
+                x + torch.zeros(4) + torch.full((4,), 2.0),
+            ),
+            *(
+                x + torch.ones_like(x) + torch.full_like(x, 2) + x.new_zeros(4),
+                x + torch.zeros(n, 1, 1, 1) + torch.scalar_tensor(2.0),
+            ),
+            *(
+                F.one_hot(self.order, 4)[None] * x[:, 0],
+                x + math.pi,
+                x.slice_scatter(y[:, :1] * 2, 1, 1),
+                x.select_scatter(y[:, 0], 1, 1),
+            ),
+        ]
         return torch.cat([each.flatten(1).float() for each in some], dim=1)
 
 
@@ -250,14 +331,38 @@ class Images(nn.Module):
         self.first = nn.Conv2d(2, 4, 3, padding="same")
         self.many = nn.ModuleList(
             [
-                *(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, groups=4, dilation=2), nn.Conv2d(4, 2, 1, bias=False)),
-                *(nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4)),
-                *(nn.BatchNorm2d(4), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
-                *(nn.MaxPool2d(2, dilation=2, stride=1), nn.AdaptiveAvgPool2d(4), nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d((2, 4))),
-                *(nn.LayerNorm((4, 8, 8)), nn.Dropout(0.5), nn.Dropout2d(0.5), nn.AvgPool2d(2, divisor_override=3), nn.AlphaDropout(0.1)),
+                *(
+                    nn.Conv2d(4, 6, 3, stride=2, padding=1),
+                    nn.Conv2d(4, 4, 3, groups=4, dilation=2),
+                    nn.Conv2d(4, 2, 1, bias=False),
+                ),
+                *(
+                    nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
+                    nn.GroupNorm(2, 4),
+                    nn.InstanceNorm2d(4),
+                ),
+                *(
+                    nn.BatchNorm2d(4),
+                    nn.MaxPool2d(3, 2, 1),
+                    nn.AvgPool2d(3, 2, 1),
+                    nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+                ),
+                *(
+                    nn.MaxPool2d(2, dilation=2, stride=1),
+                    nn.AdaptiveAvgPool2d(4),
+                    nn.AdaptiveAvgPool2d(1),
+                    nn.AdaptiveMaxPool2d((2, 4)),
+                ),
+                *(
+                    nn.LayerNorm((4, 8, 8)),
+                    nn.Dropout(0.5),
+                    nn.Dropout2d(0.5),
+                    nn.AvgPool2d(2, divisor_override=3),
+                    nn.AlphaDropout(0.1),
+                ),
                 *(nn.FeatureAlphaDropout(0.1), nn.Identity()),
             ]
-        )  # fmt: skip
+        )
         lines = [nn.Conv1d(2, 3, 5, stride=3), nn.ConvTranspose1d(2, 2, 3), nn.AvgPool1d(2), nn.MaxPool1d(3, 2)]
         self.lines = nn.ModuleList([*lines, nn.AdaptiveAvgPool1d(4), nn.AdaptiveMaxPool1d(4), nn.InstanceNorm1d(2)])
         self.solids = nn.ModuleList([nn.Conv3d(2, 2, 2), nn.ConvTranspose3d(2, 1, 2), nn.AvgPool3d(2), nn.MaxPool3d(2)])

@@ -58,8 +58,11 @@ def safa(world: Any, lag):
             picked[k] = history[v] - world.sgd(history[v], k, v)
         cache |= picked
         history.append(sum(cache.values()) / world.ues)
-        bypass = [int(k) for k, r, at in zip(line.lost_ue, line.lost_round, line.lost_arrival_s, strict=True)
-                  if r == t and np.isfinite(at)]  # fmt: skip
+        bypass = [
+            int(k)
+            for k, r, at in zip(line.lost_ue, line.lost_round, line.lost_arrival_s, strict=True)
+            if r == t and np.isfinite(at)
+        ]
         assert set(bypass) <= picked_before - picked.keys()
         for k in bypass:
             cache[k] = history[version[k]] - world.sgd(history[version[k]], k, version[k])

@@ -127,9 +127,14 @@ BAD = {
     'rate_bps\n"1e6': "has rate_bps",
 }
 TRACES = {
-    "empty.csv": "", "zero.csv": "time_s,bps\n0,0\n1,0\n", "none.csv": "time_s,bps\n", "late.csv": "time_s,bps\n1,5\n",
-    "back.csv": "time_s,bps\n0,5\n3,5\n3,6\n", "negative.csv": "time_s,bps\n0,-1\n", "words.csv": "time_s,bps\n0,fast\n",
-}  # fmt: skip
+    "empty.csv": "",
+    "zero.csv": "time_s,bps\n0,0\n1,0\n",
+    "none.csv": "time_s,bps\n",
+    "late.csv": "time_s,bps\n1,5\n",
+    "back.csv": "time_s,bps\n0,5\n3,5\n3,6\n",
+    "negative.csv": "time_s,bps\n0,-1\n",
+    "words.csv": "time_s,bps\n0,fast\n",
+}
 
 
 @pytest.mark.parametrize(("text", "sentence"), list(BAD.items())[:-1], ids=range(len(BAD) - 1))
@@ -193,7 +198,20 @@ def test_spreads_are_the_fleets(tmp_path):
 def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"
-    command = ["simulate", "--cell", "fleet.csv", "--rounds", 5, "--quorum", 1, "--seed", 0, "--algorithms", "FedAvgS2", "--quiet"]  # fmt: skip
+    command = [
+        "simulate",
+        "--cell",
+        "fleet.csv",
+        "--rounds",
+        5,
+        "--quorum",
+        1,
+        "--seed",
+        0,
+        "--algorithms",
+        "FedAvgS2",
+        "--quiet",
+    ]
     assert perfeds2(*command, "--out", out) == (0, "")
     before = (out / "timeline.npz").read_bytes()
     for name in ("timeline.npz", "summary.json"):
@@ -213,7 +231,22 @@ def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("fleet")
 def test_a_file_that_has_changed_is_another_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = ["simulate", "--cell", "fleet.csv", "--rounds", 2, "--quorum", 1, "--seed", 0, "--algorithms", "FedAvgS2", "--quiet", "--out", "run"]  # fmt: skip
+    command = [
+        "simulate",
+        "--cell",
+        "fleet.csv",
+        "--rounds",
+        2,
+        "--quorum",
+        1,
+        "--seed",
+        0,
+        "--algorithms",
+        "FedAvgS2",
+        "--quiet",
+        "--out",
+        "run",
+    ]
     assert perfeds2(*command)[0] == 0
     (tmp_path / "up.csv").write_text(TRACE.replace("2e5", "3e5"))  # a trace counts too
     status, said = perfeds2(*command)

@@ -274,10 +274,16 @@ def test_paper_to_code_leaves_nothing_of_the_paper_out():
     text = (ROOT / "docs/paper-to-code.md").read_text(encoding="utf-8")
     first_column = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("|"))
     parts = [f"({number})" for number in range(1, 60)]
-    parts += [f"{kind} {number}" for kind, most in (("Lemma", 3), ("Theorem", 4), ("Corollary", 5), ("Assumption", 5), ("Algorithm", 2)) for number in range(1, most + 1)]  # fmt: skip
+    parts += [
+        f"{kind} {number}"
+        for kind, most in (("Lemma", 3), ("Theorem", 4), ("Corollary", 5), ("Assumption", 5), ("Algorithm", 2))
+        for number in range(1, most + 1)
+    ]
     parts += [f"Fig. {number}" for number in range(1, 11)]
     parts += [f"P{number}" for number in range(1, 5)]
-    parts += [f"C{problem}.{number}" for problem, most in ((1, 5), (2, 3), (3, 3), (4, 3)) for number in range(1, most + 1)]  # fmt: skip
+    parts += [
+        f"C{problem}.{number}" for problem, most in ((1, 5), (2, 3), (3, 3), (4, 3)) for number in range(1, most + 1)
+    ]
     assert [part for part in parts if part not in first_column] == []
 
 

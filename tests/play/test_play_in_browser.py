@@ -75,10 +75,16 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("talk") / "talk.html"
     page = canned_page(knobs, fixed, trains=False)
     rows = [
-        {"mode": mode, "algorithm": f"PerFed-{mode}", "time_s": second, "test_accuracy_personal": 0.1 * second, "test_accuracy": 0.1}
+        {
+            "mode": mode,
+            "algorithm": f"PerFed-{mode}",
+            "time_s": second,
+            "test_accuracy_personal": 0.1 * second,
+            "test_accuracy": 0.1,
+        }
         for second in range(10)
         for mode in ("SYN", "S2", "ASY")
-    ]  # fmt: skip
+    ]
     path.write_text(page.replace('"trained":[]', f'"trained":{json.dumps(rows)}'), encoding="utf-8")
     return path.as_uri()
 

@@ -103,8 +103,16 @@ def test_without_the_secret_nothing_is_answered(server, method, path):
 
 
 @pytest.mark.parametrize(
-    "hosts", [["evil.example:{port}"], ["127.0.0.1"], ["127.0.0.1:{port}", "evil.example"], [], ["127.0.0.1:{port}.evil.example"], ["[::1]:{port}"]]
-)  # fmt: skip
+    "hosts",
+    [
+        ["evil.example:{port}"],
+        ["127.0.0.1"],
+        ["127.0.0.1:{port}", "evil.example"],
+        [],
+        ["127.0.0.1:{port}.evil.example"],
+        ["[::1]:{port}"],
+    ],
+)
 def test_a_name_that_was_bound_to_this_machine_by_somebody_else_is_refused(server, hosts):
     """DNS rebinding: the browser takes evil.example for the page's origin, and sends its name."""
     hosts = [host.format(port=server.server_port) for host in hosts]

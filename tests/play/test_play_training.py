@@ -68,8 +68,13 @@ def test_a_training_that_fails_says_so_in_one_line(rows):
     trainer.start({"fails": True})
     rows.release(1)
     assert ended(trainer) == {
-        "number": 1, "doing": "failed", "sentence": "it broke in two lines", "horizon_s": None, "first": 0, "rows": [],
-    }  # fmt: skip
+        "number": 1,
+        "doing": "failed",
+        "sentence": "it broke in two lines",
+        "horizon_s": None,
+        "first": 0,
+        "rows": [],
+    }
 
 
 @pytest.mark.slow
@@ -95,7 +100,7 @@ def test_the_button_the_command_and_the_python_give_the_same_numbers(ask, tmp_pa
     script = again["python"] + "\ntrained.metrics.to_csv('python.csv', index=False)\n"
     said = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=200, capture_output=True, text=True
-    )  # fmt: skip
+    )
     assert metrics(tmp_path / "python.csv") == page
     shown = ask("rounds", {"knobs": SMALL, "whole": True})["cells"]
     for cell in shown:

@@ -93,7 +93,9 @@ def test_the_terminal_shows_how_far_it_is_and_every_curve():
     drawn = [line for line in lines if "┤" in line]
     assert drawn[0].lstrip().startswith("90.0%┤")  # the best, at the top
     assert drawn[-1].lstrip().startswith("10.0%┤")
-    place = {letter: (row, line.index(letter, 8)) for row, line in enumerate(drawn) for letter in "ab" if letter in line[8:]}  # fmt: skip
+    place = {
+        letter: (row, line.index(letter, 8)) for row, line in enumerate(drawn) for letter in "ab" if letter in line[8:]
+    }
     assert place["b"][0] < place["a"][0]  # it is better
     assert place["b"][1] < place["a"][1]  # and not as far
     for empty in (Board(command="run"), board_of({("A", 0): [0.5]})):

@@ -72,7 +72,11 @@ def test_the_matrix_has_a_sign_where_the_test_is_significant(shown):
     found = matrix(only_bout(shown), ACCURACY)
     assert found is not None
     verdicts = {(v.better, v.worse): v for v in only_bout(shown).compared[ACCURACY]}
-    cells = {(row[0], column.head): cell for row in found.rows for column, cell in zip(found.columns[1:], row[1:], strict=True)}  # fmt: skip
+    cells = {
+        (row[0], column.head): cell
+        for row in found.rows
+        for column, cell in zip(found.columns[1:], row[1:], strict=True)
+    }
     for (better, worse), verdict in verdicts.items():
         (won,), (lost,) = spans_of(cells[better, worse]), spans_of(cells[worse, better])
         assert verdict.is_significant

@@ -65,7 +65,9 @@ def page(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def beside(page: Path, make_run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of two folders."""
-    other = shutil.copytree(make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0, 1, 2]), tmp_path_factory.mktemp("other") / "other")  # fmt: skip
+    other = shutil.copytree(
+        make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0, 1, 2]), tmp_path_factory.mktemp("other") / "other"
+    )
     return write_together([page.parent, other], tmp_path_factory.mktemp("beside"))[0]
 
 

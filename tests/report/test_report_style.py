@@ -6,7 +6,11 @@ import pytest
 
 from perfeds2.report.style import COLOURS, DASHES_PX, SPARE_COLOURS, algorithm_styles, named_styles, ordered_styles
 
-NINE = [(f"{objective}{dash}{mode}", objective, mode) for objective in COLOURS for dash, mode in (("-", "SYN"), ("", "S2"), ("-", "ASY"))]  # fmt: skip
+NINE = [
+    (f"{objective}{dash}{mode}", objective, mode)
+    for objective in COLOURS
+    for dash, mode in (("-", "SYN"), ("", "S2"), ("-", "ASY"))
+]
 
 
 def test_the_papers_nine_look_alike_wherever_they_are_drawn():

@@ -68,7 +68,13 @@ def test_the_papers_table_has_rounds_times_and_accuracies_with_intervals(compare
     path = write_paper_figures(compared, tmp_path)[-1]
     text = path.read_text(encoding="utf-8")
     rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
-    assert rows[0] == ["Algorithm", "Rounds", r"Seconds to 80 \%", r"Test accuracy, global (\%)", r"Test accuracy, personal (\%)"]  # fmt: skip
+    assert rows[0] == [
+        "Algorithm",
+        "Rounds",
+        r"Seconds to 80 \%",
+        r"Test accuracy, global (\%)",
+        r"Test accuracy, personal (\%)",
+    ]
     assert len(rows) == 1 + 9
     assert {len(row) for row in rows} == {5}
     assert all(re.fullmatch(r"(\\textbf\{)?\d+\.\d\}? \$\\pm\$ \d+\.\d", row[-1]) for row in rows[1:])

@@ -35,7 +35,10 @@ SPEC = '[task]\nname = "digits"\n[cell]\nues = 12\n[protocol]\nquorum = {}\n[run
 def folders(make_run, tmp_path_factory) -> list[Path]:
     """Two runs that differ in A, and in one more algorithm. Read them, do not write to them."""
     home = tmp_path_factory.mktemp("folders")
-    made = [make_run(algorithms=TWO, spec=SPEC.format(5)), make_run(algorithms=[*TWO, ("PerFed-SYN", "PerFed", "SYN")], spec=SPEC.format(3))]  # fmt: skip
+    made = [
+        make_run(algorithms=TWO, spec=SPEC.format(5)),
+        make_run(algorithms=[*TWO, ("PerFed-SYN", "PerFed", "SYN")], spec=SPEC.format(3)),
+    ]
     summary = json.loads((made[1] / "summary.json").read_text())
     for row in summary["algorithms"]:
         values = [value - 0.01 * place - 0.05 for place, value in enumerate(row["test_accuracy_personal"]["values"])]
@@ -190,7 +193,9 @@ def test_bouts_of_an_arena_stand_beside_runs(folders, tmp_path):
     assert [line.name for line in lines_of(members)][:2] == ["PerFedS2 (met)", "PerFedS2 (a)"]
     (found,) = differences(members)
     assert found.name == "PerFedS2: a − met"
-    assert found.accuracy["values"] == pytest.approx([a - 0.8 - 0.002 * s for s, a in enumerate(final(folders[0], "PerFedS2"))])  # fmt: skip
+    assert found.accuracy["values"] == pytest.approx(
+        [a - 0.8 - 0.002 * s for s, a in enumerate(final(folders[0], "PerFedS2"))]
+    )
     assert (
         "cell.radius_m" in members[0].settings
     )  # what was not given goes without saying in arena.toml, and is filled in

@@ -9,7 +9,16 @@ from perfeds2 import compare
 from perfeds2.report.run import print_summary
 from perfeds2.runs.notes import has_collapsed, has_diverged
 
-SETTINGS: dict[str, Any] = {"ues": 6, "quorum": 2, "batch": 20, "labels_per_ue": 2, "beta": 0.1, "horizon_s": 12, "eval_every_s": 0.5, "seeds": (0, 1)}  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "ues": 6,
+    "quorum": 2,
+    "batch": 20,
+    "labels_per_ue": 2,
+    "beta": 0.1,
+    "horizon_s": 12,
+    "eval_every_s": 0.5,
+    "seeds": (0, 1),
+}
 
 
 def rows(global_, personal):

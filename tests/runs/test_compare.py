@@ -16,7 +16,11 @@ from perfeds2.spec.resolve import resolve
 from perfeds2.timeline.record import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
-NINE: dict[str, Any] = {"algorithms": [f"{objective}{mode}" for objective in ("FedAvg", "FedProx", "PerFed") for mode in ("-SYN", "S2", "-ASY")]}  # fmt: skip
+NINE: dict[str, Any] = {
+    "algorithms": [
+        f"{objective}{mode}" for objective in ("FedAvg", "FedProx", "PerFed") for mode in ("-SYN", "S2", "-ASY")
+    ]
+}
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,13 @@ MODELS = {  # with a batch of samples, as they stand in the data
     "mlp": (MLP((5, 4, 3)), random.normal(size=(6, 5)).astype(np.float32)),
     "mlp of pixels": (MLP((20, 8, 7, 3), input_scale=255), random.integers(0, 256, (6, 20), np.uint8)),
     "lenet5": (LeNet(**SMALL), random.integers(0, 256, (6, 3 * 16 * 16), np.uint8)),
-    "lenet5-relu": (LeNet(**SMALL, activation=jax.nn.relu, pooling="largest"), random.integers(0, 256, (6, 768), np.uint8)),
+    "lenet5-relu": (
+        LeNet(**SMALL, activation=jax.nn.relu, pooling="largest"),
+        random.integers(0, 256, (6, 768), np.uint8),
+    ),
     "lstm": (LSTM(letters=11, embedding=3, hidden=5), random.integers(0, 11, (6, 12), np.uint8)),
     "lstm-leaf": (LSTM(letters=11, embedding=3, hidden=5, layers=2), random.integers(0, 11, (6, 12), np.uint8)),
-}  # fmt: skip
+}
 
 
 def evaluators():

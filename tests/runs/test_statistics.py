@@ -41,7 +41,12 @@ def test_fewer_than_three_seeds_have_a_mean_and_no_interval(values: list[float])
 
 @pytest.mark.parametrize("missing", [None, float("nan"), float("inf")])
 def test_a_seed_without_a_value_leaves_no_mean(missing: float | None):
-    assert statistic([1.0, missing, 2.0, 3.0]) == {"mean": None, "low": None, "high": None, "values": [1.0, None, 2.0, 3.0]}  # fmt: skip
+    assert statistic([1.0, missing, 2.0, 3.0]) == {
+        "mean": None,
+        "low": None,
+        "high": None,
+        "values": [1.0, None, 2.0, 3.0],
+    }
     assert statistic([]) == {"mean": None, "low": None, "high": None, "values": []}
 
 

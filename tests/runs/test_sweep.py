@@ -113,7 +113,9 @@ def test_names_given_twice_in_two_spellings_are_refused():
 # Workers, played by hand
 
 
-HAND = make_grid(nested({"algorithms": ["PerFedS2", "FedAvgS2"]}), {"quorum": [1, 2, 3], "alpha": [0, 0.1], "seed": [0, 1, 5]})  # fmt: skip
+HAND = make_grid(
+    nested({"algorithms": ["PerFedS2", "FedAvgS2"]}), {"quorum": [1, 2, 3], "alpha": [0, 0.1], "seed": [0, 1, 5]}
+)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,12 @@ def test_the_tidy_table_has_every_run_in_grid_order(whole):
     assert list(table.columns) == ["quorum", "alpha", "algorithm", "seed", "round", "time_s", *METRICS, *COSTS]
     assert len(table) == 3 * 2 * 2 * 3 * 3  # points, algorithms, seeds, evaluations
     runs = list(table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"]).itertuples(index=False, name=None))
-    assert [run[:4] for run in runs[:4]] == [(1, 0.0, "PerFedS2", 0), (1, 0.0, "PerFedS2", 1), (1, 0.0, "PerFedS2", 5), (1, 0.0, "FedAvgS2", 0)]  # fmt: skip
+    assert [run[:4] for run in runs[:4]] == [
+        (1, 0.0, "PerFedS2", 0),
+        (1, 0.0, "PerFedS2", 1),
+        (1, 0.0, "PerFedS2", 5),
+        (1, 0.0, "FedAvgS2", 0),
+    ]
     assert table[(table.quorum == 3) & (table.alpha == 0.1) & (table.seed == 5)].train_loss.iloc[0] == pytest.approx(
         3 + 1 + 5 / 7
     )
@@ -412,7 +419,13 @@ def test_a_sweeps_page_leads_with_what_needs_least(costly, tmp_path, cost, first
     assert f"<h1>{first}</h1>" in page
     assert page.count('<th scope="row">') == 6
     assert "perfeds2 sweep --resume costly" in page
-    assert {path.name for path in (tmp_path / "paper").iterdir()} == {"sweep.pdf", "sweep.png", "sweep.tex", "front.pdf", "front.png"}  # fmt: skip
+    assert {path.name for path in (tmp_path / "paper").iterdir()} == {
+        "sweep.pdf",
+        "sweep.png",
+        "sweep.tex",
+        "front.pdf",
+        "front.png",
+    }
     assert r"PerFedS2, quorum=4 & \textbf{95.0}" in (tmp_path / "paper/sweep.tex").read_text()
 
 

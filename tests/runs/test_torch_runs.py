@@ -117,11 +117,17 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Narrow", "--model mine.py:Narrow does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: it gives 3 logits a sample."),
+        (
+            "Narrow",
+            "--model mine.py:Narrow does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: it gives 3 logits a sample.",
+        ),
         ("Asking", "--model mine.py:Asking asks for width; it may ask for any of inputs, classes, dtype."),
-        ("Training", "--model mine.py:Training: the PyTorch model Training changes its buffer layers.2.running_mean while it computes"),
+        (
+            "Training",
+            "--model mine.py:Training: the PyTorch model Training changes its buffer layers.2.running_mean while it computes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_module_that_cannot_be_taken_is_refused_in_a_sentence(name, sentence):
     with pytest.raises(InputError) as refused:
         compare(model=f"mine.py:{name}", rounds=1)

@@ -158,7 +158,9 @@ def test_what_is_no_tracker_is_refused_before_anything_is_written(tmp_path, own)
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, name):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=rf"--track {name} needs the package {name}: .* -m pip install 'perfeds2\[{name}\]'\.$"):  # fmt: skip
+    with pytest.raises(
+        InputError, match=rf"--track {name} needs the package {name}: .* -m pip install 'perfeds2\[{name}\]'\.$"
+    ):
         trackers(name, tmp_path)
 
 
@@ -190,7 +192,13 @@ class Asked(ModuleType):
 @pytest.fixture
 def asked(monkeypatch):
     """The calls of a package that is none."""
-    for name in ("WANDB_MODE", "WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING"):  # fmt: skip
+    for name in (
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+        "MLFLOW_TRACKING_URI",
+        "MLFLOW_DISABLE_TELEMETRY",
+        "WANDB_ERROR_REPORTING",
+    ):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 

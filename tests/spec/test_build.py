@@ -105,9 +105,7 @@ def test_moreau_is_there_by_name_and_not_unless_named():
 
 def test_what_is_not_used_does_not_stand_in_the_spec():
     learning = spec_from().values()["learning"]
-    assert learning == {
-        "alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1, "hessian": "exact"
-    }  # fmt: skip
+    assert learning == {"alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1, "hessian": "exact"}
 
 
 @pytest.mark.parametrize(("task", "usual"), [("digits", 0.03), ("cifar100", 0.02)])

@@ -118,7 +118,10 @@ def test_values_are_put_and_taken_where_they_belong():
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"beta": {"PerFed-ASI": 0.1}}, r"settings for PerFed-ASI were given, which is no method; did you mean PerFed-ASY\?$"),
+        (
+            {"beta": {"PerFed-ASI": 0.1}},
+            r"settings for PerFed-ASI were given, which is no method; did you mean PerFed-ASY\?$",
+        ),
         ({"beta": "xyzzy=0.1"}, r"settings for xyzzy were given, which is no method; expected one of .*\.$"),
         ({"methods": {"PerFedS2": {"betta": 1}}}, r"PerFedS2 has no setting betta; did you mean beta\?"),
         ({"methods": {"PerFedS2": {"quorum": 1}}}, "PerFedS2 has no setting quorum; expected one of alpha, "),
@@ -134,7 +137,7 @@ def test_values_are_put_and_taken_where_they_belong():
         ({"quorum": "PerFedS2=2"}, "--quorum must be a whole number, got 'PerFedS2=2'"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_in_one_sentence(given, sentence):
     with pytest.raises(InputError, match=sentence) as refused:
         spec_from(**given)
@@ -197,7 +200,13 @@ def test_every_learner_has_its_own_numbers_and_the_general_ones_else():
     made = {each.name: each.learner for each in make_algorithms(spec, Stage.of(spec, 0))}
     assert {key: getattr(made["PerFed-ASY"], key) for key in own} == own
     for name in ("PerFedS2", "FedAvg-ASY"):
-        assert {key: getattr(made[name], key) for key in own} == {"alpha": 0.03, "beta": 0.07, "batch": 8, "local_steps": 1, "clip": None}  # fmt: skip
+        assert {key: getattr(made[name], key) for key in own} == {
+            "alpha": 0.03,
+            "beta": 0.07,
+            "batch": 8,
+            "local_steps": 1,
+            "clip": None,
+        }
     objective = made["PerFed-ASY"].objective
     assert getattr(objective, "alpha", None) == 0.01
     assert (made["PerFed-ASY"].samples, made["PerFedS2"].samples) == (3 * 3 * 5, 3 * 8)
@@ -265,14 +274,22 @@ def test_fedprox_is_usual_where_it_has_several_steps_of_its_own():
 
     assert not [name for name in names() if name.startswith("FedProx")]
     assert [name for name in names(local_steps={"FedProx-ASY": 2}) if name.startswith("FedProx")] == ["FedProx-ASY"]
-    assert [name for name in names(local_steps={"*": 2, "FedProxS2": 1}) if name.startswith("FedProx")] == ["FedProx-SYN", "FedProx-ASY"]  # fmt: skip
+    assert [name for name in names(local_steps={"*": 2, "FedProxS2": 1}) if name.startswith("FedProx")] == [
+        "FedProx-SYN",
+        "FedProx-ASY",
+    ]
     assert not [name for name in names(local_steps={"FedAvgS2": 2}) if name.startswith("FedProx")]
 
 
 def test_a_plan_is_made_for_what_perfeds2_has():
     spec = spec_from(
-        task="synthetic", ues=3, batch=4, beta={"PerFedS2": 0.2, "FedAvgS2": 5.0}, local_steps={"PerFedS2": 2}, algorithms=["PerFedS2"]
-    )  # fmt: skip
+        task="synthetic",
+        ues=3,
+        batch=4,
+        beta={"PerFedS2": 0.2, "FedAvgS2": 5.0},
+        local_steps={"PerFedS2": 2},
+        algorithms=["PerFedS2"],
+    )
     space = make_space(spec, {})
     assert space.asked.local_steps == 2
     learning = space.spec_of(space.asked.with_(local_steps=4), [0], 1.0, 10).learning_of("PerFedS2")

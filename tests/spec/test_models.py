@@ -175,9 +175,17 @@ def test_a_chosen_model_is_what_is_trained_swept_and_planned_with(tmp_path):
     assert swept.table.test_accuracy.tolist() == trained.metrics.test_accuracy.tolist()
     one = {"bits": [32], "local_steps": [1], "stale": ["restart"], "schedule": ["first"], "bandwidth": ["equal_share"]}
     planned = plan(
-        task="digits", model="mlp", ues=4, batch=4, quorums=[4], stalenesses=[4], search=one, target_accuracy=0.05,
-        horizon_s=2, seeds=[0],
-    )  # fmt: skip
+        task="digits",
+        model="mlp",
+        ues=4,
+        batch=4,
+        quorums=[4],
+        stalenesses=[4],
+        search=one,
+        target_accuracy=0.05,
+        horizon_s=2,
+        seeds=[0],
+    )
     assert planned.task == "digits"
     assert perfeds2("compare", "--resume", tmp_path / "run") == (0, "")
 
@@ -221,15 +229,24 @@ class Flat:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Changing", "--model mine.py:Changing cannot be compiled for (unhashable type: 'Changing'); make it a frozen dataclass"),
-        ("of_a_list", "--model mine.py:of_a_list cannot be compiled for (unhashable type: 'list'); make it a frozen dataclass, with tuples"),
-        ("listed", "does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: its init gives a list, not a dict."),
+        (
+            "Changing",
+            "--model mine.py:Changing cannot be compiled for (unhashable type: 'Changing'); make it a frozen dataclass",
+        ),
+        (
+            "of_a_list",
+            "--model mine.py:of_a_list cannot be compiled for (unhashable type: 'list'); make it a frozen dataclass, with tuples",
+        ),
+        (
+            "listed",
+            "does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: its init gives a list, not a dict.",
+        ),
         ("nothing", "--model mine.py:nothing gave a NoneType; expected a Model."),
         ("asks", "--model mine.py:asks asks for width; it may ask for any of inputs, classes, dtype."),
         ("fails", "--model mine.py:fails: IndexError: list index out of range (mine.py, line "),
         ("MINE", "has no MINE"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_model_is_said_in_a_sentence(name, sentence):
     with pytest.raises(InputError) as refused:
         compare(**SMALL, model=f"mine.py:{name}")

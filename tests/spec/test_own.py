@@ -300,7 +300,10 @@ def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_t
         sweep(base, grid, out=tmp_path / "swept")
     here = sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
     assert not here.failures
-    assert here.table.bandwidth.unique().tolist() == ["python:" + "test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one.<locals>.<lambda>"]  # fmt: skip
+    assert here.table.bandwidth.unique().tolist() == [
+        "python:"
+        + "test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one.<locals>.<lambda>"
+    ]
     with pytest.raises(InputError, match="nobody can tell whether it is the same"):
         sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
 
@@ -320,9 +323,17 @@ def test_a_file_that_starts_a_sweep_when_a_sweep_loads_it_is_told_so(monkeypatch
 def test_a_plan_is_made_for_an_own_cell_and_task():
     one = {"bits": [32], "local_steps": [1], "stale": ["restart"], "schedule": ["first"], "bandwidth": ["equal_share"]}
     made = plan(
-        task="mine.py:task", cell="mine.py:FreeSpace", ues=4, batch=4, quorums=[4], stalenesses=[4], search=one,
-        target_accuracy=0.05, horizon_s=2, seeds=[0],
-    )  # fmt: skip
+        task="mine.py:task",
+        cell="mine.py:FreeSpace",
+        ues=4,
+        batch=4,
+        quorums=[4],
+        stalenesses=[4],
+        search=one,
+        target_accuracy=0.05,
+        horizon_s=2,
+        seeds=[0],
+    )
     assert (made.task, made.population) == ("task", 4)
 
 

@@ -68,11 +68,29 @@ def said(out):
 @pytest.mark.parametrize(
     ("task", "more", "first", "last", "words"),
     [
-        ("classes.csv", ("--split", "dirichlet:0.3"), 0.75, 0.85, "--split dirichlet:0.3 --loss cross-entropy --metric accuracy"),
-        ("price.csv", ("--target", "price"), 0.4, 0.9, "column client says whose each is (8 UEs); column price is learned as a number; --split natural --loss mse --metric r2"),
-        ("two.csv", ("--split", "iid"), 0.75, 0.9, "column y is learned as 2 labels; --split iid --loss binary --metric accuracy"),
+        (
+            "classes.csv",
+            ("--split", "dirichlet:0.3"),
+            0.75,
+            0.85,
+            "--split dirichlet:0.3 --loss cross-entropy --metric accuracy",
+        ),
+        (
+            "price.csv",
+            ("--target", "price"),
+            0.4,
+            0.9,
+            "column client says whose each is (8 UEs); column price is learned as a number; --split natural --loss mse --metric r2",
+        ),
+        (
+            "two.csv",
+            ("--split", "iid"),
+            0.75,
+            0.9,
+            "column y is learned as 2 labels; --split iid --loss binary --metric accuracy",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_csv_learns_as_the_page_says(folder, task, more, first, last, words):
     status, error = perfeds2("compare", "--task", task, *more, *SHORT, "--out", "out")
     assert status == 0, error
@@ -181,23 +199,35 @@ def test_own_functions_and_objects_go_as_well():
     ("settings", "sentence"),
     [
         ({"task": "nothing.csv"}, "--task 'nothing.csv' refers to no file: nothing.csv is not in"),
-        ({"task": "classes.csv", "target": "lable"}, "--task classes.csv: has no column lable (--target); did you mean label?"),
+        (
+            {"task": "classes.csv", "target": "lable"},
+            "--task classes.csv: has no column lable (--target); did you mean label?",
+        ),
         ({"task": "price.csv"}, "--task price.csv: has no column called label or target or y"),
         ({"task": "classes.csv", "split": "natural"}, "--task classes.csv: --split natural needs data that say whose"),
         ({"task": "price.csv", "target": "price", "ues": 9}, "--task price.csv: its samples are of 8 UEs, got 9 UEs"),
         ({"task": "classes.csv", "split": "labels:4"}, "--labels-per-ue must be from 1 to the task's 3 labels, got 4"),
         ({"task": "classes.csv", "split": "labels:x"}, "--split 'labels:x' needs a number as in labels:0.5"),
         ({"task": "classes.csv", "split": "dirichlet:0"}, "alpha from 0.001 to 1e6, got 0"),
-        ({"task": "classes.csv", "loss": "mse"}, "--task classes.csv: column label holds texts, which --loss mse cannot learn"),
-        ({"task": "digits", "loss": "mse"}, "--task digits: --loss mse is for numbers, and the target is one of 10 labels"),
+        (
+            {"task": "classes.csv", "loss": "mse"},
+            "--task classes.csv: column label holds texts, which --loss mse cannot learn",
+        ),
+        (
+            {"task": "digits", "loss": "mse"},
+            "--task digits: --loss mse is for numbers, and the target is one of 10 labels",
+        ),
         ({"task": "digits", "target": "label"}, "--target is for a CSV file, and --task is digits"),
         ({"task": "digits", "split": "natural"}, "--split natural needs data that say whose each sample is"),
-        ({"task": "price.csv", "target": "price", "loss": "mine.py:scalar"}, "--loss mine.py:scalar gives shape () for 3 samples; expected a number a sample"),
+        (
+            {"task": "price.csv", "target": "price", "loss": "mine.py:scalar"},
+            "--loss mine.py:scalar gives shape () for 3 samples; expected a number a sample",
+        ),
         ({"task": "price.csv", "target": "price", "loss": "mine.py:broken"}, "--loss mine.py:broken: AttributeError"),
         ({"target_accuracy": 90}, "--target-accuracy must be at most 1, got 90"),
         ({"target_accuracy": 0}, "--target-accuracy must be greater than 0, got 0"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said_in_a_sentence(settings, sentence):
     with pytest.raises(InputError) as refused:
         make_task(spec_from(**settings), 0)

@@ -94,12 +94,15 @@ def test_what_ones_own_does_wrong_is_a_sentence(name, sentence):
     ("settings", "sentence"),
     [
         ({"unplanned": "rest"}, "--unplanned rest needs a plan; choose a --schedule other than first"),
-        ({"schedule": "age", "stale": "wait"}, "--schedule age may leave out a UE for more than 5 rounds, and with --stale wait"),
+        (
+            {"schedule": "age", "stale": "wait"},
+            "--schedule age may leave out a UE for more than 5 rounds, and with --stale wait",
+        ),
         ({"schedule": "chen"}, "needs a number as in chen:0.5"),
         ({"schedule": "chen:-1"}, "the deadline must be a number of seconds above 0"),
         ({"schedule": "best_chanel"}, "did you mean best_channel"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_planned_is_refused(settings, sentence):
     with pytest.raises(InputError, match=sentence):
         timeline(**settings)

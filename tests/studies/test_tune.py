@@ -302,7 +302,9 @@ def test_the_same_search_in_other_words_is_the_same_folder(tmp_path):
         run_search(search_of(ONE | {"ues": 4}, {"beta": [0.1, 0.2]}, seeds=3), tmp_path, on=played(near(0.3)))
 
 
-@pytest.mark.parametrize("text", ["", "search = 3\nbase = 1\nseeds = 2\nrungs = 1\n", 'rungs = "x"\nseeds = [1]\n[search]\n[base]\n'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["", "search = 3\nbase = 1\nseeds = 2\nrungs = 1\n", 'rungs = "x"\nseeds = [1]\n[search]\n[base]\n']
+)
 def test_a_folder_of_something_else_is_refused(tmp_path, text):
     with pytest.raises(InputError, match="holds no tuning"):
         read_search(tmp_path)
@@ -426,7 +428,7 @@ def test_without_numbers_there_is_no_picture(tmp_path):
         ({"algorithms": ["PerFedS2", "PerFedS2"]}, {}, {}, "--algorithms has PerFedS2 twice"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_cannot_be_tuned_is_refused_in_a_sentence(base, search, more, sentence):
     with pytest.raises(InputError, match=sentence) as refused:
         search_of(base, search, **more)
@@ -508,7 +510,9 @@ def poisoned(ues, labels_per_ue, seed):
     task = digits(ues, labels_per_ue, seed)
     data = task.data
     assert isinstance(data, Shards)
-    at = np.concatenate([np.arange(s + t, s + t + n) for s, t, n in zip(data.start, data.train_count, data.test_count, strict=True)])  # fmt: skip
+    at = np.concatenate(
+        [np.arange(s + t, s + t + n) for s, t, n in zip(data.start, data.train_count, data.test_count, strict=True)]
+    )
     return replace(task, data=replace(data, x=data.x.at[at].set(jnp.nan), y=data.y.at[at].set(0)))
 
 

@@ -237,9 +237,16 @@ def test_a_column_of_the_fleet_file_is_each_ues_own_budget(tmp_path):
 @pytest.mark.slow
 def test_a_run_that_ends_early_says_so_and_keeps_its_last_model():
     result = compare(
-        task="synthetic", ues=6, quorum=2, energy_budget=0.001, energy="chen", algorithms=["FedAvgS2", "FedAvg-SYN"],
-        seeds=[0], horizon_s=3.0, eval_every_s=0.5,
-    )  # fmt: skip
+        task="synthetic",
+        ues=6,
+        quorum=2,
+        energy_budget=0.001,
+        energy="chen",
+        algorithms=["FedAvgS2", "FedAvg-SYN"],
+        seeds=[0],
+        horizon_s=3.0,
+        eval_every_s=0.5,
+    )
     line, notes = result.timelines["FedAvgS2", 0], result.summary["notes"]
     assert line.end_s < 2.5
     ended = next(note for note in notes if note.startswith("FedAvgS2: after"))

@@ -292,8 +292,12 @@ def test_leaving_by_hand(keeps):
         assert line.time_s.tolist() == [18.0]
         assert (line.lost, line.lost_version.tolist()) == (1, [0])
         assert line.activity(0) == [
-            ("computing", 0.0, 2.0), ("sending", 2.0, 5.0), ("idle", 5.0, 12.0), ("computing", 12.0, 14.0), ("sending", 14.0, 18.0),
-        ]  # fmt: skip
+            ("computing", 0.0, 2.0),
+            ("sending", 2.0, 5.0),
+            ("idle", 5.0, 12.0),
+            ("computing", 12.0, 14.0),
+            ("sending", 14.0, 18.0),
+        ]
 
 
 def test_who_is_away_is_handed_the_newest_model_when_it_comes():

@@ -179,18 +179,26 @@ def test_a_policy_that_does_not_serve_the_planned_ue_is_told_so():
     cell = hand_made_cell([1, 1])
     with pytest.raises(ValueError, match="round 0 never closes: UE 1 gets no bandwidth"):
         simulate(
-            cell, Protocol(1), payload_bits=4.0, samples=1.0, rounds=1,
-            schedule=lambda _: np.array([1]), bandwidth=lambda _: np.zeros(2),
-        )  # fmt: skip
+            cell,
+            Protocol(1),
+            payload_bits=4.0,
+            samples=1.0,
+            rounds=1,
+            schedule=lambda _: np.array([1]),
+            bandwidth=lambda _: np.zeros(2),
+        )
 
 
 def test_an_update_that_is_late_under_a_plan_with_wait_is_lost_once():
     # UE 0's update of w_0 arrives at 2 s but is not planned while S = 1 allows: lost at the close of round 2, once.
     lost = []
     play(
-        [1, 1], Protocol(1, 1, "wait"), 5, schedule=lambda _: np.array([1]),
+        [1, 1],
+        Protocol(1, 1, "wait"),
+        5,
+        schedule=lambda _: np.array([1]),
         watch=lambda info: lost.append(info.hand_out.lost.tolist()),
-    )  # fmt: skip
+    )
     assert lost == [[], [], [0], [], []]
 
 

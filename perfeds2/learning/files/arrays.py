@@ -40,7 +40,9 @@ def read_folder(path: Path) -> SampleTable:
             for name, values in arrays.items():
                 if values.shape[1:] != first[name].shape[1:] or values.dtype.kind != first[name].dtype.kind:
                     was = f"{first[name].dtype} of {times(first[name].shape[1:])}"
-                    raise DataBroken(f"has {name} as {values.dtype} of {times(values.shape[1:])} a sample; {files[0].name} has {was}.")  # fmt: skip
+                    raise DataBroken(
+                        f"has {name} as {values.dtype} of {times(values.shape[1:])} a sample; {files[0].name} has {was}."
+                    )
         except DataBroken as error:
             raise DataBroken(f"{file.name}: {error}") from None
         parts.append(arrays)

@@ -200,7 +200,9 @@ def _kinds(column: Any, name: str) -> tuple[list[str], Int[np.ndarray, " N"]]:
     nothing = column.astype(str).str.strip().str.lower().eq("nan").to_numpy()
     if nothing.any():
         number = int(nothing.argmax())
-        raise DataBroken(f"line {number + 2}: column {name} holds {column.iloc[number]!r}, which stands for no text; name it, or leave the line out.")  # fmt: skip
+        raise DataBroken(
+            f"line {number + 2}: column {name} holds {column.iloc[number]!r}, which stands for no text; name it, or leave the line out."
+        )
     codes, kinds = pd.factorize(column, sort=True)
     return [_called(kind) for kind in kinds], np.asarray(codes, int)
 
