@@ -56,7 +56,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
             "np.where(rests, conditions.compute_s, clock.compute_s)",
             "test_simulate_agrees_with_processes_where_a_schedule_looks_at_a_capped_radio_of_now",
         ),
-        ("_clear_idle(later, next_server)", "pass", "test_simulate_agrees_with_processes"),
+        ("_clear_idle(conditions, work, next_server)", "pass", "test_simulate_agrees_with_processes"),
     ),
     (
         "timeline/fast/play.py",

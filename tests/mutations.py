@@ -273,7 +273,7 @@ MUTATIONS = [
         "timeline/clock.py",
         "timeline/test_budget.py",
         (
-            "_may_work(conditions, later, then_present))",
+            "_may_work(conditions, spent_j, then_present))",
             "then_present)",
             "test_simulate_agrees_with_processes_that_have_batteries",
         ),

@@ -16,7 +16,7 @@ from perfeds2.allocation.schedulers import Moment
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
-from perfeds2.timeline.budget import too_few
+from perfeds2.timeline.budget import Work, too_few
 from perfeds2.timeline.jobs import LOST, MERGED, PAUSED, Jobs
 from perfeds2.timeline.protocol import (
     IDLE,
@@ -32,7 +32,7 @@ from perfeds2.timeline.protocol import (
     open_server,
     welcome,
 )
-from perfeds2.timeline.state import Air, Clock, Conditions, JobTimes, Mask, PerUe, RoundInfo, Ues, parts_of
+from perfeds2.timeline.state import Air, Clock, Conditions, JobTimes, Mask, PerUe, RoundInfo, Ues, WorkLeft, parts_of
 
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 MAX_BORDERS = 100_000  # of one round of a fleet
@@ -61,14 +61,15 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
     """Play one round. Return None if it is known not to close by ``until_s``, or if too few UEs have energy left."""
     cell, protocol, opened_s = conditions.cell, conditions.protocol, clock.time_s
     presence = None if cell.fleet is None else cell.fleet.presence
-    signal_hz, present = cell.signal_at(clock.server.round, opened_s), cell.here(opened_s)
+    present = None if presence is None else presence.here(opened_s)
+    signal_hz = cell.signal_at(clock.server.round, opened_s)
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
     air = _share_out(conditions, clock, present, planned, signal_hz)
     interrupted: list[Jobs] = []
     borders = 0
     while True:
         if conditions.budget is not None:
-            has_energy = None if present is None else _may_work(conditions, clock, None)
+            has_energy = None if present is None else _may_work(conditions, clock.spent_j, None)
             if too_few(clock.server.versions, clock.server.round, protocol, has_energy):
                 return None
         closing = close_round(clock.server, air.arrival_s, protocol, planned)
@@ -90,7 +91,9 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
                 f"{clock.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
                 "use keep, or a smaller quorum."
             )
-        clock = _advance(conditions, clock, border_s, present, air)
+        work, spent_j = _advance(conditions, clock, border_s, present, air)
+        _clear_idle(conditions, work, clock.server)
+        clock = _clock(clock, border_s, clock.server, work, clock.planned, spent_j)
         signal_hz = cell.signal_at(clock.server.round, border_s)
         if presence is None or present is None or border_s < change_s:
             air = _send(conditions, clock, present, air.uplink, air.bandwidth_hz, signal_hz)
@@ -208,10 +211,12 @@ def arrivals(cell: Cell, clock: Clock, bandwidth_hz: PerUe, signal_hz: PerUe) ->
     return rate, arrival_s
 
 
-def _advance(conditions: Conditions, clock: Clock, now_s: float, present: Mask | None, air: Air) -> Clock:
-    """Return the clock at a later second, with no UE coming or going before it. Its arrays of work are new."""
+def _advance(
+    conditions: Conditions, clock: Clock, now_s: float, present: Mask | None, air: Air
+) -> tuple[WorkLeft, PerUe | None]:
+    """Return the work left at a later second, with no UE coming or going before it, and the energy spent by then."""
     fleet = conditions.cell.fleet
-    compute_s, bits, arrived_s = work_left(conditions, clock, now_s, air.rate_bps, air.arrival_s)
+    work = compute_s, bits, arrived_s = work_left(conditions, clock, now_s, air.rate_bps, air.arrival_s)
     if clock.jobs is not None and fleet is not None:
         open_ = np.isinf(arrived_s)
         if fleet.traces is not None:
@@ -223,25 +228,22 @@ def _advance(conditions: Conditions, clock: Clock, now_s: float, present: Mask |
         if present is not None:
             away = ~present & open_
             compute_s[away], bits[away] = clock.compute_s[away], clock.bits[away]
-    later = _clock(clock, now_s, clock.server, (compute_s, bits, arrived_s), clock.planned)
-    _clear_idle(later, clock.server)
     if conditions.budget is None or clock.spent_j is None:
-        return later
+        return work, None
+    _clear_idle(conditions, work, clock.server)
     job_s = None if clock.jobs is None else clock.jobs.job_s
-    more_j = conditions.budget.spent(clock.work, later.work, air.arrival_s, job_s)
-    return replace(later, spent_j=clock.spent_j + (more_j if present is None else np.where(present, more_j, 0.0)))
+    more_j = conditions.budget.spent(clock.work, Work(now_s, compute_s, bits), air.arrival_s, job_s)
+    return work, clock.spent_j + (more_j if present is None else np.where(present, more_j, 0.0))
 
 
 def _clock(
-    clock: Clock, now_s: float, server: Server, work: tuple[PerUe, PerUe, PerUe], planned: Planned | None
+    clock: Clock, now_s: float, server: Server, work: WorkLeft, planned: Planned | None, spent_j: PerUe | None
 ) -> Clock:
     """Return the clock at another second. Several times as fast as ``replace``, and called in every round."""
-    return Clock(now_s, server, *work, planned, clock.spent_j, clock.model_s, clock.sent_s, clock.jobs)
+    return Clock(now_s, server, *work, planned, spent_j, clock.model_s, clock.sent_s, clock.jobs)
 
 
-def work_left(
-    conditions: Conditions, clock: Clock, now_s: float, rate: PerUe, arrival_s: PerUe
-) -> tuple[PerUe, PerUe, PerUe]:
+def work_left(conditions: Conditions, clock: Clock, now_s: float, rate: PerUe, arrival_s: PerUe) -> WorkLeft:
     """Return what is left to compute and to send on the shared band at a later second, and when arrived updates did."""
     compute_s = clock.compute_s - (now_s - clock.time_s)
     bits = np.minimum(compute_s, 0.0)
@@ -249,18 +251,20 @@ def work_left(
     bits += clock.bits
     np.maximum(bits, LEAST_LEFT * conditions.payload_bits, out=bits)
     np.maximum(compute_s, 0.0, out=compute_s)
-    arrived_s = np.full(bits.size, np.inf)
+    arrived_s = np.empty(bits.size)
+    arrived_s.fill(np.inf)
     (arrived,) = (arrival_s <= now_s).nonzero()
     arrived_s[arrived] = arrival_s[arrived]
     compute_s[arrived] = bits[arrived] = 0.0
     return compute_s, bits, arrived_s
 
 
-def _clear_idle(clock: Clock, server: Server) -> None:
+def _clear_idle(conditions: Conditions, work: WorkLeft, server: Server) -> None:
     """UEs without a job have nothing to do. Changes the arrays in place."""
-    (idle,) = (server.versions == IDLE).nonzero()
-    if idle.size:
-        clock.compute_s[idle], clock.bits[idle], clock.arrived_s[idle] = 0.0, 0.0, np.inf
+    if conditions.has_idle:
+        compute_s, bits, arrived_s = work
+        (idle,) = (server.versions == IDLE).nonzero()
+        compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
 
 
 def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
@@ -312,17 +316,17 @@ def _change_presence(
         server = leave(server, left)
         clock.compute_s[left] = clock.bits[left] = 0.0
     jobs = clock.jobs.begin(returned, clock.time_s, clock.compute_s)
-    may_work = _may_work(conditions, clock, present)
+    may_work = _may_work(conditions, clock.spent_j, present)
     assert may_work is not None
     server, handed = welcome(server, conditions.protocol, may_work, planned)
     return _begin_jobs(conditions, replace(clock, server=server, jobs=jobs), handed), parts
 
 
-def _may_work(conditions: Conditions, clock: Clock, present: Mask | None) -> Mask | None:
+def _may_work(conditions: Conditions, spent_j: PerUe | None, present: Mask | None) -> Mask | None:
     """Return which UEs are present and have energy left; None: all of them."""
-    if conditions.budget is None or clock.spent_j is None:
+    if conditions.budget is None or spent_j is None:
         return present
-    has_energy = ~conditions.budget.gone(clock.spent_j)
+    has_energy = ~conditions.budget.gone(spent_j)
     return has_energy if present is None else present & has_energy
 
 
@@ -337,15 +341,15 @@ def _close(
 ) -> tuple[Clock, RoundInfo]:
     """Close the round: merge, and hand out the new model to the UEs that are present."""
     server, now_s, merged = clock.server, closing.time_s, closing.merged
-    later, then_present = _advance(conditions, clock, now_s, present, air), conditions.cell.here(now_s)
-    next_server, hand = hand_out(server, closing, conditions.protocol, _may_work(conditions, later, then_present))
+    work, spent_j = _advance(conditions, clock, now_s, present, air)
+    then_present = None if present is None else conditions.cell.here(now_s)
+    next_server, hand = hand_out(server, closing, conditions.protocol, _may_work(conditions, spent_j, then_present))
     ended: list[Jobs] = []
     if clock.jobs is not None:
         ended.append(parts_of(clock, merged, air.arrival_s[merged], MERGED, now_s))
         ended.append(parts_of(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), LOST, now_s, present))
-    _clear_idle(later, next_server)
-    work = (later.compute_s, later.bits, later.arrived_s)
-    later = _begin_jobs(conditions, _clock(later, now_s, next_server, work, None), hand.handed)
+    _clear_idle(conditions, work, next_server)
+    later = _begin_jobs(conditions, _clock(clock, now_s, next_server, work, None, spent_j), hand.handed)
     if conditions.protocol.rests:
         later, invited = _invite(conditions, later)
         hand = HandOut(invited, hand.lost)

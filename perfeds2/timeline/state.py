@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -18,6 +18,7 @@ from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol
 PerUe = Float[np.ndarray, " n"]
 Mask = Bool[np.ndarray, " n"]
 Ues = Int[np.ndarray, " _"]
+WorkLeft = tuple[PerUe, PerUe, PerUe]  # seconds to compute, bits to send, and when the update arrived, as in ``Clock``
 # From a round's number to the UEs it must close on, or groups of them of which the first complete one closes it. A
 # parameter named ``moment`` gets all that is known when the round opens, instead of its number.
 Schedule = Callable[[Any], Planned]
@@ -41,6 +42,12 @@ class Conditions:
         """The expected time until a UE that is handed a model now has computed."""
         cell = self.cell
         return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
+
+    @cached_property
+    def has_idle(self) -> bool:
+        """Whether a UE may be without a job."""
+        protocol, always_present = self.protocol, self.cell.fleet is None or self.cell.fleet.presence is None
+        return protocol.waits or protocol.rests or self.budget is not None or not always_present
 
     @cached_property
     def looks(self) -> bool:
@@ -91,8 +98,7 @@ class Clock:
         return (self.server.versions != IDLE) & np.isinf(self.arrived_s)
 
 
-@dataclass(frozen=True)
-class Air:
+class Air(NamedTuple):
     """The bands that were shared out, and the rates and arrivals they give if nothing changes."""
 
     uplink: Uplink
