@@ -282,6 +282,41 @@ def fading() -> str:
     )
 
 
+# ---- the code
+
+FLOORS = [  # what the floor is for, and its rooms: the folders of the package, in the order of their imports
+    ("When: who is merged in which round", ["network", "allocation", "theory", "timeline"]),
+    ("What: the weights along a timeline", ["learning"]),
+    ("Asked: settings and names to objects", ["spec"]),
+    ("Done: trainings, and tables of them", ["runs", "studies"]),
+    ("Shown", ["paper", "report", "play"]),
+    ("For real: the same rounds on devices", ["deployment"]),
+    ("Typed", ["commands"]),
+]
+
+
+def house() -> str:
+    """The folders of the package. Imports point up only."""
+    height, gap, left, labels = 34.0, 14.0, 30.0, 268.0
+    parts, top = [], 10.0
+    for said, rooms in FLOORS:
+        width = (WIDTH - RIGHT - labels - 8 * (len(rooms) - 1)) / len(rooms)
+        parts.append(text(left, top + 21, said, "small"))
+        for number, room in enumerate(rooms):
+            x = labels + number * (width + 8)
+            parts.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height}" rx="4" class="line"/>')
+            parts.append(text(x + width / 2, top + 21, f"{room}/", "strong", "middle"))
+        top += height + gap
+    middle = 14.0
+    parts.append(line([(middle, top - gap), (middle, 14)], "one"))
+    parts.append(line([(middle - 4, 22), (middle, 14), (middle + 4, 22)], "one"))
+    return drawing(
+        top,
+        parts,
+        "The folders of perfeds2 on seven floors. A folder imports only from its own floor's left and from floors above.",
+    )
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "straggler": straggler,
     "quorum": quorum,
@@ -290,6 +325,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "equal-finish": equal_finish_bandwidth,
     "personal-step": personal_step,
     "fading": fading,
+    "house": house,
 }
 
 

@@ -252,7 +252,7 @@ def _curves_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
 
 def front_charts(sweep: SweepFolder) -> list[Chart]:
     """Draw seconds against joules to the target, if two points met it; points that nothing beats are ringed, named and joined."""
-    if len(sweep.front) < 2:
+    if sweep.front is None or len(sweep.front) < 2:  # too few points met the target
         return []
     styles, items = named_styles(list(dict.fromkeys(sweep.front["algorithm"]))), list[Series]()
     for algorithm, rows in sweep.front.groupby("algorithm", sort=False):

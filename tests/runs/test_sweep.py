@@ -382,6 +382,12 @@ def test_the_front_is_what_nothing_beats(costly):
     assert costly.summary.rounds_to_target_median.tolist()[:2] == [1.0, 2.0]
 
 
+def test_a_sweep_that_nowhere_met_the_target_has_no_front(costly):
+    file = costly.path / "sweep_front.csv"
+    file.write_text(file.read_text(encoding="utf-8").splitlines(keepends=True)[0], encoding="utf-8")
+    assert front_charts(load_sweep_folder(costly.path)) == []
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
 def test_pareto_is_its_definition(costs):
     kept = pareto(np.array(costs, float).reshape(-1, 2)).tolist()
