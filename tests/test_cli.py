@@ -34,7 +34,7 @@ def test_help_teaches_every_command_without_loading_jax():
     flags = perfeds2("compare", "--help").stdout
     for flag in ("--task", "--quorum", "--max-staleness", "--stale", "--labels-per-ue", "--shares", "--bandwidth"):
         assert flag in flags
-    assert "The folder of a run" in perfeds2("report", "--help").stdout  # typer and click must fit for that
+    assert "Folders that perfeds2 wrote" in perfeds2("report", "--help").stdout  # typer and click must fit for that
 
 
 def test_importing_the_package_loads_nothing_heavy():
