@@ -9,7 +9,7 @@ from perfeds2.chart import Chart
 from perfeds2.files import write_text
 from perfeds2.report.arena_words import MATRICES, best_by, headline, soonest, words
 from perfeds2.report.curves import over_seeds, run_charts
-from perfeds2.report.document import Part, coincidences, document, paragraph, section, verbatim, with_legend
+from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import figure_of, write_figures
 from perfeds2.report.read import AXES, AlgorithmResult, along
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
@@ -29,8 +29,7 @@ from perfeds2.report.tables import (
     seconds,
     text_column,
 )
-from perfeds2.report.terminal import console as open_console
-from perfeds2.report.terminal import print_prose
+from perfeds2.report.terminal import open_console, print_prose
 from perfeds2.runs.statistics import NO_INTERVAL
 
 
@@ -179,10 +178,9 @@ def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) 
     hint = escape(_meaning(arena, bout)) + edge
     yield section(bout.title, *texts, bout_table(bout, on_page=True), caption=_facts(arena, bout), hint=hint)
     charts = bout_charts(bout, axis, f"bout-{number}")
-    if charts:
-        hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
-        title = f"{bout.title}: {bout.run.score.word} over {AXES[axis].words}"
-        yield section(title, *with_legend(charts, "Methods shown", coincidences(charts)), hint=hint)
+    hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
+    title = f"{bout.title}: {bout.run.score.word} over {AXES[axis].words}"
+    yield section(title, *with_legend(charts, "Methods shown"), hint=hint)
     for measure, (title, _, _) in MATRICES.items():
         found = matrix(bout, measure)
         if found is not None:

@@ -107,10 +107,15 @@ def _in_html(part: Part) -> str:
 
 
 def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: str = "") -> list[Part]:
-    """Return a section of a page: title and caption are text, the hint below them is HTML. Empty parts are left out."""
+    """Return a section of a page: title and caption are text, the hint below them is HTML.
+
+    Empty parts are left out, and so is a section without any other.
+    """
+    shown = [table_box(part, title) if isinstance(part, Table) else part for part in parts if part]
+    if not shown:
+        return []
     opening = f'<section id="{escape(name)}">' if name else "<section>"
     said = [paragraph(caption)] * bool(caption) + [f'<p class="hint">{hint}</p>'] * bool(hint)
-    shown = [table_box(part, title) if isinstance(part, Table) else part for part in parts if part]
     return [opening, f"<h2>{escape(title)}</h2>", *said, *shown, "</section>"]
 
 
@@ -119,8 +124,14 @@ def table_box(table: Table, label: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{as_html(table)}</div>'
 
 
-def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] = ()) -> list[Part]:
-    """Return charts below one legend: a button for every line and one for all intervals. ``said`` comes below it."""
+def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] | None = None) -> list[Part]:
+    """Return charts below one legend: a button for every line and one for all intervals. Nothing without charts.
+
+    ``said`` comes below the legend; by default, which lines coincide.
+    """
+    if not charts:
+        return []
+    said = coincidences(charts) if said is None else said
     lines = {line_id(chart, line): line for chart in charts for line in chart.series if line.listed}
     buttons = "".join(
         f'<button type="button" aria-pressed="true" data-line="{escape(key)}">{line_sample(line.style)}{escape(line.name)}</button>'

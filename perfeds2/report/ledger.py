@@ -26,7 +26,7 @@ from perfeds2.paper.claims import (
 )
 from perfeds2.paper.figures import TARGET, load_curves
 from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed, signed, text_column
-from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import open_console
 from perfeds2.spec.resolve import read_toml
 
 LONGEST_LABEL = 30

@@ -11,7 +11,7 @@ from perfeds2.files import write_text
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, counted, for_terminal, text_column, write_latex
-from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import open_console
 from perfeds2.studies.plan_data import (
     LOOKS,
     NUMBERS,
@@ -106,7 +106,7 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
     sections = [
         _adopt_section(plan, adopted),
         section("Every A and S", list(maps), hint=map_hint),
-        section("Reached, and kept", curves, hint=curve_hint) if curves else [],
+        section("Reached, and kept", curves, hint=curve_hint),
         section("Margins", beside, hint=margin_hint) if margins else [],
         section("In numbers", candidates_table(plan), hint=table_hint),
     ]
@@ -136,18 +136,7 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
     """Return a row per choice: the best, what the spec says, then those that were watched, soonest first."""
     ranked = ranked_candidates(plan)
     heads = [
-        "A",
-        "S",
-        "schedule",
-        "band",
-        "stale",
-        "steps",
-        "bits",
-        "seconds",
-        "span",
-        "kept",
-        "held",
-        "joules",
+        *["A", "S", "schedule", "band", "stale", "steps", "bits", "seconds", "span", "kept", "held", "joules"],
         "least share",
     ]
     columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in heads]

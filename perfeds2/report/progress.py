@@ -9,8 +9,7 @@ from rich.console import Group as RichGroup
 from rich.text import Text
 
 from perfeds2.report.tables import Column, Table, for_terminal, text_column
-from perfeds2.report.terminal import LinePace, clock, live
-from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import LinePace, clock, live, open_console
 
 if TYPE_CHECKING:  # these import JAX
     from perfeds2.runs.pool import Failure

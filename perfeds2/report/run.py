@@ -11,7 +11,7 @@ from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer, in_words
 from perfeds2.report.curves import over_seeds, run_charts
-from perfeds2.report.document import Part, coincidences, document, note, paragraph, section, verbatim, with_legend
+from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import figure_of, write_figures
 from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
@@ -28,8 +28,7 @@ from perfeds2.report.results import (
 )
 from perfeds2.report.style import ACCURACY, COLOURS, DASHES_PX
 from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, seconds, write_latex
-from perfeds2.report.terminal import console as open_console
-from perfeds2.report.terminal import fits, print_prose
+from perfeds2.report.terminal import fits, open_console, print_prose
 from perfeds2.report.timelines import (
     UES_ON_PAPER,
     activity_charts,
@@ -70,7 +69,7 @@ def page(run: RunResults, axis: str = "seconds") -> str:
     sections = [
         curves_section(over(run, axis), hint),
         section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
-        section("Good to know", *map(note, notes)) if notes else [],
+        section("Good to know", *map(note, notes)),
         _clocks_section(run),
         *timeline_sections(run),
         section("Run it again", command, *spec, hint="In this run's folder; it gives the same numbers again."),
@@ -80,11 +79,8 @@ def page(run: RunResults, axis: str = "seconds") -> str:
 
 def curves_section(run: RunResults, hint: str) -> list[Part]:
     """Return the section of a run's curves."""
-    charts = run_charts(run)
-    if not charts:
-        return []
     title = f"{capitalised(run.score.word)} and loss over {run.x_words}"
-    return section(title, *with_legend(charts, "Lines shown", coincidences(charts)), hint=hint)
+    return section(title, *with_legend(run_charts(run), "Lines shown"), hint=hint)
 
 
 # ---- real and simulated time of a federation

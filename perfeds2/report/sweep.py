@@ -30,7 +30,7 @@ from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, only, v
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, text_column, write_latex
-from perfeds2.report.terminal import console as open_console
+from perfeds2.report.terminal import open_console
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
 SHOWN_ROWS = 60
@@ -229,7 +229,7 @@ def _settings_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
         return section(title, note(f"{len(lines_of(sweep))} lines cannot be told apart; see the table below."))
     bands = "Upright lines are 95 % intervals over seeds. " * (len(sweep.run.seeds) >= INTERVAL_SEEDS)
     hint = f"{bands}Click a name to hide it, double-click to see it alone."
-    return section(title, *with_legend(charts, "Lines shown", coincidences(charts)), hint=hint)
+    return section(title, *with_legend(charts, "Lines shown"), hint=hint)
 
 
 def _curves_section(sweep: SweepFolder, cost: Cost) -> list[Part]:

@@ -28,8 +28,8 @@ LINE_EVERY_SHARE = 0.05  # of the time so far: a long run's lines become rarer, 
 REFRESH_S = 0.05
 
 
-def console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr."""
+def open_console(stderr: bool = False) -> Console:
+    """Open a console on stdout or stderr."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
 
@@ -46,7 +46,7 @@ def print_prose(console: Console, text: str, style: str = "") -> None:
 
 def say_line(line: str) -> None:
     """Print a plain line on stderr."""
-    console(stderr=True).print(line, markup=False, soft_wrap=True)
+    open_console(stderr=True).print(line, markup=False, soft_wrap=True)
 
 
 class LinePace:
@@ -73,7 +73,7 @@ class LinePace:
 @contextmanager
 def progress(quiet: bool, title: str) -> Iterator[TellShare]:
     """Show on stderr how far a command is: a bar on a terminal, else lines. Ctrl-C is heeded at every step, shown or not."""
-    shown, pace = console(stderr=True), LinePace()
+    shown, pace = open_console(stderr=True), LinePace()
     first: list[tuple[float, float]] = []  # the first share and its second: a resumed run does not start at 0
 
     def say(share: float, description: str, detail: str) -> None:
@@ -138,7 +138,7 @@ def live(
 
     Yields None if quiet. ``stays`` keeps the last picture.
     """
-    shown = console(stderr=True)
+    shown = open_console(stderr=True)
     if quiet:
         yield None
     elif shown.is_terminal:

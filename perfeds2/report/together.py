@@ -6,7 +6,7 @@ seed by seed.
 
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -110,8 +110,8 @@ def together(members: Sequence[Member]) -> RunResults:
         notes=tuple(f"{', '.join(whose)}: {text}" for text, whose in notes.items()),
         algorithms=tuple(replace(line.outcome, name=line.name) for line in lines),
         score=next((run.score for run in runs if run.is_trained), runs[0].score),
-        metrics=_joined((member, member.run.metrics) for member in members),
-        ue_metrics=_joined((member, member.run.ue_metrics) for member in members),
+        metrics=_joined(members, "metrics"),
+        ue_metrics=_joined(members, "ue_metrics"),
         timelines={
             (f"{name} ({member.label})", seed): timeline
             for member in members
@@ -128,11 +128,11 @@ def lines_of(members: Sequence[Member]) -> list[MemberLine]:
     return sorted(lines, key=lambda line: names.index(line.outcome.name))
 
 
-def _joined(tables: Iterable[tuple[Member, pd.DataFrame | None]]) -> pd.DataFrame | None:
+def _joined(members: Sequence[Member], name: str) -> pd.DataFrame | None:
     found = [
         table.assign(algorithm=table["algorithm"] + f" ({member.label})")
-        for member, table in tables
-        if table is not None
+        for member in members
+        if (table := getattr(member.run, name)) is not None
     ]
     return pd.concat(found, ignore_index=True) if found else None
 
@@ -154,7 +154,7 @@ def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference
         _differences_section(members, run, found),
         settings_section([member.label for member in members], [member.settings for member in members]),
         *timeline_sections(run),
-        section("Good to know", *map(note, notes)) if notes else [],
+        section("Good to know", *map(note, notes)),
         section("Draw it again", verbatim(command)),
     ]
     return document(_facts(members, run), headline, about, sections)

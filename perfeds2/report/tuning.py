@@ -26,8 +26,7 @@ from perfeds2.report.tables import (
     text_column,
     write_latex,
 )
-from perfeds2.report.terminal import console as open_console
-from perfeds2.report.terminal import print_prose
+from perfeds2.report.terminal import open_console, print_prose
 
 if TYPE_CHECKING:  # it imports JAX
     from perfeds2.studies.tune import Best, Tuning
@@ -70,7 +69,7 @@ def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
     adopt = "In this folder. tuned.toml has what was found for each algorithm:"
     sections: list[list[Part]] = [
         section("Settings found", best_table(tuning, score_first=True), hint=escape(meaning(tuning))),
-        section("The landscape", list(charts), hint=hint) if charts else [],
+        section("The landscape", list(charts), hint=hint),
         section("Everything that was tried", tried, hint=rungs),
         section("Adopt it", verbatim("perfeds2 compare --spec tuned.toml --out compared"), *text, hint=adopt),
     ]

@@ -16,7 +16,7 @@ from perfeds2.deployment.serve import serve
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
-from perfeds2.report.terminal import console
+from perfeds2.report.terminal import open_console
 from perfeds2.runs.folder import Folder, alone
 from perfeds2.timeline.protocol import Protocol
 
@@ -209,7 +209,7 @@ def test_the_table_shows_counts_accuracies_and_warnings():
     server = federation(net, Protocol(150, 4, "wait"), 200)
     play(server, 1, steps=300)
     server.warning = "look here"
-    shown = console()
+    shown = open_console()
     shown.width = 150
     with shown.capture() as captured:
         shown.print(draw(server.status("training")))
