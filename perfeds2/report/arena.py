@@ -11,7 +11,7 @@ from perfeds2.report.arena_words import MATRICES, best_by, headline, soonest, wo
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import figure_of, write_figures
-from perfeds2.report.read import AXES, AlgorithmResult, along
+from perfeds2.report.read import AXES, AlgorithmResult, over
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
 from perfeds2.report.results import Extra, Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
@@ -26,6 +26,7 @@ from perfeds2.report.tables import (
     for_terminal,
     in_latex,
     listed,
+    p_value,
     seconds,
     text_column,
 )
@@ -141,7 +142,7 @@ def matrix(bout: BoutFound, measure: str) -> Table | None:
         verdict = won or lost
         if verdict is None:
             return ""
-        said = "< 0.001" if verdict.p < 0.001 else f"{verdict.p:.3f}"
+        said = p_value(verdict.p)
         if not verdict.is_significant:
             return Span(said, "dim")
         return Span(f"{better if won else worse}\n{said}", "holds" if won else "fails")
@@ -195,11 +196,9 @@ def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) 
 
 def bout_charts(bout: BoutFound, axis: str, group: str = "") -> list[Chart]:
     """Draw a bout's accuracies over time or something else; nothing if there are none."""
-    run, cost = bout.run, AXES[axis]
-    if run.metrics is None or run.metrics.empty:
+    if bout.run.metrics is None or bout.run.metrics.empty:
         return []
-    if axis != "seconds":
-        run = replace(run, metrics=along(run.metrics, cost, "arena_metrics.csv"), horizon_s=None, cost=cost)
+    run = over(bout.run, axis, "arena_metrics.csv")
     return [replace(chart, height_px=420) for chart in run_charts(run, [ACCURACY], group)]
 
 

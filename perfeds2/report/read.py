@@ -174,12 +174,12 @@ class RunResults:
         return self.looks or algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
 
 
-def over(run: RunResults, axis: str) -> RunResults:
-    """Return the same run with its curves over something else than seconds."""
+def over(run: RunResults, axis: str, file: str = "metrics.csv") -> RunResults:
+    """Return the same run with its curves over something else than seconds. ``file`` is where they are from."""
     cost = AXES[axis]
     if cost is SECONDS or run.metrics is None:
         return run
-    return replace(run, metrics=along(run.metrics, cost, "metrics.csv"), horizon_s=None, cost=cost)
+    return replace(run, metrics=along(run.metrics, cost, file), horizon_s=None, cost=cost)
 
 
 def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:

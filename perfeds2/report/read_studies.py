@@ -51,9 +51,10 @@ class SweepFolder:
         return score_of(names.pop()) if len(names) == 1 else Score("metric")
 
     @property
-    def target_accuracy(self) -> float | None:
-        """Return the target, if all points have the same."""
-        return only(self.summary["target_accuracy"])
+    def targets(self) -> dict[str, float]:
+        """Return the target of each algorithm at each point, by its label."""
+        labels = map(self.label, self.summary.to_dict("records"))
+        return dict(zip(labels, self.summary["target_accuracy"], strict=True))
 
     def point(self, row: Mapping[Any, Any]) -> str:
         """Name a point of the grid by its settings."""
@@ -67,10 +68,7 @@ class SweepFolder:
     def run(self) -> RunResults:
         """Return the whole sweep as one run with a line for every point and algorithm."""
         table = self.evaluations.assign(algorithm=list(map(self.label, self.evaluations.to_dict("records"))))
-        targets = dict(
-            zip(map(self.label, self.summary.to_dict("records")), self.summary["target_accuracy"], strict=True)
-        )
-        return _run_of_rows(self, table, targets, {})
+        return _run_of_rows(self, table, self.targets, {})
 
     @cached_property
     def members(self) -> list["Member"]:

@@ -1,7 +1,7 @@
 """How is a sweep shown: as a page, for a paper, in the terminal?"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from perfeds2.report.document import (
 )
 from perfeds2.report.on_paper import figure_of, write_figures
 from perfeds2.report.read import AXES, SECONDS, AlgorithmResult, Cost, RunResults, along
-from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, only, value_text
+from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, value_text
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, text_column, write_latex
@@ -108,10 +108,8 @@ def headline(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
         first = min(found, key=lambda each: (each.seeds - each.reached, each.median(cost.to_target)))
         some = "" if first.reached == first.seeds else f", in {first.reached} of {first.seeds} seeds"
         how = "soonest" if cost is SECONDS else f"with fewest {cost.head.lower().removeprefix('uploaded ')}"
-        rows = map(sweep.label, sweep.summary.to_dict("records"))
-        targets = dict(zip(rows, sweep.summary["target_accuracy"], strict=True))
         after = f"after {first.median(cost.to_target):,.3g} {cost.unit.replace('bit', 'bits')} in the median{some}"
-        return f"{first.name} reached {sweep.score.level(targets[first.name])} {how}, {after}."
+        return f"{first.name} reached {sweep.score.level(sweep.targets[first.name])} {how}, {after}."
     best = _best(sweep.run)
     if best is None:
         return "Every run diverged."
@@ -178,7 +176,7 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
     is_number = all(isinstance(value, int | float) for value in values)
     places = dict(zip(values, values if is_number else range(len(values)), strict=True))
     ticks = {places[value]: value_text(value) for value in values} if not is_number or len(values) <= 8 else None
-    x = ChartAxis(axis, ticks=ticks, log=is_number and min(values) > 0 and max(values) >= 10 * min(values))
+    x = ChartAxis(axis, ticks=ticks, log=is_number and _spans_decade(values))
     within = (0.0, 100.0) if score.is_share else None
     ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale, within)
     charts = [Chart("ends", f"{score.named(ACCURACY)}, at the end", ends, x, ChartAxis(within=within))]
@@ -189,6 +187,11 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
         top = max(np.nanmax(line.y if line.high is None else np.fmax(line.y, line.high)) for line in costs)
         charts.append(Chart("costs", title, costs, x, ChartAxis(limits=(0.0, 1.05 * top))))
     return charts
+
+
+def _spans_decade(values: "Sequence[float] | pd.Series") -> bool:
+    """Return whether a logarithmic axis suits the values."""
+    return min(values) > 0 and max(values) >= 10 * min(values)
 
 
 def lines_of(sweep: SweepFolder) -> dict[str, Any]:
@@ -239,7 +242,7 @@ def _curves_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
     points = list(dict.fromkeys(table["point"]))
     if len(points) > MOST_POINTS:
         return []
-    target, charts, said = only(sweep.summary["target_accuracy"]), list[Chart](), list[str]()
+    target, charts, said = sweep.run.target_accuracy, list[Chart](), list[str]()
     for name, rows in table.groupby("algorithm", sort=False):
         chart = curve_chart(rows, ACCURACY, ordered_styles(points), score, by="point", target=target, cost=cost)
         charts.append(replace(chart, name="curves", title=str(name), group="curves", height_px=400))
@@ -264,10 +267,8 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
     at, texts = [best[cost] for cost in FRONT_COSTS], [sweep.point(row) for row in best.to_dict("records")]
     items.append(Series("time-energy front", *at, LineStyle("", (7, 3)), hover=[""] * len(best)))
     items.append(Series("", *at, LineStyle("", (), "o"), "marks", texts=texts, size_px=12, hollow=True, listed=False))
+    labels = ("Seconds to the target, median", "Joules")
     x, y = (
-        ChartAxis(label, log=min(values) > 0 and max(values) >= 10 * min(values))
-        for label, values in zip(
-            ("Seconds to the target, median", "Joules"), (sweep.front[c] for c in FRONT_COSTS), strict=True
-        )
+        ChartAxis(label, log=_spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)
     )
     return [Chart("front", "Time and energy to the target", items, x, y, height_px=400, group="front", legend=True)]

@@ -4,6 +4,7 @@ A cell is text, or pieces of text some of which have a meaning. Every rendering 
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -26,29 +27,6 @@ IN_TERMINAL: dict[str, str] = {  # rich's styles
     "undecided": "yellow",
     "not run": "dim",
 }
-GREEK = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-]
 IN_LATEX = {  # what plain LaTeX cannot print or takes for markup
     **{letter: rf"\{letter}" for letter in "{}$&%#_"},
     **{letter: rf"\{letter}{{}}" for letter in "^~"},
@@ -64,7 +42,10 @@ IN_LATEX = {  # what plain LaTeX cannot print or takes for markup
     "≤": r"$\le$",
     "≥": r"$\ge$",
     "²": r"$^2$",
-    **{letter: rf"$\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", GREEK, strict=True)},
+    **{
+        letter: rf"$\{unicodedata.name(letter)[19:].lower()}$" for letter in "αβγδεζηθκμνξπρστφχψω"
+    },  # GREEK SMALL LETTER …
+    "λ": r"$\lambda$",  # which Unicode calls lamda
 }
 
 
@@ -148,6 +129,11 @@ def signed(found: Mapping[str, Any] | None, form: str, scale: float = 1) -> list
     if low is None:
         return [Span(text)]
     return [Span(text, "best" if low > 0 or high < 0 else ""), Span(f" ± {scale * (high - low) / 2:{form}}", "half")]
+
+
+def p_value(p: float) -> str:
+    """Write a p-value with three digits."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 # ---- renderings

@@ -25,7 +25,7 @@ from perfeds2.report.results import energy_line, page_measures, results_table
 from perfeds2.report.results import meaning as results_meaning
 from perfeds2.report.run import curves_section, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
-from perfeds2.report.tables import Cell, Column, Span, Table, listed, signed, text_column, write_latex
+from perfeds2.report.tables import Cell, Column, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
 from perfeds2.report.tuning import best_table, facts
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
@@ -304,7 +304,7 @@ def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
     heads += [f"Seconds to {score.level(run.target_accuracy or 0.0)}"] * has_seconds
     rows: list[list[Cell]] = []
     for each in found:
-        p = "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
+        p = "–" if each.p is None else p_value(each.p)
         ends = [signed(statistic, score.form, score.scale) for statistic in (each.accuracy, each.of_global)]
         cells: list[Cell] = [ends[0], p, ends[1]]
         if has_seconds:
