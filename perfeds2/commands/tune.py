@@ -101,7 +101,7 @@ def tune(
 def _of_figure(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """A figure's settings, with what was given over them."""
     from perfeds2.paper.figures import load_figures
-    from perfeds2.studies.reproduce import merged
+    from perfeds2.studies.figure import merged
 
     (figure,) = load_figures([name])
     for section, inner in values.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import read_toml
-from perfeds2.studies.reproduce import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Values, merged, tuned_file
+from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Values, merged, tuned_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -40,7 +40,7 @@ from perfeds2.report.read import AXES, SECONDS, Cost, along
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import counted, listed, write_latex
 from perfeds2.runs.statistics import INTERVAL_SEEDS
-from perfeds2.studies.reproduce import Figure, Panel
+from perfeds2.studies.figure import Figure, Panel
 
 HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row

@@ -184,7 +184,8 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
         costs = _setting_lines(sweep, places, cost.to_target, "median")
         targets = sorted({f"{score.scale * value:g}" for value in sweep.summary["target_accuracy"]})
         title = f"{cost.head} to {' or '.join(targets)}{score.unit}, median"
-        top = max(np.nanmax(line.y if line.high is None else np.fmax(line.y, line.high)) for line in costs)
+        tops = [line.y if line.high is None else np.fmax(line.y, line.high) for line in costs]
+        top = np.nanmax(np.concatenate(tops))  # a line that never met the target is all NaN
         charts.append(Chart("costs", title, costs, x, ChartAxis(limits=(0.0, 1.05 * top))))
     return charts
 

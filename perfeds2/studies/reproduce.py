@@ -6,7 +6,6 @@ Curves that two figures share are trained once.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import tomli_w
@@ -22,63 +21,7 @@ from perfeds2.spec.build import check
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
-
-Scale = Literal["quick", "paper"]
-Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec
-Tuned = Mapping[str, Mapping[str, Any]]  # learning settings by algorithm
-SETTINGS_FILE = "reproduce.toml"
-
-
-@dataclass(frozen=True)
-class PanelLine:
-    """One curve of a panel: an algorithm in a setting."""
-
-    label: str
-    algorithm: str
-    settings: Values
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One data set in one setting: drawn as training loss and test accuracy over simulated time."""
-
-    title: str
-    task: str
-    lines: tuple[PanelLine, ...]
-    settings: Mapping[Scale, Values]  # what its curves have in common
-
-    def spec_of(
-        self, line: PanelLine, seeds: tuple[int, ...], scale: Scale, changes: Values, tuned: Mapping[str, Tuned]
-    ) -> Spec:
-        """Return the spec of one curve. Tuned settings override the panel's, ``changes`` override both."""
-        own: Values = {
-            "run": {"algorithms": (line.algorithm,), "seeds": seeds},
-            "learning": tuned.get(self.task, {}).get(line.algorithm, {}),
-        }
-        return resolve(merged(self.settings[scale], line.settings, own, changes))
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Panels that belong together."""
-
-    name: str
-    caption: str
-    panels: tuple[Panel, ...]
-
-    @property
-    def lines(self) -> Iterator[tuple[Panel, PanelLine]]:
-        """Every line with its panel, in order."""
-        return ((panel, line) for panel in self.panels for line in panel.lines)
-
-
-def merged(*parts: Values) -> dict[str, dict[str, Any]]:
-    """Merge nested settings; later ones override earlier ones."""
-    result: dict[str, dict[str, Any]] = {}
-    for part in parts:
-        for section, values in part.items():
-            result.setdefault(section, {}).update(values)
-    return result
+from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Tuned, Values, tuned_file
 
 
 @dataclass(frozen=True)
@@ -154,10 +97,6 @@ def open_set(out: Path, scale: Scale, changes: Values, tuned: Mapping[str, Tuned
     write_text(path, tomli_w.dumps(known | more))
     for task, each in own.items():
         write_text(out / tuned_file(task), tomli_w.dumps({"task": {"name": task}, "methods": each}))
-
-
-def tuned_file(task: str) -> str:
-    return f"tuned-{task}.toml"
 
 
 def reproduce(

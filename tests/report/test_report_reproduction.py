@@ -52,7 +52,8 @@ from perfeds2.report.read import AXES
 from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
-from perfeds2.studies.reproduce import Figure, Panel, PanelLine, open_set
+from perfeds2.studies.figure import Figure, Panel, PanelLine
+from perfeds2.studies.reproduce import open_set
 
 browser = in_browser.browser
 EVIL = in_browser.EVIL

@@ -17,7 +17,8 @@ from perfeds2.runs.store import Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.resolve import read_toml
 from perfeds2.studies import reproduce as module
-from perfeds2.studies.reproduce import Figure, Panel, merged, open_set, plan_curves, read_tuned, reproduce
+from perfeds2.studies.figure import Figure, Panel, merged
+from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned, reproduce
 
 SMALL = {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}, "run": {"horizon_s": 1.0}}
 
