@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from perfeds2.errors import InputError
-from perfeds2.learning.models.aten import ATEN, layers, numbers, shapes
+from perfeds2.learning.models import aten
+from perfeds2.learning.models import torch_layers as layers
+from perfeds2.learning.models.aten import ATEN
 from perfeds2.learning.models.from_torch import Ref, Step, TorchModel, is_torch
 from perfeds2.learning.models.model import Model
 
@@ -20,7 +22,7 @@ def test_a_matrix_times_patches_is_xlas_convolution(stride, padding, dilation):
     x, weight = normal(2, 3, 8, 9), normal(4, 3, 3, 2)
     edges = [(p, p) for p in padding]
     theirs = jax.lax.conv_general_dilated(x, weight, stride, edges, rhs_dilation=dilation, precision="highest")
-    ours = layers.convolve(x, weight, None, stride, padding, dilation)
+    ours = layers.convolution(x, weight, None, stride, padding, dilation, False, (0, 0), 1)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -39,9 +41,9 @@ def test_windows_beyond_the_edge_count_or_do_not():
 @pytest.mark.parametrize(
     ("curve", "slopes"),
     [
-        (lambda x: numbers.clamp(x, -1, 1), [0, 1, 1, 1, 0]),
-        (numbers.hardtanh, [0, 0, 1, 0, 0]),
-        (lambda x: numbers.leaky_relu(x, 0.5), [0.5, 0.5, 0.5, 1, 1]),
+        (lambda x: aten.clamp(x, -1, 1), [0, 1, 1, 1, 0]),
+        (aten.hardtanh, [0, 0, 1, 0, 0]),
+        (lambda x: ATEN["leaky_relu"](x, 0.5), [0.5, 0.5, 0.5, 1, 1]),
         (ATEN["relu"], [0, 0, 0, 1, 1]),
         (ATEN["abs"], [-1, -1, 0, 1, 1]),
     ],
@@ -61,7 +63,7 @@ def test_whoever_may_look_at_nothing_gets_zeros_and_no_nan():
 
 def test_an_lstm_from_zero_and_one_from_a_state_of_zeros_are_the_same():
     x, weights = normal(2, 5, 3), [normal(16, 3), normal(16, 4), normal(16), normal(16)]
-    zeros, how = shapes.full((1, 2, 4), 0.0), (True, 1, 0.0, False, False, True)
+    zeros, how = aten.full((1, 2, 4), 0.0), (True, 1, 0.0, False, False, True)
     fast = jax.jit(lambda x: layers.lstm(x, (zeros, zeros), weights, *how))(x)
     slow = jax.jit(lambda x, start: layers.lstm(x, (start, start), weights, *how))(x, zeros)
     for ours, theirs in zip(fast, slow, strict=True):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from perfeds2 import Task, compare
 from perfeds2.errors import InputError
-from perfeds2.learning.models.aten import ATEN, RANDOM, layers
+from perfeds2.learning.models import torch_layers as layers
+from perfeds2.learning.models.aten import ATEN
 from perfeds2.learning.models.from_torch import from_torch, is_torch
 from perfeds2.learning.models.lstm import recur
 from perfeds2.learning.models.model import mean_loss
@@ -133,41 +134,36 @@ def normal(*shape):
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
-TAKEN_APART = {  # what only PyTorch's own taking apart gives, with arguments
-    "_adaptive_avg_pool2d": (normal(2, 3, 8, 8), [4, 2]),
-    "_softmax": (normal(2, 3), 1, False),
-    "_log_softmax": (normal(2, 3), 1, False),
-    "_prelu_kernel": (normal(2, 3), normal(3)),
-    "alias": (normal(3),),
+DECOMPOSED = {  # operations that only PyTorch's decompositions give, with arguments
     "constant_pad_nd": (normal(2, 3), [1, 2], 0.5),
     "convolution": (normal(2, 3, 6, 6), normal(4, 3, 3, 3), normal(4), [2, 1], [1, 0], [1, 1], False, [0, 0], 1),
-    "detach_copy": (normal(3),),
     "lift_fresh_copy": (normal(3),),
     "mm": (normal(2, 3), normal(3, 4)),
-    "native_dropout": (normal(2, 3), 0.5, False),
-    "native_group_norm": (normal(2, 4, 3, 3), normal(4), normal(4), 2, 4, 9, 2, 1e-5),
-    "native_layer_norm": (normal(2, 3, 4), [3, 4], normal(3, 4), normal(3, 4), 1e-5),
-    "t": (normal(2, 3),),
-    "numpy_T": (normal(2, 3),),
+    "mv": (normal(2, 3), normal(3)),
+    "dot": (normal(3), normal(3)),
+    "outer": (normal(3), normal(2)),
+    "tril": (normal(3, 3),),
+    "triu": (normal(3, 3), 1),
+    "floor_divide": (normal(3), normal(3)),
+    "alias": (normal(3),),
 }
-OF_PYTHON = {"floordiv", "mod", "truediv", "lift", "lift_fresh", "to.device", "to.other"}  # nothing to get wrong
+OF_PYTHON = {"floordiv", "mod", "truediv"}  # nothing to get wrong
 
 
-@pytest.mark.parametrize("name", TAKEN_APART)
-def test_what_pytorch_takes_apart_is_the_same(name):
-    args = TAKEN_APART[name]
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_what_pytorch_decomposes_into_is_the_same(name):
+    args = DECOMPOSED[name]
     operation: Any = getattr(torch.ops.aten, name)
     theirs = operation(*(torch.from_numpy(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
     ours = ATEN[name](*(jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
-    first, second = (each[0] if isinstance(each, tuple) else each for each in (ours, theirs))
-    np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_no_operation_of_the_table_is_untried():
-    if len(seen) < 100:
+    if len(seen) < 90:
         pytest.skip("the tests before this one were not run in this process")
-    assert set(ATEN) - seen - set(RANDOM) - set(TAKEN_APART) - OF_PYTHON == set()
+    assert set(ATEN) - seen - set(DECOMPOSED) - OF_PYTHON == {"_native_batch_norm_legit"}  # refused
 
 
 numbers = st.integers(1, 3)
@@ -183,7 +179,8 @@ def test_a_convolution_of_any_kind_is_pytorchs(kernel, stride, padding, dilation
     x, weight = x.astype(np.float32), weight.astype(np.float32)
     how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     theirs = nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(weight), **how)
-    ours = layers.convolve(jnp.asarray(x), jnp.asarray(weight), **how)
+    each = ([stride] * 2, [padding] * 2, [dilation] * 2)
+    ours = layers.convolution(jnp.asarray(x), jnp.asarray(weight), None, *each, False, [0, 0], groups)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -325,13 +322,10 @@ def frozen():
 @pytest.mark.parametrize(
     ("net", "sentence"),
     [
-        (
-            Dice,
-            "PyTorch's rand_like in the PyTorch model Dice: a gradient here has no dice to throw; draw nothing in forward.",
-        ),
+        (Dice, "in the PyTorch model Dice: random numbers in forward are not supported; call .eval() on the module"),
         (
             Dropping,
-            "PyTorch's dropout in layers.2 (Dropout): a gradient here has no dice to throw; call .eval() on the module",
+            " in layers.2 (Dropout): random numbers in forward are not supported; call .eval() on the module to switch dropout off.",
         ),
         (
             Batched,

@@ -1,8 +1,7 @@
-"""What is a PyTorch module, as named arrays and a function of them?
+"""Convert a PyTorch module to named arrays and a function of them.
 
-PyTorch is asked once: it exports the module as a list of operations (``torch.export``), each of which has a counterpart in JAX
-(``aten/``). From then on the model is one of ours: compiled, differentiated twice and vmapped like any other, without
-PyTorch. Whether it computes what the module does is tried on the spot.
+``torch.export`` turns the module into a list of operations once; ``aten`` has each of them in JAX. From then on the model
+is compiled, differentiated twice and vmapped like any other, without PyTorch. Its outputs are compared with the module's.
 """
 
 import copy
@@ -24,25 +23,24 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
-from perfeds2.learning.models.aten.layers import UnsupportedError
 from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.torch_layers import UnsupportedError
 
 Arrays = Mapping[str, np.ndarray]
-SAMPLES = 7  # at once, in what is exported: any number may come later, and no layer has this size
-NEAR = 1e-3  # of its largest number, how far a module's own and ours may be apart
-FIXED = "takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1"
+SAMPLES = 7  # batch size of the export; any other may come later, and no layer has this size
+NEAR = 1e-3  # allowed difference between PyTorch's and our outputs, relative to the largest
 _drawing = threading.Lock()  # PyTorch has one generator for all threads
 
 
 def is_torch(thing: Any) -> bool:
-    """Whether it is a PyTorch module, or a class of such. Where nobody has imported PyTorch, nothing is."""
+    """Return whether something is a PyTorch module or a class of modules. Does not import PyTorch."""
     torch: Any = sys.modules.get("torch")
     module = None if torch is None else torch.nn.Module
     return module is not None and (issubclass(thing, module) if inspect.isclass(thing) else isinstance(thing, module))
 
 
 def weights_of(thing: Any) -> str:
-    """sha256 of what a module holds now, and of its mode; nothing of a class, whose weights are drawn, or of what is no module."""
+    """Return the sha256 of a module's tensors and mode; an empty text for anything else, such as a class."""
     if inspect.isclass(thing) or not is_torch(thing):
         return ""
     digest = hashlib.sha256(repr([each.training for each in thing.modules()]).encode())
@@ -56,7 +54,7 @@ def weights_of(thing: Any) -> str:
 
 @dataclass(frozen=True)
 class Ref:
-    """Something that was there or computed before, by its name."""
+    """The name of an input or of an earlier step's result."""
 
     name: str
 
@@ -74,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A PyTorch module that JAX computes. Equal are those of one module, or of one function or class."""
+    """A PyTorch module that JAX computes. Two are equal if they come from one module, function or class."""
 
     identity: str  # sha256 of the steps, of what is not trained, and of weights that are not drawn
     make: Callable[[], Any] | None  # draws weights; None: every seed starts from the module's own
@@ -88,7 +86,7 @@ class TorchModel:
     constants: Arrays = field(compare=False, repr=False)  # buffers, and what requires no gradient
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """The module's weights; or new ones, as its class draws them, with a seed that belongs to the key."""
+        """Return the module's weights, or new ones drawn by its class with a seed from the key."""
         if self.make is None:
             return {name: jnp.asarray(values) for name, values in self.weights.items()}
         shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in self.weights.items()}
@@ -102,7 +100,7 @@ class TorchModel:
         known: dict[str, Any] = {name: arrays[theirs] for name, theirs in self.inputs}
         known["x"] = x.reshape(-1, *self.sample)
         for step in self.steps:
-            with _blaming(step):
+            with _naming(step):
                 args, named = _looked_up(known, step.args), {name: _looked_up(known, a) for name, a in step.named}
                 known[step.result] = ATEN[step.operation](*args, **named)
         logits = known[self.output]
@@ -116,8 +114,8 @@ def _looked_up(known: Mapping[str, Any], value: Any) -> Any:
 
 
 @contextmanager
-def _blaming(step: Step) -> Iterator[None]:
-    """What cannot be done becomes a sentence that names the operation and the layer."""
+def _naming(step: Step) -> Iterator[None]:
+    """Name the operation and the layer in any error."""
     try:
         yield
     except Exception as error:
@@ -157,7 +155,7 @@ def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
 
 
 def import_torch() -> Any:
-    """PyTorch, or a sentence that says how to get it."""
+    """Import PyTorch, or say how to install it."""
     try:
         import torch  # type: ignore[import-not-found]  # an extra
         import torch.export  # type: ignore[import-not-found]
@@ -169,7 +167,7 @@ def import_torch() -> Any:
 
 
 def _drawn(torch: Any, make: Callable[[], Any], seed: int) -> Any:
-    """A module, drawn with a seed of its own; PyTorch's generator stays as it was."""
+    """Make a module with a seed of its own; PyTorch's generator stays as it was."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = make() if callable(make) else make
@@ -185,7 +183,7 @@ def _weights_drawn(make: Callable[[], Any], seed: Any) -> Arrays:
 
 
 def _arrays(named: Any, *, trained: bool = False) -> dict[str, np.ndarray]:
-    """As NumPy has them: those that are trained, or those that are not."""
+    """Return as NumPy arrays those that are trained, or those that are not."""
     return {name: _array(tensor) for name, tensor in named if tensor.requires_grad == trained}
 
 
@@ -196,7 +194,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _numpy_type(dtype: Any) -> np.dtype:
-    """A PyTorch type as JAX has it here: 64 bits are 32, unless JAX was told otherwise."""
+    """Return JAX's type for a PyTorch type: 64 bits become 32, unless JAX is set otherwise."""
     return jax.dtypes.canonicalize_dtype(jnp.dtype(str(dtype).removeprefix("torch.")))
 
 
@@ -208,15 +206,13 @@ def _name(module: Any) -> str:
 
 
 def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[Any, Any, str, dict[str, np.ndarray]]:
-    """The steps; what they call what comes in; the name of the result; and tensors that stand in the code."""
+    """Return the steps, their names of weights and buffers, the name of the result, and tensors that stand in the code."""
     program = _exported_program(torch, module, sample)
-    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
-    if any(_operation(node) is None or _changes_something(node) for node in nodes):
-        known = torch.export.default_decompositions()
-        for operation in [each for each in known if _known(each)]:
-            known.pop(operation)
-        with _quietly():
-            program = program.run_decompositions(known)  # what we do not know in terms of what we know
+    decompositions = torch.export.default_decompositions()
+    for operation in [each for each in decompositions if _key(each)]:
+        decompositions.pop(operation)
+    with _quietly():
+        program = program.run_decompositions(decompositions)  # what we do not know, in terms of what we know
     signature = program.graph_signature
     changed = next(iter(signature.buffers_to_mutate.values()), None)
     if changed is not None:
@@ -239,7 +235,7 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[An
 
 
 def _exported_program(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Any:
-    batch, x = torch.export.Dim.AUTO, _zeros(torch, sample, SAMPLES)
+    batch, x = torch.export.Dim.AUTO, _zeros(torch, sample)
     try:
         with _quietly():
             program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
@@ -247,14 +243,17 @@ def _exported_program(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> 
         hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
         raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
     (placeholder,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
-    if isinstance(placeholder.meta["val"].shape[0], int):
-        raise InputError(f"{_name(module)} {FIXED}.")
+    (output,) = (node for node in program.graph.nodes if node.op == "output")
+    if any(isinstance(node.meta["val"].shape[0], int) for node in (placeholder, output.args[0][0])):
+        raise InputError(
+            f"{_name(module)} takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1."
+        )
     return program
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what PyTorch has to say about itself."""
+    """Silence PyTorch's warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -269,23 +268,13 @@ def _computes(node: Any) -> bool:
     return node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
 
 
-def _operation(node: Any) -> str | None:
-    """What the table calls it; None if it is not there. What only checks is known too."""
-    return _known(node.target) if _computes(node) else ""
-
-
-def _known(target: Any) -> str | None:
+def _key(target: Any) -> str | None:
+    """Return the key of an operation in ``ATEN``; None if it is not there."""
     text = str(target)
-    if not text.startswith("aten."):  # Python's own, of numbers: operator.mul
+    if not text.startswith("aten."):  # Python's own, on numbers: operator.mul
         return target.__name__ if getattr(target, "__module__", "") == "_operator" and target.__name__ in ATEN else None
-    form = text.removeprefix("aten.")
-    return next((name for name in (form, form.partition(".")[0]) if name in ATEN), None)
-
-
-def _changes_something(node: Any) -> bool:
-    """relu_, add_, …: they write into what they were given."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    overload = text.removeprefix("aten.")
+    return next((name for name in (overload, overload.partition(".")[0]) if name in ATEN), None)
 
 
 def _step(torch: Any, module: Any, node: Any, renamed: Mapping[str, str]) -> Step:
@@ -296,18 +285,23 @@ def _step(torch: Any, module: Any, node: Any, renamed: Mapping[str, str]) -> Ste
             return tuple(converted(each) for each in value)
         return _numpy_type(value) if isinstance(value, torch.dtype) else value
 
-    operation, layer = _operation(node), _layer(module, node)
-    if operation is None:
+    key, layer = _key(node.target), _layer(module, node)
+    if key is None:
+        where = f"PyTorch's {str(node.target).removeprefix('aten.')} in {layer}"
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise InputError(
+                f"{where}: random numbers in forward are not supported; call .eval() on the module to switch dropout off."
+            )
         raise InputError(
-            f"PyTorch's {str(node.target).removeprefix('aten.')} in {layer} is not among the operations that are known here "
-            f"(docs/torch.md); say it with others, or write the model in JAX."
+            f"{where} is not among the operations that are known here (docs/torch.md); say it with others, or write the "
+            f"model in JAX."
         )
     named = {name: converted(value) for name, value in node.kwargs.items() if name not in PLACES}
-    return Step(node.name, operation, converted(node.args), tuple(named.items()), layer)
+    return Step(node.name, key, converted(node.args), tuple(named.items()), layer)
 
 
 def _layer(module: Any, node: Any) -> str:
-    """Where a step stands: ``features.0 (Conv2d)``."""
+    """Return a step's layer, such as ``features.0 (Conv2d)``."""
     path, kind = list(node.meta.get("nn_module_stack", {"": ("", "")}).values())[-1][:2]
     name = kind.__name__ if inspect.isclass(kind) else str(kind).rpartition(".")[2]
     return f"{path} ({name})" if path else _name(module)
@@ -316,21 +310,17 @@ def _layer(module: Any, node: Any) -> str:
 # ---- tried
 
 
-def _zeros(torch: Any, sample: jax.ShapeDtypeStruct, count: int) -> Any:
-    return torch.from_numpy(np.zeros((count, *sample.shape), sample.dtype))
+def _zeros(torch: Any, sample: jax.ShapeDtypeStruct) -> Any:
+    return torch.from_numpy(np.zeros((SAMPLES, *sample.shape), sample.dtype))
 
 
 def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> None:
-    """Does it take the samples, and give one row for each?"""
+    """Check that a module takes the samples and gives one row for each."""
     numbers = f"{' × '.join(map(str, sample.shape))} numbers ({sample.dtype})"
-    tried = 0
     try:
         with _quietly(), torch.no_grad():
-            out = copy.deepcopy(module)(_zeros(torch, sample, tried := SAMPLES))
-            copy.deepcopy(module)(_zeros(torch, sample, tried := 3))
+            out = copy.deepcopy(module)(_zeros(torch, sample))
     except Exception as error:  # whatever a module does with samples it was not made for
-        if tried != SAMPLES:
-            raise InputError(f"{_name(module)} {FIXED}.") from error
         whole = "; begin with x.float() / 255" if np.issubdtype(sample.dtype, np.integer) else ""
         raise InputError(f"{_name(module)} does not take samples of {numbers}: {_told(error)}{whole}.") from error
     if not isinstance(out, torch.Tensor) or out.ndim < 1 or out.shape[0] != SAMPLES:
@@ -339,7 +329,7 @@ def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Non
 
 
 def _check_draws(torch: Any, make: Callable[[], Any], what: str, weights: Arrays, constants: Arrays) -> None:
-    """Does a seed say all about the weights, and nothing about what is not trained?"""
+    """Check that a seed determines the weights, and nothing that is not trained."""
     again, other = (_drawn(torch, make, seed) for seed in (0, 1))
     same = _arrays(again.named_parameters(), trained=True)
     changed = next((name for name in weights if not np.array_equal(weights[name], same[name], equal_nan=True)), None)
@@ -356,7 +346,7 @@ def _check_draws(torch: Any, make: Callable[[], Any], what: str, weights: Arrays
 
 
 def _check_same(torch: Any, module: Any, model: TorchModel, sample: jax.ShapeDtypeStruct) -> None:
-    """Does it compute in JAX what it computes in PyTorch?"""
+    """Check that JAX computes what PyTorch does."""
     random, shape = np.random.default_rng(0), (3, *sample.shape)
     drawn = random.standard_normal(shape) if np.issubdtype(sample.dtype, np.floating) else random.integers(0, 2, shape)
     x = drawn.astype(sample.dtype)
