@@ -9,6 +9,7 @@ from click.shell_completion import ShellComplete
 from command_line import commands, unchecked
 
 from perfeds2.commands.completion import TABLES, names
+from perfeds2.learning import datasets
 from perfeds2.learning.methods import METHODS
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.paper.figures import FIGURES
@@ -35,6 +36,10 @@ def test_every_table_that_is_read_is_one():
     assert TABLES.keys() == KINDS.keys() - {"algorithm"} | others.keys()
     for kind, table in others.items():
         assert names(kind) == list(table)
+
+
+def test_only_data_sets_that_can_be_downloaded_are_offered_to_fetch():
+    assert offered("data", "fetch", "") == offered("data", "path", "") == list(datasets.sources())
 
 
 def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch, tmp_path):

@@ -101,6 +101,7 @@ class Curves(nn.Module):
                 x.exp2(),
                 x.expm1(),
                 x.floor() * x,
+                x.fmod(0.7) * x,
                 y.log(),
                 y.log1p(),
                 y.log2(),
