@@ -185,7 +185,7 @@ def rotate(
 
 
 def revoke(number: Number, credentials: CredentialsDir = HERE, quiet: Quiet = False) -> None:
-    """Revoke a device's certificate. ``rotate`` lets it in again."""
+    """Revoke a device's certificate. The command rotate lets it in again."""
     held = open_credentials(credentials)
     from perfeds2.deployment.credentials import revoke as revoke_certificate
 

@@ -22,7 +22,7 @@ from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # what is shown is drawn with this resolution
-FIRST, MOST = 40, 3_000  # rounds of a cell in a first answer, and in a whole one
+FIRST, MOST = 16, 3_000  # rounds of a cell in a first answer, and in a whole one
 GAP = 0.02  # of what is shown; where the last round closed sooner, the next one is played too
 
 Table = dict[str, Any]
