@@ -88,7 +88,7 @@ class ChartAxis:
     label: str = ""
     limits: tuple[float, float] | None = None
     within: tuple[float, float] | None = None  # limits that follow from the data stay within these
-    ticks: Mapping[float, str] | None = None
+    ticks: Mapping[int, str] | Mapping[float, str] | None = None
     log: bool = False
     form: str = ",.4g"  # of its numbers on a page
     unit: str = ""
@@ -178,10 +178,13 @@ def _draw_series(axes: "Axes", line: Series, label: str, width: float, number: i
     if line.kind == "steps":
         axes.step(line.x, line.y, where="post", markevery=(4 + 4 * number, max(1, points // 5)), **look)
     else:
-        axes.plot(line.x, line.y, **look | ({"linestyle": "none"} if line.kind == "marks" else {}))
+        look |= {"linestyle": "none"} if line.kind == "marks" else {}
+        axes.plot(line.x, line.y, **look)
     if line.low is not None and line.kind == "steps":
+        assert line.high is not None
         axes.fill_between(line.x, line.low, line.high, step="post", color=colour, alpha=0.09, linewidth=0)
     elif line.low is not None:
+        assert line.high is not None
         axes.vlines(line.x, line.low, line.high, color=colour, linewidth=0.7, alpha=0.6)
     for text, x, y in zip(line.texts, line.x, line.y, strict=False):
         axes.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")

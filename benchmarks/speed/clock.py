@@ -99,7 +99,7 @@ def _only_fading_and_rates(ues: int, rounds: int, dice: np.random.Generator) -> 
 
 def _processes(cell: Cell, protocol: Protocol, rounds: int) -> Callable[[], object]:
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "timeline"))
-    from twin import Radio, RoundRules, play_with_processes
+    from twin import Radio, RoundRules, play_with_processes  # type: ignore[import-not-found]  # in tests/
 
     radio = Radio(cell.signal_hz, cell.bandwidth_hz, equal_share)
     rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)

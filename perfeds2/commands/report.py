@@ -93,7 +93,7 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     if mark == "plan.json":
         return plan.write_plan(plan.load_plan(folder), folder, axis, place)
     if mark == "tuned.toml":
-        return tuning.write_tuning(*_tunings([folder], axis), place)
+        return tuning.write_tuning(_tunings([folder], axis)[0], place)
     if mark == "reproduce.toml":
         return reproduction.write_reproduction(folder, axis, place)
     written = [run.write_report(folder, axis)]

@@ -106,7 +106,7 @@ def until_shortest(rows: pd.DataFrame, grid: Float[np.ndarray, " g"]) -> Float[n
 
 def _clipped(line: Series, lowest: float, highest: float) -> Series:
     """Keep the interval where the metric can be: no accuracy is above 100 %, no loss below 0."""
-    if line.low is None:
+    if line.low is None or line.high is None:
         return line
     return replace(line, low=np.clip(line.low, lowest, highest), high=np.clip(line.high, lowest, highest))
 

@@ -101,8 +101,9 @@ def _in_html(part: Part) -> str:
         options = "".join(f"<option{mark}>{title}</option>" for mark, title in zip(marked, titles, strict=True))
         select = f'<select data-chart="{first.name}" aria-label="{escape(part.label)}">{options}</select>'
         return select * (len(titles) > 1) + _in_html(first)
+    assert not isinstance(part, Table)  # sections box them
     height = part.height_px if isinstance(part, Chart) else 60 + sum(chart.height_px for chart in part.charts)
-    label = escape(part.title)
+    label = escape(part.title or "")
     return f'<div class="chart" id="{part.name}" style="height:{height}px" role="figure" aria-label="{label}"></div>'
 
 

@@ -220,11 +220,7 @@ def claims_table(ledgers: Sequence[Ledger]) -> Table:
                 row += [points(finding.difference), entry.verdict * (place == 0)]
             rows.append(row)
     names = [f"{each.label}: " for each in ledgers] if len(ledgers) > 1 else [""]
-    said = [
-        Column(f"{name}{head}", side)
-        for name in names
-        for head, side in (("difference (points)", "right"), ("verdict", "left"))
-    ]
+    said = [each for name in names for each in (Column(f"{name}difference (points)"), Column(f"{name}verdict", "left"))]
     return Table([Column("#"), Column("compared", "left"), *said], rows)
 
 

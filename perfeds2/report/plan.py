@@ -106,7 +106,7 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
     sections = [
         _adopt_section(plan, adopted),
         section("Every A and S", list(maps), hint=map_hint),
-        section("Reached, and kept", curves, hint=curve_hint),
+        section("Reached, and kept", [*curves], hint=curve_hint),
         section("Margins", beside, hint=margin_hint) if margins else [],
         section("In numbers", candidates_table(plan), hint=table_hint),
     ]

@@ -232,10 +232,11 @@ def load_arena(folder: Path) -> ArenaFolder:
             target_accuracy=float(each["target_accuracy"]),
             score=score_of(str(each["metric"])),
             algorithms=tuple(map(_method, each["methods"])),
-            metrics=None if rows is None else rows.rename(columns={"method": "algorithm"}),
+            metrics=None if rows is None else rows.rename(columns={"method": "algorithm"}),  # type: ignore[call-overload]  # a data frame
         )
         verdicts = {
-            IN_ARENA.get(name, name): tuple(Verdict(**v) for v in found) for name, found in each["compared"].items()
+            str(IN_ARENA.get(name, name)): tuple(Verdict(**v) for v in found)
+            for name, found in each["compared"].items()
         }
         missing = tuple(map(str, each["missing"]))
         bouts.append(BoutFound(run, cell, float(each["eval_every_s"]), bool(each["tuning"]), missing, verdicts))

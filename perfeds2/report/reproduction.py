@@ -81,7 +81,7 @@ def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS, name: str = "")
 
 def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str, group: str) -> Chart:
     target = TARGET.get(panel.task) if metric == ACCURACY else None
-    until = float(rows["time_s"].max()) if cost is SECONDS else None
+    until = float(rows["time_s"].to_numpy().max()) if cost is SECONDS else None
     made = curve_chart(
         rows, metric, line_styles(panel), ACCURACY_SCORE, by="line", target=target, until=until, cost=cost
     )

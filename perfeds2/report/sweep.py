@@ -263,11 +263,14 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
         name, records = str(algorithm), rows.to_dict("records")
         hover = [f"{sweep.label(row)}: {row[FRONT_COSTS[0]]:,.3g} s, {row[FRONT_COSTS[1]]:,.3g} J" for row in records]
         style = replace(styles[name], marker=styles[name].marker or "o")
-        items.append(Series(name, *(rows[cost] for cost in FRONT_COSTS), style, "marks", hover=hover))
+        items.append(Series(name, rows[FRONT_COSTS[0]], rows[FRONT_COSTS[1]], style, "marks", hover=hover))
     best = _on_front(sweep)
-    at, texts = [best[cost] for cost in FRONT_COSTS], [sweep.point(row) for row in best.to_dict("records")]
-    items.append(Series("time-energy front", *at, LineStyle("", (7, 3)), hover=[""] * len(best)))
-    items.append(Series("", *at, LineStyle("", (), "o"), "marks", texts=texts, size_px=12, hollow=True, listed=False))
+    seconds, joules = best[FRONT_COSTS[0]], best[FRONT_COSTS[1]]
+    texts = [sweep.point(row) for row in best.to_dict("records")]
+    items.append(Series("time-energy front", seconds, joules, LineStyle("", (7, 3)), hover=[""] * len(best)))
+    items.append(
+        Series("", seconds, joules, LineStyle("", (), "o"), "marks", texts=texts, size_px=12, hollow=True, listed=False)
+    )
     labels = ("Seconds to the target, median", "Joules")
     x, y = (
         ChartAxis(label, log=_spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)

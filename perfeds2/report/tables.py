@@ -146,7 +146,12 @@ def _spans(cell: Cell) -> Sequence[Span]:
 
 def for_terminal(table: Table) -> rich_table.Table:
     """Render a table with rich; line breaks in heads and cells are kept."""
-    sides = {"title_justify": "left", "caption_justify": "left", "title_style": "bold", "header_style": "bold"}
+    sides: dict[str, Any] = {
+        "title_justify": "left",
+        "caption_justify": "left",
+        "title_style": "bold",
+        "header_style": "bold",
+    }
     caption = None if table.caption is None else Text(table.caption)
     made = rich_table.Table(title=table.title, caption=caption, box=None, pad_edge=False, **sides)
     for column in table.columns:

@@ -161,8 +161,10 @@ def _bars(
 def ue_chart(run: RunResults) -> Chart | None:
     """Draw each UE's personalised accuracy at the end of training, a box per algorithm over UEs and seeds."""
     table, score = run.ue_metrics, run.score
+    if table is None:
+        return None
     boxes: list[Box] = []
-    for algorithm in run.algorithms if table is not None else ():
+    for algorithm in run.algorithms:
         mine = table[(table["algorithm"] == algorithm.name) & np.isfinite(table[ACCURACY])]
         if len(mine):
             points = zip(mine["ue"], mine["seed"], mine["merges"], strict=True)

@@ -158,7 +158,9 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials, *, theory: boo
         from perfeds2.studies.plan_theory import theory_of
 
         known = theory_of(space.spec_of(chosen.choice, spec.run.seeds, target.horizon_s, trials.evaluations), chosen)
-    typed = chosen is not None and not spec.unwritten  # an object given from Python cannot be typed
+    command = None
+    if chosen is not None and not spec.unwritten:  # an object given from Python cannot be typed
+        command = command_line("run", adopted(trials, chosen.choice, target.horizon_s), ADOPTED_BY)
     return Plan(
         perfeds2=__version__,
         task=spec.task.name.label,
@@ -174,7 +176,7 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials, *, theory: boo
         checked=request.check,
         sentence=answer(chosen, candidates, target, spec.cell.ues),
         check=check_answer(asked, chosen, target) if request.check else None,
-        command=command_line("run", adopted(trials, chosen.choice, target.horizon_s), ADOPTED_BY) if typed else None,
+        command=command,
         theory=known,
         trainings=len(trials.outcomes),
         notes=tuple(notes_of(space, chosen, asked, candidates, target, request.check)),

@@ -238,7 +238,9 @@ def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
         own = {number: of_seeds for (algorithm, number), of_seeds in last.items() if algorithm == name}
         number = max(own, key=lambda number: mean_score(own[number]))  # ties: listed first
         settings, usual = search.candidates(name)[number], search.usual(name)
-        score, before = (statistic([each.mean for each in own.get(at, ())]) for at in (number, usual))
+        score, before = (
+            statistic([each.mean for each in own.get(-1 if at is None else at, ())]) for at in (number, usual)
+        )
         edges = tuple(key for key, listed in axes.items() if _is_edge(settings[key], listed))
         found.append(Best(name, settings, score, before if usual in own else None, edges))
     return tuple(found)

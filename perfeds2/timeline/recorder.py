@@ -88,7 +88,8 @@ class Recorder:
         rounds = map(np.concatenate, zip(*self._rounds, strict=True))
         *lost, lost_count = map(np.concatenate, zip(*self._lost, strict=True))
         log = None if open_parts is None else in_order(Jobs.joined([*self.parts, open_parts]))
-        return Timeline(*rounds, self._compute_s, *lost, versions, arrived_s, lost_count, *models, log)
+        parts = (*rounds, self._compute_s, *lost, versions, arrived_s, lost_count, *models, log)
+        return Timeline(*parts)  # type: ignore[call-arg]  # in the order of its fields
 
 
 def nothing_yet(compute_s: Float[np.ndarray, " n"], quorum: int, downlink: Downlink | None = None) -> Timeline:

@@ -12,7 +12,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.learning.task import payload_bits
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import shaped_uplinks as shape
+import shaped_uplinks as shape  # type: ignore[import-not-found]  # in benchmarks/
 
 SETUP = Setup.from_texts({"devices": 3, "quorum": 2, "rounds": 5})
 

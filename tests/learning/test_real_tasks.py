@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
-    data = TASKS["mnist"](5, 2, 0, folder).data
+    data: Any = TASKS["mnist"](5, 2, 0, folder).data
     assert data.x.dtype == jnp.uint8
     assert data.ues == 5
     for ue in range(5):
@@ -66,7 +67,7 @@ def test_mnist_tests_with_the_official_test_set_and_the_ues_labels(folder):
 
 
 def test_cifar_100_keeps_its_colours_and_has_any_number_of_its_labels(folder):
-    data = TASKS["cifar100"](4, 30, 0, folder).data
+    data: Any = TASKS["cifar100"](4, 30, 0, folder).data
     colours = np.asarray(data.x).reshape(-1, 3, 1024).swapaxes(1, 2).reshape(-1, 3)
     assert {tuple(pixel) for pixel in np.unique(colours, axis=0)} == {(1, 2, n) for n in range(6)}
     for ue in range(4):
@@ -196,7 +197,7 @@ def test_the_real_plays_give_leafs_counts():
 
 def test_the_real_digits_have_their_counts():
     real("mnist")
-    data = TASKS["mnist"](1, 10, 0).data
+    data: Any = TASKS["mnist"](1, 10, 0).data
     assert (int(data.train_count[0]), int(data.test_count[0])) == (60_000, 10_000)
     assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [
         5923,

@@ -18,8 +18,8 @@ from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.errors import InputError
 from perfeds2.runs import estimate
 from perfeds2.spec import build
-from perfeds2.spec.build import ALGORITHMS
 from perfeds2.spec.fields import SECTIONS, Spec, settings
+from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import put_text, read_toml, resolve
 from perfeds2.studies.compare import simulate_spec
 

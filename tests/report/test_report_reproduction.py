@@ -155,8 +155,8 @@ def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
     assert (curve.x[0], curve.x[-1], drawn.seeds) == (0, 60, 3)
     np.testing.assert_allclose(curve.y, 30)
     half = 100 * 4.302652729911275 * np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5
-    np.testing.assert_allclose(curve.high, 30 + half)
-    np.testing.assert_allclose(curve.low, max(0, 30 - half))
+    np.testing.assert_allclose(np.asarray(curve.high), 30 + half)
+    np.testing.assert_allclose(np.asarray(curve.low), max(0, 30 - half))
 
 
 def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):

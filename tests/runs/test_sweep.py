@@ -281,7 +281,8 @@ def test_a_finished_comparison_is_reused_to_the_last_digit(tmp_path, monkeypatch
     by_hand(monkeypatch, lambda *_: pytest.fail("trained again"))
     swept = run_sweep(grid, tmp_path / "swept", reuse=[tmp_path / "compared"])
     assert swept.reused == 2
-    assert swept.table[[*METRICS, *COSTS]].to_dict("records") == compared.metrics[[*METRICS, *COSTS]].to_dict("records")
+    columns = [*METRICS, *COSTS]
+    assert swept.table[columns].to_numpy().tolist() == compared.metrics[columns].to_numpy().tolist()
 
 
 def test_without_ray_one_sentence_says_what_to_install(monkeypatch):

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from command_line import perfeds2, told
@@ -42,7 +43,8 @@ def test_a_methods_setting_means_the_same_through_every_door(tmp_path):
 def test_settings_of_a_method_hold_in_all_its_rounds_unless_an_algorithm_has_its_own():
     own = {"FedProx": {"proximal": 0.3, "beta": 0.5}, "FedProx-SYN": {"proximal": 0.7}}
     made = learners(spec_from(ues=3, algorithms=["FedProxS2", "FedProx-SYN"], methods=own))
-    assert [made[name].objective.proximal for name in ("FedProxS2", "FedProx-SYN")] == [0.3, 0.7]
+    objectives: list[Any] = [made[name].objective for name in ("FedProxS2", "FedProx-SYN")]
+    assert [objective.proximal for objective in objectives] == [0.3, 0.7]
     assert {learner.beta for learner in made.values()} == {0.5}
 
 
@@ -79,7 +81,7 @@ def test_a_wrong_setting_is_refused_in_one_sentence(assignment, sentence, tmp_pa
 def test_a_method_explains_itself_and_its_defaults_are_allowed(method: Method):
     assert method.make.__doc__
     assert method.make.paper
-    helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}
+    helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}  # type: ignore[arg-type]  # a dataclass
     for key, parameter in own_settings(method.make).items():
         assert helps[key].endswith("."), key
         assert parameter.default is None or read_setting(parameter, parameter.default) == parameter.default
