@@ -147,7 +147,7 @@ def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
     return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
 
 
-def _write_curves(figure: Figure, rows: Sequence[dict[str, object]], out: Path) -> Path:
+def _write_curves(figure: Figure, rows: Sequence[Mapping[str, object]], out: Path) -> Path:
     """A figure's numbers in its own order. Panels that were not asked for this time stay as they are."""
     import pandas as pd
 
