@@ -306,9 +306,7 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "told", [{"algorithm": "CA2FL"}, {"algorithm": "PerFedS2", "merge": "staleness:poly"}], ids=str
-)
+@pytest.mark.parametrize("told", [{"algorithm": "CA2FL"}, {"algorithm": "PerFedS2", "merge": "FedBuff"}], ids=str)
 def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(told, tmp_path):
     setup = Setup.from_texts({"devices": 4, "quorum": 2, "max-staleness": 2, "rounds": 6, "seed": 3} | told)
     out = tmp_path / "run"
