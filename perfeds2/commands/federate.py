@@ -293,7 +293,7 @@ def enqueue(folder: Path, credentials: Path, state: Path, quiet: bool) -> None:
 
 
 def stop(folder: RunDir, state: StateDir = STATE, quiet: Quiet = False) -> None:
-    """Stop a federation. ``resume`` continues it from the last closed round."""
+    """Stop a federation: it can be resumed from the last closed round."""
     open_queue(state).take_out(folder)
     where = "" if state == STATE else f" --state {state}"
     say(quiet, f"Stopped. Continue with: perfeds2 federate resume {folder}{where}")
