@@ -12,7 +12,8 @@ from killable_commands import Commands, files_of
 from tiny_data import write_mnist
 
 from perfeds2.report.live_page import is_live
-from perfeds2.runs.folder import alone
+from perfeds2.runs.folder import alone, read_run
+from perfeds2.runs.training import trainings_of
 
 KILLS = int(os.environ.get("PERFEDS2_KILLS", "5"))  # of each command, at least
 TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.1 --batch 4 --quiet"
@@ -109,7 +110,8 @@ def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
     for _ in range(8):
         killed = commands(*command.split(), cwd=cwd, setting=setting, before=("os.rename", 11))
         assert killed.killed, killed.err
-        interrupted |= {path.name.partition("-")[0] for path in cwd.rglob("*.checkpoint.safetensors")}
+        methods = {one.key: one.algorithm for one in trainings_of(read_run(cwd / "out"))}
+        interrupted |= {methods[path.name.partition(".")[0]] for path in cwd.rglob("*.checkpoint.safetensors")}
         command = resume
         if interrupted == set(names):
             break
