@@ -134,7 +134,7 @@ def csv_lines(found: dict[Case, Cost]) -> str:
 
 
 def table_lines(found: dict[Case, Cost]) -> str:
-    """Markdown, as it stands in docs/scale.md."""
+    """Markdown, as it stands in docs/reports/scale.md."""
     lines = ["| what | n | A | ms a round | µs a merge | peak MiB |", "|---|---:|---:|---:|---:|---:|"]
     for case, cost in found.items():
         words = (

@@ -22,7 +22,7 @@ DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 OURS = {name: each for name, each in COMPOSE["services"].items() if name != "broker"}
-TEXTS = [DEPLOY / "README.md", DEPLOY / "compose.yaml", ROOT / "docs" / "operate.md"]
+TEXTS = [DEPLOY / "README.md", DEPLOY / "compose.yaml", ROOT / "docs" / "how-to" / "operate.md"]
 
 
 def unit(path):

@@ -1,4 +1,4 @@
-"""Does a person who types only what docs/first-hour says, from an empty folder, get what its pages show?
+"""Does a person who types only what docs/tutorial says, from an empty folder, get what its pages show?
 
 In a page's order, a block that begins with ``# NAME.py`` is saved, a block of ``sh`` is typed, and a block of ``text`` is what came: every
 line of it must be a line of the last output, in that order, up to ``…``. Numbers must be the same. Where ``<!-- numbers: about -->`` stands
@@ -18,8 +18,8 @@ import pytest
 from command_line import optimised
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs" / "first-hour").glob("[1-9]-*.md"))
-INDEX = ROOT / "docs" / "first-hour" / "index.md"
+PAGES = sorted((ROOT / "docs" / "tutorial").glob("[1-9]-*.md"))
+INDEX = ROOT / "docs" / "tutorial" / "index.md"
 FENCE = re.compile(r"(?:<!-- numbers: (\w+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 HOW = ("same", "about", "any")

@@ -33,10 +33,10 @@ SHOWN = {  # what must be among the lines
 
 
 def test_every_notebook_is_named_where_one_looks():
-    page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "notebooks.md").read_text(encoding="utf-8")
     assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
     for path in NOTEBOOKS:
-        assert f"(../examples/notebooks/{path.name})" in page
+        assert f"(../../examples/notebooks/{path.name})" in page
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -212,10 +212,10 @@ def test_every_public_name_is_there(pages):
 
 @pytest.mark.slow
 def test_equations_are_set_and_none_is_left_as_latex(pages):
-    written = (ROOT / "docs/paper-to-code.md").read_text(encoding="utf-8").count("$`")
+    written = (ROOT / "docs/explanation/paper-to-code.md").read_text(encoding="utf-8").count("$`")
     assert written > 55
-    assert pages["paper-to-code.html"].equations == written
-    assert pages["concepts.html"].equations == 1
+    assert pages["explanation/paper-to-code.html"].equations == written
+    assert pages["explanation/concepts.html"].equations == 1
     for place, page in pages.items():
         if not place.startswith("files/"):
             assert not re.search(r"\\(?:frac|sum|nabla|left)\b", page.text), place
@@ -223,9 +223,9 @@ def test_equations_are_set_and_none_is_left_as_latex(pages):
 
 @pytest.mark.slow
 def test_a_name_in_a_document_leads_to_its_reference(pages):
-    rate = "reference/python/network.html#perfeds2.network.link.rate_bps"
-    assert rate in pages["paper-to-code.html"].links
-    assert "reference/commands/errata.html" in pages["errata.html"].links
+    rate = "../reference/python/network.html#perfeds2.network.link.rate_bps"
+    assert rate in pages["explanation/paper-to-code.html"].links
+    assert "../reference/commands/errata.html" in pages["reports/errata.html"].links
 
 
 @pytest.mark.slow
@@ -272,19 +272,19 @@ in_browser = pytest.mark.skipif(
 FLAGS = "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 LOOKED_AT = [
     "index.html",
-    "concepts.html",
+    "explanation/concepts.html",
     "reference/settings.html",
     "reference/python/theory.html",
-    "paper-to-code.html",
+    "explanation/paper-to-code.html",
 ]
 WIDE = [
     "reference/commands/compare.html",
     "reference/names.html",
-    "glossary.html",
-    "deploy.html",
-    "methods.html",
-    "reproduction.html",
-    "theory.html",
+    "explanation/glossary.html",
+    "how-to/deploy.html",
+    "explanation/methods.html",
+    "reports/reproduction.html",
+    "explanation/theory.html",
     "files/CHANGELOG.html",
 ]  # tables, code, long words
 
@@ -342,7 +342,7 @@ def test_pages_fit_a_phone_and_ask_for_nothing_elsewhere(browser, site):
 @reader
 @pytest.mark.parametrize("dark", [False, True])
 def test_pages_are_light_or_dark_as_the_reader_is_and_so_are_pictures(browser, site, dark):
-    open_page(browser, site / "concepts.html", 1280, dark=dark)
+    open_page(browser, site / "explanation/concepts.html", 1280, dark=dark)
     colour = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
     ground = browser.execute_script(colour, "body", "background-color")
     ink = browser.execute_script(colour, ".picture svg text", "fill")

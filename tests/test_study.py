@@ -1,4 +1,4 @@
-"""Is the study of docs/study.md 40 lines, does it run, and does the command line alone give the same?"""
+"""Is the study of docs/how-to/study.md 40 lines, does it run, and does the command line alone give the same?"""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import perfeds2
 
-TEXT = (Path(__file__).parent.parent / "docs" / "study.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parent.parent / "docs" / "how-to" / "study.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -29,8 +29,8 @@ SETTINGS = DOCS / "site" / "site.yml"
 ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")  # of the repository's files; others where a page links to them
 HIDE = {
     "index.md": "[navigation, toc]",
-    "paper-to-code.md": "[navigation]",
-    "glossary.md": "[navigation]",
+    "explanation/paper-to-code.md": "[navigation]",
+    "explanation/glossary.md": "[navigation]",
 }  # no neighbours
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
 

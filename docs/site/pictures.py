@@ -1,4 +1,4 @@
-"""How does an idea look? python docs/site/pictures.py [NAME ...] draws the pictures of docs/concepts.md, all or some.
+"""How does an idea look? python docs/site/pictures.py [NAME ...] draws the pictures of docs/explanation/concepts.md, all or some.
 
 What is drawn is what the clock, the policies and the losses give, on a cell of four UEs small enough to follow by eye. A picture is a
 few kilobytes of SVG, dark where its reader's screen is.

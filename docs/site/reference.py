@@ -227,7 +227,7 @@ def _names() -> Iterator[str]:
 
     yield "# Names\n"
     yield "What a setting may name. Wherever a name is accepted, your own is too: `FILE.py:NAME`, `package.module:NAME`, or from Python"
-    yield "the object itself ([how](../extending.md)). `:K` and the like stand for a number.\n"
+    yield "the object itself ([how](../how-to/extending.md)). `:K` and the like stand for a number.\n"
     for each in settings():
         if each.kind is None:
             continue

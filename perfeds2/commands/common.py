@@ -61,7 +61,7 @@ RETRIES = flag("--retries", "Attempts after a training failed.", "N", 2, **WORKE
 REUSE = flag("--reuse", "Take trainings from another study's folder. Repeatable.", "DIR", **WORKERS_PANEL)
 TRACK = flag(
     "--track",
-    "Tell a tracker every evaluation: tensorboard, wandb, trackio, mlflow, or your own FILE.py:NAME. Repeatable. It is told on this machine only, unless you have set it up otherwise (docs/live.md).",
+    "Tell a tracker every evaluation: tensorboard, wandb, trackio, mlflow, or your own FILE.py:NAME. Repeatable. It is told on this machine only, unless you have set it up otherwise (docs/how-to/live.md).",
     "NAME",
 )
 

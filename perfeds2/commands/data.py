@@ -12,7 +12,7 @@ from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
 data_app = typer.Typer(
-    help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/fleets.md."
+    help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/how-to/fleets.md."
 )
 COMPLETE = among("mnist", "cifar100", "shakespeare")  # importing datasets.sources() would bring JAX
 DATA_DIR = flag("--data-dir", "Look here first; else $PERFEDS2_DATA, then the user's cache.", "DIR")

@@ -10,7 +10,7 @@ def errata(
     numbers: list[int] | None = typer.Argument(
         None, help="Which errata, by number, in full. (default: the numbers of all)", metavar="N", show_default=False
     ),
-    markdown: bool = flag("--markdown", "Print docs/errata.md: all of them in full.", default=False),
+    markdown: bool = flag("--markdown", "Print docs/reports/errata.md: all of them in full.", default=False),
     quiet: bool = flag(
         "--quiet", "Only the numbers, a line each: erratum, what is measured, value (tabs).", default=False
     ),

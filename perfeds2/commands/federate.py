@@ -234,7 +234,7 @@ def device(
     server: Annotated[str, typer.Option(help="Address of the server.", metavar="HOST:PORT")],
     data: Annotated[Path | None, typer.Option(help="Data of this device; never sent.", metavar="DIR")] = None,
     app_module: Annotated[
-        Path | None, typer.Option(help="File with model and load_data (docs/deploy.md).", metavar="FILE")
+        Path | None, typer.Option(help="File with model and load_data (docs/how-to/deploy.md).", metavar="FILE")
     ] = None,
     credentials: CredentialsDir = HERE,
     state: Annotated[Path, typer.Option(help="Folder for what this device keeps between jobs.", metavar="DIR")] = STATE

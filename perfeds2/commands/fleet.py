@@ -24,7 +24,7 @@ def fleet(
 ) -> None:
     """Make a fleet of phones that never were: processors, uplink traces and hours at the charger, as files for --cell.
 
-    For tests and examples; docs/fleets.md says how to turn measured traces into such files.
+    For tests and examples; docs/how-to/fleets.md says how to turn measured traces into such files.
     """
     with guarded("fleet", []):
         from perfeds2.network.synthetic_fleet import FILE, Made, write_fleet

@@ -44,7 +44,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class DeploymentSpec(Section, title="Federation"):
     """Settings that only a federation on real machines has."""
 
-    app_module: Path | None = setting(None, "FILE", "File with your model and load_data (docs/deploy.md).")
+    app_module: Path | None = setting(None, "FILE", "File with your model and load_data (docs/how-to/deploy.md).")
     slow: Slow = setting(dict, "D=S", "Seconds a device sleeps in every job. Repeatable.")
     uplink_bps: Rates = setting(dict, "D=BPS", "Uplink rate to imitate on a device, bit/s. Repeatable.")
     gather_s: Seconds = setting(60.0, "SECONDS", "Time for all devices to arrive before round 0.")

@@ -1,7 +1,7 @@
 """How does a user's own model and data join a federation?
 
 A file with two names does: ``model``, and ``load_data(folder, device)``, which is called on the device only. The data
-never leave it. See docs/deploy.md for an example of twenty lines.
+never leave it. See docs/how-to/deploy.md for an example of twenty lines.
 """
 
 import typing

@@ -82,7 +82,7 @@ class Setup:
             if each.kind is TASK and str(value) not in TASK.table() and is_place_of_data(str(value)):
                 raise InputError(
                     f"--task {value} is a place of data, and in a federation every device has its own; give it to them by "
-                    f"--app-module (docs/deploy.md)."
+                    f"--app-module (docs/how-to/deploy.md)."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}

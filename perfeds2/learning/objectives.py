@@ -137,7 +137,7 @@ class PerFed:
     ``hessian``: "exact" takes the Hessian-vector product as it is (jvp of grad); "hf" by a central difference of
     gradients; "fo" leaves it out (first order). ``hessian_batch`` "inner" takes it on D_in: then the update is the gradient
     of one sampled F, w ↦ f(w − α∇f(w; D_in); D_o). With ``inner_clip`` the inner gradient is shortened to that norm, and
-    differentiated as such: (I − α∇²f·J) with J its derivative. docs/gradients.md says when which helps.
+    differentiated as such: (I − α∇²f·J) with J its derivative. docs/how-to/gradients.md says when which helps.
     """
 
     paper = "Fallah et al., NeurIPS 2020; You et al., 2022"

@@ -46,7 +46,7 @@ def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Any], Any
 def compiler_options(model: Model, gradients: int) -> Options:
     """What its compiler is told about rounds of so many gradients: whose matrix products it takes.
 
-    cuBLAS' instead of Triton's give an MLP more with 320 gradients at once, and two thirds with five (docs/performance.md).
+    cuBLAS' instead of Triton's give an MLP more with 320 gradients at once, and two thirds with five (docs/reports/performance.md).
     """
     many = is_there() and isinstance(bare(model), MLP) and gradients >= MANY
     return (("xla_gpu_enable_triton_gemm", False),) if many else ()

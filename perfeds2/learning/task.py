@@ -22,7 +22,9 @@ from perfeds2.learning.target import Targets, judged
 
 SAMPLES_PER_UE = 32  # a UE's distribution, as the theory's constants see it
 MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
-CYCLES_PER_PARAMETER = 100  # of one sample; then a median device computes about as long as it sends (docs/design.md)
+CYCLES_PER_PARAMETER = (
+    100  # of one sample; then a median device computes about as long as it sends (docs/explanation/design.md)
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Task:
         loss: str | Loss | None = None,
         metric: str | Metric | None = None,
     ) -> "Task":
-        """Your own samples from FILE.csv, FILE.npz or a folder of npz files, one a UE (docs/data.md)."""
+        """Your own samples from FILE.csv, FILE.npz or a folder of npz files, one a UE (docs/how-to/data.md)."""
         file = OwnFile.open(path)
         table = file.table(tuple(target), ue_column, loss if isinstance(loss, str) else None)
         chosen = loss or file.usual_loss(table)
@@ -103,7 +105,7 @@ class Task:
 
         The module gets samples in the shape they have in ``x``, as float32.
         A module's weights are where every seed starts; a class, or a function that gives a module, is called without
-        arguments and draws others for each seed (docs/torch.md).
+        arguments and draws others for each seed (docs/how-to/torch.md).
         """
         rows = np.asarray(x, np.float32)
         model = from_torch(module, jax.ShapeDtypeStruct(rows.shape[1:], np.float32))

@@ -1,7 +1,7 @@
 """The figures of the paper's Section VI as data. A new figure is its definition here and its place in ``FIGURES``.
 
 The paper gives neither the labels a UE has in most figures nor S: ours are in the middle of the range it varies them over. All UEs have
-the same processor, as it says; the cost of computing is ours (docs/design.md).
+the same processor, as it says; the cost of computing is ours (docs/explanation/design.md).
 """
 
 import json

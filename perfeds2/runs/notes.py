@@ -86,7 +86,7 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
         notes.append(
             f"{name}: in {collapsed} of {seeds} seeds the global model lost more than half of its accuracy "
             f"again, while the personalised ones are fine: it is trained only for what comes after the personal step. See "
-            f"docs/personalisation.md; a smaller --alpha keeps both."
+            f"docs/explanation/personalisation.md; a smaller --alpha keeps both."
         )
     return notes
 

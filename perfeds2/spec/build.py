@@ -346,7 +346,7 @@ def callable_to_make(merge: Any) -> bool:
 def _expect_merge(made: Any, named: Named | None) -> Merge | OfMean:
     if not isinstance(made, Merge | OfMean):
         raise InputError(
-            f"--merge {named} gave a {type(made).__name__}; expected something with init and __call__ (docs/extending.md)."
+            f"--merge {named} gave a {type(made).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
         )
     return made
 

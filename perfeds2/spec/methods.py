@@ -1,7 +1,7 @@
 """Which algorithms have a name, and which settings does a method have?
 
 An algorithm is a method in its rounds. What all methods have (batch, β, local steps, quorum) belongs to the comparison, so that all
-run on equal terms; what only one method has is a field of its dataclass. docs/methods.md says what each is.
+run on equal terms; what only one method has is a field of its dataclass. docs/explanation/methods.md says what each is.
 """
 
 import inspect

@@ -72,7 +72,7 @@ def arena(
         reuse: Folders of other studies whose trainings are taken.
         watch: Called with a ``Progress`` as the work goes on.
         yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
         **asked: ``methods``, ``mine``, ``tasks``, ``cells``, ``tries``, ``tuning_seeds``, ``rungs`` and ``search`` of
             ``make_plan``.
     """

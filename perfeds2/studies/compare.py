@@ -45,7 +45,7 @@ def compare(
         together: Train seeds of equal shape at once, as a GPU does. None decides by the kind of device.
         jobs: Processes that train side by side; None decides by cores, memory and work. The results are the same.
         yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
     """
     refuse_while_loading("compare")
     spec = spec_from(**settings)

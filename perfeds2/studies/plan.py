@@ -84,7 +84,7 @@ def plan(
         watch: Called with a ``Progress`` as the work goes on.
         write: Writes the plan into the folder.
         followers: Shown every evaluation while the plan is made.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
     """
     refuse_while_loading("plan")
     followers = [*followers, *trackers(track, out)]

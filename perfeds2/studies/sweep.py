@@ -113,7 +113,7 @@ def sweep(
         retries: How often a failed training is tried again.
         watch: Called with a ``Progress`` as the work goes on.
         yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
         reuse: Folders of comparisons, sweeps and other studies whose trainings are taken.
     """
     refuse_while_loading("sweep")

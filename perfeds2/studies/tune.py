@@ -101,7 +101,7 @@ def tune(
         reuse: Folders of other studies whose trainings are taken.
         watch: Called with a ``Progress`` as the work goes on.
         yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/live.md).
+        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
     """
     refuse_while_loading("tune")
     values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)

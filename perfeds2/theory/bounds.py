@@ -3,7 +3,7 @@
 Every bound here reads: mean over the rounds of E‖∇F(w_k)‖² ≤ start / K + floor. ``printed`` is Theorem 1 as the paper
 has it, which its planning rule uses; ``scheduled`` is the same with the schedule's own shares (erratum 8). Neither is
 true of every schedule. ``proved`` follows the paper's steps with the inequality the right way round (erratum 15), and
-``sharpened`` leaves one step out and gets a smaller floor for more β. docs/theory.md has the proofs.
+``sharpened`` leaves one step out and gets a smaller floor for more β. docs/explanation/theory.md has the proofs.
 """
 
 import math

@@ -185,7 +185,7 @@ def test_the_default_federation_learns(tmp_path):
 
 
 def test_own_model_and_data_where_mosquitto_is_missing(tmp_path):
-    """The example of docs/deploy.md; the embedded broker carries it, and the command says so."""
+    """The example of docs/how-to/deploy.md; the embedded broker carries it, and the command says so."""
     pytest.importorskip("equinox")
     (tmp_path / "my_task.py").write_text(example())
     write_samples(tmp_path / "data")

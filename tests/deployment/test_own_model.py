@@ -1,4 +1,4 @@
-"""Does the example of docs/deploy.md, a user's own model and data, take part in a federation?"""
+"""Does the example of docs/how-to/deploy.md, a user's own model and data, take part in a federation?"""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 
 
 def example():

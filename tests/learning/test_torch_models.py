@@ -334,7 +334,10 @@ def frozen():
         (OfSeven, "the PyTorch model OfSeven takes a fixed number of samples at once; its forward must take any"),
         (Twice, "the PyTorch model Twice gives a tuple for 7 samples; expected a tensor with a row for each."),
         (Joined, "the PyTorch model Joined gives shape [4] for 7 samples; expected a tensor with a row for each."),
-        (Spectrum, "in the PyTorch model Spectrum is not among the operations that are known here (docs/torch.md)"),
+        (
+            Spectrum,
+            "in the PyTorch model Spectrum is not among the operations that are known here (docs/how-to/torch.md)",
+        ),
         (Choosing, "the PyTorch model Choosing cannot be exported by PyTorch ("),
         (
             DrawnBuffer,

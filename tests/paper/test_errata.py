@@ -226,8 +226,8 @@ def test_an_unknown_number_is_one_sentence():
 
 def test_the_page_is_what_is_printed():
     """Words to the letter, numbers to 2 %: another machine may round the third digit the other way."""
-    page, now = (ROOT / "docs/errata.md").read_text(encoding="utf-8"), errata_markdown()
-    again = "run: perfeds2 errata --markdown > docs/errata.md"
+    page, now = (ROOT / "docs/reports/errata.md").read_text(encoding="utf-8"), errata_markdown()
+    again = "run: perfeds2 errata --markdown > docs/reports/errata.md"
     assert NUMBER.sub("#", page) == NUMBER.sub("#", now), again
     for old, new in zip(NUMBER.findall(page), NUMBER.findall(now), strict=True):
         assert float(old.replace(",", "")) == pytest.approx(float(new.replace(",", "")), rel=0.02, abs=1e-12), again
@@ -260,7 +260,7 @@ def test_every_function_and_test_an_erratum_names_exists():
             assert exists_test(name), f"erratum {item.number} names {name}"
 
 
-@pytest.mark.parametrize("page", ["errata.md", "paper-to-code.md"])
+@pytest.mark.parametrize("page", ["reports/errata.md", "explanation/paper-to-code.md"])
 def test_every_function_and_test_a_page_names_exists(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     functions, tests = re.findall(r"`(perfeds2\.[\w.]+)`", text), re.findall(r"`(tests/[^`]+)`", text)
@@ -271,7 +271,7 @@ def test_every_function_and_test_a_page_names_exists(page):
 
 
 def test_paper_to_code_leaves_nothing_of_the_paper_out():
-    text = (ROOT / "docs/paper-to-code.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/explanation/paper-to-code.md").read_text(encoding="utf-8")
     first_column = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("|"))
     parts = [f"({number})" for number in range(1, 60)]
     parts += [
@@ -289,7 +289,7 @@ def test_paper_to_code_leaves_nothing_of_the_paper_out():
 
 def test_paper_to_code_points_to_errata_that_are_about_that_place():
     """Where an erratum's place is an equation, that equation's row names the erratum."""
-    text = (ROOT / "docs/paper-to-code.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/explanation/paper-to-code.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|") and line.count("|") == 6]
     for item in ERRATA:
         for equation in re.findall(r"\(\d+\)", item.where):

@@ -39,7 +39,7 @@ def test_the_order_and_the_place_of_a_run_leave_no_trace_in_its_numbers(commands
 
 
 def test_another_compiler_gives_the_same_timelines_and_nearly_the_same_metrics(commands: Commands, usual, tmp_path):
-    """Code for another processor sums in another order. It stands for another machine: docs/reliability.md says 1e-3."""
+    """Code for another processor sums in another order. It stands for another machine: docs/reports/reliability.md says 1e-3."""
     ended = commands(*COMPARE.split(), cwd=tmp_path, setting={"xla_flags": "--xla_cpu_enable_fast_math=true"})
     assert ended.status == 0, ended.err
     for name in ("timeline.npz", "spec.toml"):

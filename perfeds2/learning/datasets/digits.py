@@ -39,5 +39,8 @@ digits = Recipe(
     MLP((64, 32, 10)),
     digits_data,
     jax.ShapeDtypeStruct((64,), np.float32),
-    defaults={"task": {"labels_per_ue": 2}, "run": {"target_accuracy": 0.95}},  # docs/personalisation.md says why
+    defaults={
+        "task": {"labels_per_ue": 2},
+        "run": {"target_accuracy": 0.95},
+    },  # docs/explanation/personalisation.md says why
 )

@@ -293,7 +293,7 @@ def _step(torch: Any, module: Any, node: Any, renamed: Mapping[str, str]) -> Ste
                 f"{where}: random numbers in forward are not supported; call .eval() on the module to switch dropout off."
             )
         raise InputError(
-            f"{where} is not among the operations that are known here (docs/torch.md); say it with others, or write the "
+            f"{where} is not among the operations that are known here (docs/how-to/torch.md); say it with others, or write the "
             f"model in JAX."
         )
     named = {name: converted(value) for name, value in node.kwargs.items() if name not in PLACES}

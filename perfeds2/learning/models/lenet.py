@@ -27,7 +27,7 @@ class LeNet:
     an average has no coefficient, bias and squashing of its own; tanh is not stretched to 1.7159·tanh(2x/3); a softmax
     stands for the distances to drawn letters; weights and pixels start as everywhere here. ``LENET_RELU`` is the network
     that many mean today: ReLU, and the largest of four. With the steps of Table I its personalised training diverges
-    (docs/reproduction.md).
+    (docs/reports/reproduction.md).
 
     Takes pixels of 8 bit as they stand in the data, channel after channel, and normalises them here: the data then need
     a quarter of the memory. A convolution is written as a matrix times patches, or a GPU's way: with weights that differ from UE to UE,

@@ -1,6 +1,6 @@
 """Where does the paper contradict itself, and by how much?
 
-What is wrong is said in ``errata.toml``; the functions beside it compute its numbers here and now. ``docs/errata.md`` is
+What is wrong is said in ``errata.toml``; the functions beside it compute its numbers here and now. ``docs/reports/errata.md`` is
 what ``errata_markdown`` returns, and ``perfeds2 errata N`` prints one of them.
 """
 
@@ -30,7 +30,7 @@ def errata_table(numbers: Sequence[int] | None = None) -> str:
 
 
 def errata_markdown() -> str:
-    """docs/errata.md."""
+    """docs/reports/errata.md."""
     listed = [_markdown_section(item) for item in ERRATA]
     first_new = next(at for at, item in enumerate(ERRATA) if item.number == FIRST_NEW)
     parts = [
