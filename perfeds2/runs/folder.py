@@ -78,8 +78,7 @@ def open_folder(path: Path, spec: Spec) -> Folder:
     claim_folder(path, "run", spec.to_toml(), lambda: read_run(path).to_toml(), spec.unwritten)
     with _refusing(path):
         keep_fleet(path, spec)
-        for place in (path, folder.parts):  # away with what a killed process had begun
-            clear_unfinished(place)
+        clear_unfinished(folder.parts)
         shutil.rmtree(path / DONE, ignore_errors=True)
         if not folder.finished:
             folder.parts.mkdir(exist_ok=True)
@@ -114,6 +113,7 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
         elif path.exists() and any(entry for entry in path.iterdir() if not entry.name.startswith(f".{name}.")):
             raise InputError(f"--out {path} holds other files and no {name}; choose an empty or new folder.")
         path.mkdir(parents=True, exist_ok=True)
+        clear_unfinished(path)
         if not known.exists():
             write_text(known, text)  # before anything else: whose folder it is
 

@@ -22,6 +22,8 @@ Row = dict[str, Any]  # one line of metrics.csv or ue_metrics.csv
 Facts = dict[str, Any]  # what a training's timeline and settings say, as JSON
 TRAININGS = "trainings"  # the store of a study that keeps its results
 PARTS = "parts"  # the store of a run, until its tables are written
+RESULT = ".safetensors"
+CHECKPOINT = ".checkpoint.safetensors"
 INDEX = "trainings.json"  # keys and facts of a finished run, whose rows are in its tables
 
 
@@ -53,6 +55,9 @@ class Store:
         if path is not None:
             path.mkdir(exist_ok=True)
             clear_unfinished(path)
+            for checkpoint in path.glob(f"*{CHECKPOINT}"):  # left by a process killed just after it kept the result
+                if (path / checkpoint.name.replace(CHECKPOINT, RESULT)).exists():
+                    checkpoint.unlink(missing_ok=True)
 
     def get(self, key: str) -> Result | None:
         """Return a training's result; None if there is none, or its file is damaged."""
@@ -69,7 +74,7 @@ class Store:
         if result.timeline is not None:
             save_timelines(self.path / f"{key}.npz", {"": result.timeline})
         facts = {"rows": result.rows, "ue_rows": result.ue_rows, "facts": result.facts, "group": result.group}
-        save_arrays(self.path / f"{key}.safetensors", result.weights, facts)
+        save_arrays(self.path / f"{key}{RESULT}", result.weights, facts)
         _checkpoint(self.path, key).unlink(missing_ok=True)
 
     def take(self, key: str, group: str) -> bool:
@@ -96,11 +101,11 @@ class Store:
 
 
 def _checkpoint(path: Path, key: str) -> Path:
-    return path / f"{key}.checkpoint.safetensors"
+    return path / f"{key}{CHECKPOINT}"
 
 
 def _read_result(path: Path, key: str, *, whole: bool) -> Result | None:
-    file = path / f"{key}.safetensors"
+    file = path / f"{key}{RESULT}"
     if not file.exists():
         return None
     try:
