@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from perfeds2.commands import version as shown
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+ISSUE_CONFIG = ROOT / ".github/ISSUE_TEMPLATE/config.yml"
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 TEXTS = [
     ROOT / "README.md",
@@ -114,3 +117,41 @@ def test_an_install_line_from_an_index_is_noticed():
 def test_extras_that_are_told_of_exist(path):
     for extras in re.findall(r"(?:\.|\.whl|perfeds2)\[([\w,]+)\]", path.read_text(encoding="utf-8")):
         assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+
+
+# ---- what GitHub reads
+
+
+FORMS = {
+    "vendor.github-workflows": sorted((ROOT / ".github/workflows").glob("*.yml")),
+    "vendor.github-issue-forms": sorted(set((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) - {ISSUE_CONFIG}),
+    "vendor.github-issue-config": [ISSUE_CONFIG],
+    "vendor.citation-file-format": [ROOT / "CITATION.cff"],
+}
+
+
+@pytest.mark.parametrize("schema", FORMS)
+def test_what_github_reads_follows_its_schema(schema):
+    assert FORMS[schema]
+    assert_passes("check-jsonschema", "--builtin-schema", schema, *map(str, FORMS[schema]))
+
+
+def test_workflows_are_safe():
+    assert_passes("zizmor", "--offline", "--no-progress", str(ROOT / ".github/workflows"))
+
+
+def test_nothing_is_published_until_a_maintainer_says_so():
+    for name, variable in (("release", "PUBLISH"), ("pages", "PAGES")):
+        jobs = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8"))["jobs"]
+        for job in jobs.values():
+            assert job.get("if") == f"vars.{variable} == 'true'" or job["needs"] in jobs
+
+
+def test_ci_runs_the_script_that_everybody_can_run():
+    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]["test"]["steps"]
+    assert any(".ci/run" in step.get("run", "") for step in steps)
+
+
+def assert_passes(tool: str, *arguments: str) -> None:
+    ended = subprocess.run([Path(sys.executable).parent / tool, *arguments], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
