@@ -40,6 +40,11 @@ class Task:
         return self.data.ues
 
     @property
+    def payload_bits(self) -> float:
+        """Size of one uncompressed upload in bits: 32 per parameter. Z in the paper."""
+        return payload_bits(self.model)
+
+    @property
     def sample(self) -> jax.ShapeDtypeStruct:
         """What one sample looks like."""
         x, _ = jax.eval_shape(lambda: self.data.batches(jax.random.key(0), jnp.int32(0), (1,)))
