@@ -1,6 +1,6 @@
 """What happens to a real federation when parts of it die or lie? Run by hand: python tests/deployment/drills.py NAME
 
-Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/how-to/deploy.md
+Each drill starts a whole federation on this machine, hurts it, and prints what came of it. The figures in docs/reports/federation.md
 come from here.
 """
 
