@@ -111,8 +111,8 @@ def work(client, me, inbox, data):
                 run, settings = told["run"], tomllib.loads(told["settings"])
                 job, chunks, answer = {"ticket": -1}, None, (-1,)  # tickets begin anew
             here = {"here": True, "session": session, "run": run}
-            if not settings["algorithm"].startswith(("FedAvg", "PerFed")) or settings.get("hessian") != "exact":
-                here["error"] = "this device knows FedAvg, and PerFed with the exact Hessian"
+            if not settings["algorithm"].startswith(("FedAvg", "PerFed")) or any("." in name for name in settings):
+                here["error"] = "this device knows FedAvg and PerFed without settings of their own"
             client.publish(f"perfeds2/here/{me}", json.dumps(here), qos=1, retain=True)
         elif topic == f"perfeds2/job/{me}" and told and told["run"] == run:
             if told["ticket"] == answer[0]:

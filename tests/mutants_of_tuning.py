@@ -90,8 +90,8 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         "spec/resolve.py",
         "spec/test_each.py",
         (
-            "for name, own in checked.items() if own}",
-            "for name, own in checked.items()}",
+            "        if given:\n",
+            "        if True:\n",
             "test_only_what_was_given_is_kept_and_a_spec_without_is_what_it_was",
         ),
         (

@@ -335,11 +335,6 @@ MUTATIONS = [
             'known | spec.method_settings(algorithm) | {"hessian": "exact"})',
             "test_every_learning_setting_reaches_the_learner",
         ),
-        (
-            '"anneal": int(rounds)',
-            '"anneal": 0',
-            "test_what_keeps_gradients_stable_reaches_the_learner",
-        ),
         ("if usual <= fitting:", "if True:", "test_alpha_auto_is_the_tasks_or_one_over_l"),
         (
             "(algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth,",

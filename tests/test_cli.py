@@ -100,12 +100,12 @@ def test_run_and_simulate_write_single_timelines(tmp_path, monkeypatch):
         (["--out", "/proc/nowhere"], "cannot be written"),
         (["--schedule", "deficit", "--stale", "wait", "--max-staleness", "1"], "--schedule deficit"),
         (
-            ["--beta", "FedBuff=0.1"],
-            "--beta FedBuff=0.1 is for FedBuff, which does not take part; leave it out, or add",
+            ["--set", "FedBuff.beta=0.1"],
+            "--set FedBuff.beta=0.1 is for FedBuff, which does not take part; leave it out, or add",
         ),
         (
-            ["--algorithms", "PerFedS2", "--merge", "FedAvgS2=mean"],
-            "--merge FedAvgS2=mean is for FedAvgS2, which does not",
+            ["--algorithms", "PerFedS2", "--set", "FedAvgS2.merge=mean"],
+            "--set FedAvgS2.merge=mean is for FedAvgS2, which does not",
         ),
         (["--tiers", "3"], "--tiers 3 is for methods that have tiers (TiFL, FedAT), and none takes part"),
     ],

@@ -98,20 +98,16 @@ COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
 
 def with_settings(command: Callable[..., None], leave_out: Sequence[str] = ()) -> Callable[..., None]:
     """Give a command, besides its own flags, one for every setting, and those every command has."""
-    every = setting_flags(settings(), by_algorithm=True) | COMMON
+    every = setting_flags(settings()) | COMMON
     return with_flags(command, {name: each for name, each in every.items() if name not in leave_out})
 
 
-def setting_flags(known: Iterable[Setting], *, by_algorithm: bool = False) -> dict[str, tuple[Any, Any]]:
-    """A flag for each setting, by its keyword: a parameter's type and default.
-
-    ``by_algorithm``: those that may differ can be given again and again, ``--beta 0.07 --beta PerFed-ASY=0.02``.
-    """
+def setting_flags(known: Iterable[Setting]) -> dict[str, tuple[Any, Any]]:
+    """A flag for each setting, by its keyword: a parameter's type and default."""
     flags: dict[str, tuple[Any, Any]] = {}
     for each in known:
         panel = {"rich_help_panel": each.panel}
-        one: Any = list[str] if by_algorithm and each.section == "learning" else str
-        kind = one | None if each.look else bool | None
+        kind = str | None if each.look else bool | None
         flags[each.keyword] = (
             kind,
             flag(each.flag, each.description, each.look, autocompletion=of_setting(each), **panel),
@@ -151,18 +147,16 @@ def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path |
 
 def refuse_unused_flags(flags: Mapping[str, Any], assignments: Sequence[str], *methods: Any, **where: str) -> None:
     """Refuse settings of methods that do not take part."""
-    from perfeds2.spec.unused_flags import refuse_unused  # brings JAX
+    from perfeds2.spec.methods import refuse_unused  # brings JAX
 
-    refuse_unused(flags, assignments, *methods, **where)
+    refuse_unused(flags.get("tiers"), assignments, *methods, **where)
 
 
 def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:
     """The spec file, the assignments and the flags that were given."""
-    spec_file, assignments = given.pop("spec"), given.pop("set_") or []
+    spec_file, assignments = given.pop("spec"), list(given.pop("set_") or ())
     names = ["seed", *(each.keyword for each in settings())]
-    flags = {name: value for name in names if (value := given.pop(name, None)) not in (None, ())}
-    flags = {name: ",".join(value) if isinstance(value, list | tuple) else value for name, value in flags.items()}
-    return spec_file, assignments, flags
+    return spec_file, assignments, {name: value for name in names if (value := given.pop(name, None)) is not None}
 
 
 def nested_values(

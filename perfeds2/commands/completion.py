@@ -5,28 +5,14 @@ brings JAX; so a table's keys are read out of its file. What is the user's own (
 """
 
 import ast
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from perfeds2.spec.fields import Setting, settings
 from perfeds2.spec.names import MODES, algorithm_name
+from perfeds2.spec.values import TABLES
 
-PACKAGE = Path(__file__).parents[1]
-TABLES = {  # of each kind of name: the file it stands in, and what it is called there
-    "task": ("learning/datasets/__init__.py", "TASKS"),
-    "model": ("learning/models/__init__.py", "MODELS"),
-    "split": ("learning/partition.py", "SPLITS"),
-    "loss": ("learning/losses.py", "LOSSES"),
-    "metric": ("learning/losses.py", "MEASURES"),
-    "cell": ("network/cells.py", "CELLS"),
-    "radio": ("network/radios.py", "RADIOS"),
-    "schedule": ("allocation/schedule.py", "SCHEDULES"),
-    "shares rule": ("allocation/shares.py", "SHARES"),
-    "bandwidth policy": ("allocation/bandwidth.py", "POLICIES"),
-    "merge": ("learning/methods/__init__.py", "MERGES"),
-    "objective": ("learning/objectives.py", "OBJECTIVES"),
-    "method": ("learning/methods/__init__.py", "METHODS"),
-}
 Completer = Callable[[str], list[str]]
 
 
@@ -34,9 +20,10 @@ def names(kind: str) -> list[str]:
     """Every name of a kind, as its table has it. Nobody's Tab ends in a traceback: a table that cannot be read has none."""
     if kind == "algorithm":
         return [algorithm_name(each, mode) for mode in MODES for each in names("objective")] + names("method")
-    file, table = TABLES[kind]
+    module, table = TABLES[kind]
+    found = importlib.util.find_spec(f"perfeds2.{module}")
     try:
-        return list(_keys(ast.parse((PACKAGE / file).read_bytes()), table))
+        return list(_keys(ast.parse(Path(str(found and found.origin)).read_bytes()), table))
     except (OSError, SyntaxError):
         return []
 

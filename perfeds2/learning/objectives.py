@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.settings import Length, Steps, StepSize, setting, traced
+from perfeds2.learning.settings import Length, Steps, StepSize, Versions, setting, traced
 from perfeds2.theory.constants import ALPHA
 
 Loss = Callable[[Params, Any], Float[Array, ""]]
@@ -143,10 +143,10 @@ class PerFed:
     paper = "Fallah et al., NeurIPS 2020; You et al., 2022"
 
     alpha: StepSize = ALPHA
-    hessian: Hessian = setting(default="exact", static=True)
-    hessian_batch: Literal["own", "inner"] = setting(default="own", static=True)
-    inner_clip: Length | None = None
-    anneal: Any = None  # number of model versions, counted from here, that are first order
+    hessian: Hessian = setting("The Hessian term: exact, fo (none) or hf (differences).", default="exact", static=True)
+    hessian_batch: Literal["own", "inner"] = setting("The batch of the Hessian.", default="own", static=True)
+    inner_clip: Length | None = setting("Largest norm of the inner gradient.", default=None)
+    anneal: Versions | None = setting("Number of first model versions without the Hessian.", default=None)
 
     @property
     def batches(self) -> int:

@@ -17,6 +17,7 @@ Length = Annotated[float, Field(ge=1e-30, le=1e30)] | jax.Array
 Share = Annotated[float, Field(ge=0, le=1)] | jax.Array
 Decay = Annotated[float, Field(ge=0, lt=1)] | jax.Array
 Steps = Annotated[int, Field(ge=1, le=100_000)]
+Versions = Annotated[int, Field(ge=0, lt=2**24)] | jax.Array  # that single precision counts
 
 
 Kind = TypeVar("Kind")

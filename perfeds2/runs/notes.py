@@ -77,7 +77,7 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
     if diverged:
         notes.append(
             f"{name}: training diverged in {diverged} of {seeds} seeds: the loss ends above where it began, "
-            f"or most of the way back there. Its steps are too long; try a third, --beta {name}={facts['beta'] / 3:.2g}."
+            f"or most of the way back there. Its steps are too long; try a third, --set {name}.beta={facts['beta'] / 3:.2g}."
         )
     is_share = str(spec.task.metric or "accuracy") == "accuracy"  # else halves say nothing
     is_for_personal_step = facts["objective"] not in ("FedAvg", "FedProx") and not facts["is_personal"]

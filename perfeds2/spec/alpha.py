@@ -26,7 +26,7 @@ def smoothness_of(task: Task) -> float:
         return mean_loss(task.model, params, *batch)
 
     x, y = stacked_samples(task, ues=UES)
-    return smoothness(loss, list(_on_the_way(task)), x, y, lanczos_steps=8).value
+    return smoothness(loss, list(_on_the_way(task)), x, y)
 
 
 def _on_the_way(task: Task) -> Iterator[Params]:

@@ -281,8 +281,6 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     """Return what the UEs compute and how it is merged: made with the settings that the method and the merge name."""
     learning, alpha = spec.learning_of(algorithm), alpha_of(spec, algorithm).value
     known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
-    how, _, rounds = learning.hessian.partition(":")
-    known |= {"hessian": "exact", "anneal": int(rounds)} if how == "anneal" else {}
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
     chosen = learning.merge

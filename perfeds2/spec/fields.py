@@ -32,7 +32,6 @@ from perfeds2.spec.values import (
     Count,
     Decibels,
     FadingName,
-    HessianName,
     Large,
     Length,
     List,
@@ -253,12 +252,7 @@ class LearningSpec(Section, title="Learning"):
     )
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples per batch; PerFed draws three a step.")
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps per job.")
-    hessian: HessianName = setting(
-        "exact", "HOW", "PerFed's Hessian term: exact, fo (none), hf (differences), or anneal:K."
-    )
-    hessian_batch: Literal["own", "inner"] | None = setting(None, "WHICH", "Batch of PerFed's Hessian.", shown="own")
     clip: Length | None = setting(None, "NORM", "Largest norm of an upload.")
-    inner_clip: Length | None = setting(None, "NORM", "Largest norm of PerFed's inner gradient.")
     merge: Annotated[Named, MERGE] | None = setting(
         None, "NAME", "How uploads are merged: {names}, or your own.", shown="the method's own, mean for most"
     )
@@ -365,7 +359,6 @@ def sections_of(model: type[Section]) -> dict[str, type[Section]]:
 
 
 SECTIONS = sections_of(Spec)
-SHARED = (*LearningSpec.model_fields, "anneal")  # what all methods may ask for; anneal is part of hessian
 
 
 def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -375,7 +368,9 @@ def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     except (TypeError, ValueError, NameError):  # written in C, or with annotations nobody can read
         return {}
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: each for name, each in parameters.items() if name not in SHARED and each.kind in kinds}
+    return {
+        name: each for name, each in parameters.items() if name not in LearningSpec.model_fields and each.kind in kinds
+    }
 
 
 # ---- the settings as users see them

@@ -5,7 +5,7 @@ run on equal terms; what only one method has is a field of its dataclass. docs/e
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,7 +70,7 @@ def method_of(named: Named) -> tuple[str, Method] | None:
 
 
 def settings_name(named: Named) -> str | None:
-    """Return the name an algorithm's settings go under, ``--beta MineS2=0.02``; None if it brings all with it."""
+    """Return the name an algorithm's settings go under, ``MineS2.beta``; None if it brings all with it."""
     found = method_of(named)
     return None if found is None else found[0]
 
@@ -84,3 +84,31 @@ def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Ca
         if own is not None:
             found |= {own[0]: own[1].make, own[1].name: own[1].make}
     return found | {named.label: named.value for named in merges}
+
+
+def refuse_unused(
+    tiers: str | None,
+    assignments: Sequence[str],
+    algorithms: Iterable[Named],
+    merges: Iterable[Named] = (),
+    where: str = "--algorithms",
+) -> None:
+    """Refuse settings of methods that do not take part, and tiers where no method has any.
+
+    Only settings of this very command are checked: a file (a tuned.toml) may have more than one run needs.
+    """
+    found = [method_of(named) for named in algorithms]
+    names = {name for one in found if one is not None for name in (one[0], one[1].name)}
+    names |= {merge.label for merge in merges}
+    unused = makers((), ()).keys() - names
+    for assignment in assignments:
+        name = assignment.partition("=")[0].strip().removeprefix("methods.").rpartition(".")[0]
+        if name in unused:
+            raise InputError(
+                f"--set {assignment} is for {name}, which does not take part; leave it out, or add {name} to {where}."
+            )
+    if tiers is not None and not any(one is None or "tier" in (one[1].rounds or "") for one in found):
+        raise InputError(
+            f"--tiers {tiers} is for methods that have tiers (TiFL, FedAT), and none takes part; leave it out, or add one to "
+            f"{where}."
+        )

@@ -2,12 +2,12 @@
 
 import inspect
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import pydantic
 
@@ -19,6 +19,7 @@ from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
 SEEDS = ("run", "seeds")
 SPLITTING = ("labels_per_ue", "split")  # two ways to say the same
 EACH = "methods"  # the section of what one method or algorithm has otherwise: [methods.PerFed-ASY]
+LEARNING = {key: get_type_hints(LearningSpec, include_extras=True)[key] for key in LearningSpec.model_fields}
 
 
 def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
@@ -74,31 +75,13 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
         raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
     _refuse_both(flags)
     for name, value in flags.items():
-        section, key = place_of(name)
-        if section == "learning":
-            for algorithm, own in by_algorithm(name, value):
-                put(values, *((EACH, f"{algorithm}.{key}") if algorithm else (section, key)), own)
-        else:
-            put(values, section, key, [value] if name == "seed" else value)
+        put(values, *place_of(name), [value] if name == "seed" else value)
 
 
 def _refuse_both(task: Any) -> None:
     given = [task.get(name) for name in SPLITTING] if isinstance(task, Mapping) else []
     if given and None not in given:
         raise InputError(f"--labels-per-ue {given[0]} and --split {given[1]} were both given; give one of them.")
-
-
-def by_algorithm(flag: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """What a learning setting is for whom: ``0.07,PerFed-ASY=0.02``, or a dictionary; nobody's name is everybody's."""
-    if isinstance(value, Mapping):
-        return [("" if name == "*" else str(name), own) for name, own in value.items()]
-    if not isinstance(value, str) or "=" not in value:
-        return [("", value)]
-    parts = [part.strip().rpartition("=") for part in value.split(",")]
-    found = [(algorithm.strip(), own.strip()) for algorithm, _, own in parts]
-    if len({algorithm for algorithm, _ in found}) < len(found):
-        raise InputError(f"--{flag.replace('_', '-')} {value} has a value for the same algorithm twice; give one.")
-    return found
 
 
 def put_text(values: dict[str, Any], assignment: str) -> None:
@@ -184,7 +167,7 @@ def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as error:
-        raise InputError(_sentence(error.errors()[0], sections_of(model))) from None
+        raise InputError(_sentence(error.errors(), sections_of(model))) from None
 
 
 def resolve(values: Mapping[str, Any]) -> Spec:
@@ -241,7 +224,7 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
 
 
 def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
-    """Return every method's settings, checked."""
+    """Return every method's settings, checked: those all methods have, and its own."""
     if not spec.methods:
         return {}
     from perfeds2.spec.methods import makers  # brings JAX
@@ -251,45 +234,33 @@ def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
         with suppress(ValueError):  # said by the validation
             merges += [MERGE.find(own["merge"])] if own.get("merge") is not None else []
     known = makers(spec.run.algorithms or (), merges)
-    checked = {name: _settings_of(spec, name, own, known) for name, own in spec.methods.items()}
-    return {name: own for name, own in checked.items() if own}
-
-
-def _settings_of(spec: Spec, name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one method's settings, checked: those all methods have, and its own."""
-    if name not in known:
-        hint = did_you_mean(name, [*known, *SECTIONS])
-        raise InputError(f"settings for {name} were given, which is no method; {_sentence_end(hint)}")
-    if nothing := [key for key, value in given.items() if value is None]:  # which no file could say
-        raise InputError(f"for {name}: {nothing[0]} is None; give a value, or leave it out.")
-    parameters = own_settings(known[name])
-    shared = {key: value for key, value in given.items() if key in LearningSpec.model_fields}
-    try:
-        learning = dict(validated(Spec, {"learning": dict(spec.learning) | shared}).learning)
-    except InputError as error:
-        raise InputError(f"for {name}: {error}") from None
-    checked: dict[str, Any] = {}
-    for key, value in given.items():
-        if key in shared:
-            checked[key] = learning[key]
-        elif key not in parameters:
-            hint = did_you_mean(key, [*parameters, *LearningSpec.model_fields])
-            raise InputError(f"{name} has no setting {key}; {_sentence_end(hint)}")
-        else:
-            try:
-                checked[key] = read_setting(parameters[key], value)
-            except pydantic.ValidationError as error:
-                raise InputError(_complaint(error.errors()[0], f"{name}.{key}")) from None
+    checked: dict[str, dict[str, Any]] = {}
+    for name, given in spec.methods.items():
+        if name not in known:
+            hint = did_you_mean(name, [*known, *SECTIONS])
+            raise InputError(f"settings for {name} were given, which is no method; {_sentence_end(hint)}")
+        types = {key: _type_of(each) for key, each in own_settings(known[name]).items()} | LEARNING
+        if given:
+            checked[name] = {key: _read_setting(types, name, key, value) for key, value in given.items()}
     return checked
 
 
-def read_setting(parameter: inspect.Parameter, value: Any) -> Any:
-    """Return a value as its parameter's type says. Raises pydantic's ValidationError."""
-    hint = parameter.annotation
-    if hint is inspect.Parameter.empty:
-        usual = parameter.default
-        hint = Any if usual is inspect.Parameter.empty or usual is None else type(usual)
-    return pydantic.TypeAdapter(hint, config={"arbitrary_types_allowed": True}).validate_python(value)
+def _type_of(parameter: inspect.Parameter) -> Any:
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return Any if parameter.default is parameter.empty or parameter.default is None else type(parameter.default)
+
+
+def _read_setting(types: Mapping[str, Any], name: str, key: str, value: Any) -> Any:
+    """Return the value of a method's setting as its type says."""
+    if key not in types:
+        raise InputError(f"{name} has no setting {key}; {_sentence_end(did_you_mean(key, types))}")
+    if value is None:  # which no file could say
+        raise InputError(f"{name}.{key} is None; give a value, or leave it out.")
+    try:
+        return pydantic.TypeAdapter(types[key], config={"arbitrary_types_allowed": True}).validate_python(value)
+    except pydantic.ValidationError as error:
+        raise InputError(_complaint(error.errors(), f"{name}.{key}")) from None
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
@@ -351,35 +322,40 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
 # ---- what is wrong, in a sentence
 
 
-def _sentence(error: Any, sections: Mapping[str, type[Section]]) -> str:
+def _sentence(errors: Sequence[Any], sections: Mapping[str, type[Section]]) -> str:
     """pydantic's first complaint in our words: the flag, what came, what was expected."""
-    location = error["loc"]
-    if error["type"] == "extra_forbidden":
+    location = errors[0]["loc"]
+    if errors[0]["type"] == "extra_forbidden":
         section, *rest = map(str, location)
         fields = sections[section].model_fields if rest and section in sections else sections
         path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
         return f"{path} is not a setting; {_sentence_end(did_you_mean(rest[0] if rest else section, fields))}"
-    return _complaint(error, _flag_at(location, sections))
+    section, *rest = (str(part) for part in location if not isinstance(part, int))
+    found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
+    return _complaint(errors, found.flag if found is not None else f"section [{section}]")
 
 
 def _sentence_end(hint: str) -> str:
     return hint if hint.endswith("?") else f"{hint}."
 
 
-def _complaint(error: Any, flag: str) -> str:
-    """Say what is wrong with the value of a flag."""
-    location, came, limits = error["loc"], error.get("input"), error.get("ctx", {})
-    match error["type"]:
+def _complaint(errors: Sequence[Any], flag: str) -> str:
+    """Say what is wrong with the value of a flag, by the first of pydantic's complaints."""
+    came, limits = errors[0].get("input"), errors[0].get("ctx", {})
+    match errors[0]["type"]:
         case "value_error":
             return f"{flag} {_as_given(came)} {limits['error']}."
         case "too_short" | "missing":
             return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
         case kind:
             expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
-            words = {("max_staleness", "a whole number"): "unbounded", ("alpha", "a finite number"): "auto"}
-            word = next((word for (key, what), word in words.items() if key in location and what == expected), None)
-            more = f" or '{word}'" if word else ""
-            return f"{flag} must be {expected}{more}, got {came!r}."
+            place = errors[0]["loc"][:-1]  # a number, or one of some words
+            words = [
+                each["ctx"]["expected"]
+                for each in errors[1:]
+                if each["type"] == "literal_error" and each["loc"][:-1] == place
+            ]
+            return f"{flag} must be {' or '.join([expected, *words])}, got {came!r}."
 
 
 def _as_given(came: Any) -> str:
@@ -400,10 +376,3 @@ EXPECTED = {  # by the kind of complaint
     "tuple_type": "a list",
     "too_long": "a list of {max_length}",
 }
-
-
-def _flag_at(location: tuple[str | int, ...], sections: Mapping[str, type[Section]]) -> str:
-    """How a user names a value on the command line."""
-    section, *rest = (str(part) for part in location if not isinstance(part, int))
-    found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
-    return found.flag if found is not None else f"section [{section}]"

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -11,25 +12,22 @@ from perfeds2.spec.names import Kind, Named
 
 # ---- what names may stand for
 
-
-@cache
-def _tables() -> dict[str, Mapping[str, Any]]:
-    """The tables beside the objects. Loaded when a name is first looked up: they bring JAX."""
-    from perfeds2.allocation.bandwidth import POLICIES
-    from perfeds2.allocation.schedule import SCHEDULES
-    from perfeds2.allocation.shares import SHARES
-    from perfeds2.learning.datasets import TASKS
-    from perfeds2.learning.losses import LOSSES, MEASURES
-    from perfeds2.learning.methods import MERGES
-    from perfeds2.learning.models import MODELS
-    from perfeds2.learning.partition import SPLITS
-    from perfeds2.network.cells import CELLS
-    from perfeds2.network.radios import RADIOS
-    from perfeds2.spec.methods import ALGORITHMS
-
-    tables = {"task": TASKS, "model": MODELS, "cell": CELLS, "schedule": SCHEDULES, "shares rule": SHARES}
-    tables |= {"split": SPLITS, "loss": LOSSES, "metric": MEASURES, "radio": RADIOS}
-    return tables | {"bandwidth policy": POLICIES, "algorithm": ALGORITHMS, "merge": MERGES}
+TABLES = {  # of each kind of name: the module of its table, and what it is called there
+    "task": ("learning.datasets", "TASKS"),
+    "model": ("learning.models", "MODELS"),
+    "split": ("learning.partition", "SPLITS"),
+    "loss": ("learning.losses", "LOSSES"),
+    "metric": ("learning.losses", "MEASURES"),
+    "cell": ("network.cells", "CELLS"),
+    "radio": ("network.radios", "RADIOS"),
+    "schedule": ("allocation.schedule", "SCHEDULES"),
+    "shares rule": ("allocation.shares", "SHARES"),
+    "bandwidth policy": ("allocation.bandwidth", "POLICIES"),
+    "merge": ("learning.methods", "MERGES"),
+    "objective": ("learning.objectives", "OBJECTIVES"),
+    "method": ("learning.methods", "METHODS"),
+    "algorithm": ("spec.methods", "ALGORITHMS"),  # objectives in every mode, and methods
+}
 
 
 def is_place_of_data(text: str) -> bool:
@@ -57,22 +55,20 @@ def open_fleet(place: str) -> Named | None:
     return Named(place, file, place, file.digest)
 
 
-def _kind(what: str, is_called: bool = True) -> Kind:
-    return Kind(what, lambda: _tables()[what], is_called)
+def _kind(what: str, **more: Any) -> Kind:
+    def table() -> Mapping[str, Any]:
+        module, name = TABLES[what]
+        return getattr(import_module(f"perfeds2.{module}"), name)  # brings JAX
+
+    return Kind(what, table, **more)
 
 
-TASK = Kind(
-    "task",
-    lambda: _tables()["task"],
-    is_called=False,
-    opens=_open_data,
-    files="FILE.csv, FILE.npz, a folder of npz files",
-)
-CELL = Kind("cell", lambda: _tables()["cell"], is_called=False, opens=open_fleet, files="FILE.csv")
+TASK = _kind("task", is_called=False, opens=_open_data, files="FILE.csv, FILE.npz, a folder of npz files")
+CELL = _kind("cell", is_called=False, opens=open_fleet, files="FILE.csv")
 ALGORITHM = _kind("algorithm", is_called=False)
-SPLIT, LOSS, METRIC = (_kind(what) for what in ("split", "loss", "metric"))
+SPLIT, LOSS, METRIC = _kind("split"), _kind("loss"), _kind("metric")
 MODEL, MERGE, RADIO = _kind("model"), _kind("merge", is_called=False), _kind("radio", is_called=False)
-SCHEDULE, SHARES, POLICY = (_kind(what) for what in ("schedule", "shares rule", "bandwidth policy"))
+SCHEDULE, SHARES, POLICY = _kind("schedule"), _kind("shares rule"), _kind("bandwidth policy")
 
 
 # ---- what values may be
@@ -134,15 +130,6 @@ def read_seeds(value: Any) -> Any:
     return seeds
 
 
-def read_hessian(value: Any) -> str:
-    """``exact``, ``fo``, ``hf``, or ``anneal:20``."""
-    text = str(value)
-    how, _, rounds = text.partition(":")
-    if text in ("exact", "fo", "hf") or (how == "anneal" and rounds.isdecimal() and int(rounds) < 2**24):
-        return text
-    raise ValueError("is not known; expected exact, fo, hf or anneal:K, such as anneal:20")
-
-
 def read_whole(value: Any) -> Any:
     """A text as the whole number that it is."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
@@ -172,7 +159,6 @@ Seconds = Annotated[NotNegative, within(0, 1e9)]
 Metres = Annotated[NotNegative, within(0, 1e9)]
 StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
 Length = Annotated[Positive, within(1e-30, 1e30)]
-HessianName = Annotated[str, BeforeValidator(read_hessian)]
 FadingName = Annotated[str, BeforeValidator(read_fading)]
 Bits = Annotated[Literal[32, 16, 8, 4], BeforeValidator(read_whole)]
 Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]

@@ -6,7 +6,7 @@ the target, and so are the constants, at a few of its models.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -127,9 +127,7 @@ def measured_constants(scene: Scene, models: Sequence[Any]) -> tuple[MeasuredCon
     def loss(params: Params, batch: tuple[Any, Any]) -> Any:
         return mean_loss(scene.task.model, params, *batch)
 
-    effort = {"samples": 2, "directions": 1, "lanczos_steps": 8, "descent_steps": 30}
-    pilot = measure(loss, list(models), x, y, alpha=scene.alpha, seed=scene.seed, **effort)
-    seen = {field.name: getattr(pilot, field.name) for field in fields(pilot)}
+    seen = measure(loss, list(models), x, y, alpha=scene.alpha, seed=scene.seed)
     return tuple(MeasuredConstant(name, SYMBOLS[name], e.value, e.low, e.high) for name, e in seen.items())
 
 

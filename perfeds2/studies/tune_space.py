@@ -65,7 +65,7 @@ class Search:
     def spec_of(self, algorithm: str, settings: Settings, horizon_s: float) -> Spec:
         """Return the spec of one candidate with all seeds."""
         values = copied(self.base)
-        values[EACH] = {name: own for name, own in values.get(EACH, {}).items() if name == algorithm}
+        values[EACH] = copied(self.spec.methods_of(algorithm))
         put(values, "task", "held_out", True)
         run = {
             "algorithms": [self.named[algorithm]],

@@ -7,8 +7,8 @@ and a short Lanczos run finds the spectral norm of an action. Both make an estim
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,21 @@ from jax.flatten_util import ravel_pytree
 
 from perfeds2.theory.constants import Constants
 
-Loss = Callable[[Any, tuple[Any, Any]], Any]  # loss(params, (x, y)): the mean loss over a batch
+Batch = tuple[jax.Array, jax.Array]
+Loss = Callable[[Any, Any], Any]  # loss(params, (x, y)): the mean loss over a batch
+Action = Callable[[jax.Array], jax.Array]  # v ↦ H·v
+RADIUS = 0.05  # how far away a Hessian is compared with the one here
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How closely a pilot looks."""
+
+    samples: int = 2  # of a UE, for σ_H
+    ues: int = 8  # for γ_H
+    directions: int = 1  # random ones beside the gradient's, for ρ
+    lanczos_steps: int = 8
+    descent_steps: int = 30  # of L-BFGS on F
 
 
 @dataclass(frozen=True)
@@ -29,24 +43,6 @@ class ConstantEstimate:
     high: float  # what the supremum may be: an 80 % upper confidence limit from the two largest
 
 
-@dataclass(frozen=True)
-class Pilot:
-    """Every constant of Assumptions 2 to 5 with its uncertainty; units are those of the loss and the parameters."""
-
-    smoothness: ConstantEstimate  # L
-    gradient_bound: ConstantEstimate  # C
-    hessian_lipschitz: ConstantEstimate  # ρ
-    gradient_noise: ConstantEstimate  # σ_G
-    hessian_noise: ConstantEstimate  # σ_H
-    gradient_diversity: ConstantEstimate  # γ_G
-    hessian_diversity: ConstantEstimate  # γ_H
-    gap: ConstantEstimate  # F(w_0) − F*, w_0 being the first probe point; low: by descent, high: by the lower bound on the loss
-
-    def constants(self, which: Literal["value", "low", "high"] = "value") -> Constants:
-        """The numbers for the bounds: each constant's ``value``, ``low`` or ``high``."""
-        return Constants(**{name: estimate[which] for name, estimate in asdict(self).items()})
-
-
 def measure(
     loss: Loss,
     params_points: Sequence[Any],
@@ -55,115 +51,82 @@ def measure(
     *,
     alpha: float,
     seed: int = 0,
-    samples: int = 4,
-    hessian_ues: int = 8,
-    directions: int = 2,
-    radius: float = 0.05,
-    lanczos_steps: int = 12,
-    descent_steps: int = 100,
-    lower_bound: float | None = 0.0,
-) -> Pilot:
+    effort: Effort = Effort(),  # noqa: B008 (frozen)
+) -> dict[str, ConstantEstimate]:
     """Measure the constants of a task at a few models (at least two), the first of which is where training starts.
 
-    ``loss(params, (x, y))`` is the mean loss over a batch; ``x[n, m, ...]`` and ``y[n, m, ...]`` hold m samples of each
-    of n UEs, and those are the UE's distribution. ``samples`` a UE and ``hessian_ues`` UEs are drawn for σ_H and γ_H;
-    ρ is the largest ‖∇²f_i(w) − ∇²f_i(u)‖ / ‖w − u‖ over ``directions`` random directions and the gradient's,
-    ``radius`` away. The gap is F(w_0) − ``lower_bound`` (0 for a non-negative loss: safe), or, with None, the decrease
-    that ``descent_steps`` of L-BFGS on F find (an underestimate).
+    ``loss(params, (x, y))`` is the mean loss over a batch, not negative; ``x[n, m, ...]`` and ``y[n, m, ...]`` hold m samples of
+    each of n UEs, and those are the UE's distribution. ρ is the largest ‖∇²f_i(w) − ∇²f_i(u)‖ / ‖w − u‖ over some directions. The gap is
+    F(w_0); its ``low`` is the decrease that a descent on F finds.
+
+    Returns:
+        An estimate of each field of ``Constants``, in the units of the loss and the parameters.
     """
     if len(params_points) < 2:
         raise ValueError(f"a pilot needs at least 2 probe points to say how they differ, got {len(params_points)}.")
-    x, y = jnp.asarray(x), jnp.asarray(y)
-    if x.ndim < 2 or y.ndim < 2 or x.shape[:2] != y.shape[:2] or 0 in x.shape[:2]:
-        raise ValueError(f"x and y must both start with (UEs, samples), got shapes {x.shape} and {y.shape}.")
-    flat_points = [ravel_pytree(point)[0] for point in params_points]
-    unravel = ravel_pytree(params_points[0])[1]
-
-    def flat_loss(flat: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return loss(unravel(flat), batch)
-
-    gap = _gap(flat_loss, flat_points[0], (x, y), alpha, descent_steps, lower_bound)
-    settings = _Settings(min(samples, x.shape[1]), min(hessian_ues, x.shape[0]), directions, radius, lanczos_steps)
-    probe = jax.jit(lambda flat, data, key: _probe(flat_loss, flat, data, key, settings))
+    data = jnp.asarray(x), jnp.asarray(y)
+    shapes = [part.shape for part in data]
+    if min(map(len, shapes)) < 2 or shapes[0][:2] != shapes[1][:2] or 0 in shapes[0][:2]:
+        raise ValueError(f"x and y must both start with (UEs, samples), got shapes {shapes[0]} and {shapes[1]}.")
+    flat_loss, flat_points = _flattened(loss, params_points)
+    gap = _gap(flat_loss, flat_points[0], data, alpha, effort.descent_steps)
+    probe = jax.jit(lambda flat, data, key: _probe(flat_loss, flat, data, key, effort))
     keys = jax.random.split(jax.random.key(seed), len(flat_points))
-    probes = [probe(flat, (x, y), key) for flat, key in zip(flat_points, keys, strict=True)]
-    seen = {name: _summary([float(getattr(p, name)) for p in probes]) for name in _Probe._fields}
-    return Pilot(**seen, gap=gap)
+    probes = [probe(flat, data, key) for flat, key in zip(flat_points, keys, strict=True)]
+    names = [field.name for field in fields(Constants) if field.name != "gap"]
+    return {name: _summary([float(seen[name]) for seen in probes]) for name in names} | {"gap": gap}
 
 
-def smoothness(
-    loss: Loss, params_points: Sequence[Any], x: Any, y: Any, *, seed: int = 0, lanczos_steps: int = 12
-) -> ConstantEstimate:
-    """L alone, the largest ‖∇²f_i(w)‖ of any UE at the probe points: what ``measure`` finds, for a small part of its work."""
-    unravel = ravel_pytree(params_points[0])[1]
+def smoothness(loss: Loss, params_points: Sequence[Any], x: Any, y: Any, *, seed: int = 0) -> float:
+    """Return L alone, the largest ‖∇²f_i(w)‖ of any UE at the probe points: what ``measure`` finds, for a small part of its work."""
+    flat_loss, flat_points = _flattened(loss, params_points)
     data = (jnp.asarray(x), jnp.asarray(y))
 
     @jax.jit
     def sharpest(flat: jax.Array, start: jax.Array) -> jax.Array:
-        def sharpness(ue: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return _spectral_norm(_hessian(lambda w, batch: loss(unravel(w), batch), flat, ue), start, lanczos_steps)
-
-        return jax.lax.map(sharpness, data).max()
+        return jax.lax.map(lambda ue: _spectral_norm(_hessian(flat_loss, flat, ue), start), data).max()
 
     keys = jax.random.split(jax.random.key(seed), len(params_points))
-    flat_points = [ravel_pytree(point)[0] for point in params_points]
     starts = [jax.random.normal(key, flat.shape, flat.dtype) for key, flat in zip(keys, flat_points, strict=True)]
-    return _summary([float(sharpest(*each)) for each in zip(flat_points, starts, strict=True)])
+    return max(float(sharpest(*each)) for each in zip(flat_points, starts, strict=True))
 
 
-class _Settings(NamedTuple):
-    samples: int
-    ues: int
-    directions: int
-    radius: float
-    steps: int
+def _flattened(loss: Loss, params_points: Sequence[Any]) -> tuple[Loss, list[jax.Array]]:
+    """Return the loss as a function of one long vector, and the points as such."""
+    unravel = ravel_pytree(params_points[0])[1]
+    return lambda flat, batch: loss(unravel(flat), batch), [ravel_pytree(point)[0] for point in params_points]
 
 
-class _Probe(NamedTuple):
-    """The constants at one point."""
-
-    smoothness: jax.Array
-    gradient_bound: jax.Array
-    hessian_lipschitz: jax.Array
-    gradient_noise: jax.Array
-    hessian_noise: jax.Array
-    gradient_diversity: jax.Array
-    hessian_diversity: jax.Array
-
-
-def _probe(
-    loss: Loss, flat: jax.Array, data: tuple[jax.Array, jax.Array], key: jax.Array, settings: _Settings
-) -> _Probe:
-    """Look at every UE from one model. UEs go one after another: what one needs (samples × parameters) fits in memory."""
+def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Effort) -> dict[str, jax.Array]:
+    """Return the constants at one point. Look at every UE from one model. UEs go one after another: what one needs (samples × parameters) fits in memory."""
     start_key, direction_key, sample_key, ue_key = jax.random.split(key, 4)
     start = jax.random.normal(start_key, flat.shape, flat.dtype)  # where every Lanczos run begins
 
-    def norm(action: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        return _spectral_norm(action, start, settings.steps)
+    def norm(action: Action) -> jax.Array:
+        return _spectral_norm(action, start, effort.lanczos_steps)
 
     gradients = jax.lax.map(lambda ue: jax.grad(loss)(flat, ue), data)
-    mean_gradient = gradients.mean(0)
-    random = jax.random.normal(direction_key, (settings.directions, flat.size), flat.dtype)
+    random = jax.random.normal(direction_key, (effort.directions, flat.size), flat.dtype)
 
-    def look(ue_and_gradient: tuple[tuple[jax.Array, jax.Array], jax.Array]) -> tuple[jax.Array, ...]:
+    def look(ue_and_gradient: tuple[Batch, jax.Array]) -> tuple[jax.Array, ...]:
         ue, gradient = ue_and_gradient
         here = _hessian(loss, flat, ue)
         towards = jnp.concatenate([random, gradient[None]])
-        steps = settings.radius * towards / jnp.maximum(jnp.linalg.norm(towards, axis=1, keepdims=True), _TINY)
+        steps = RADIUS * towards / jnp.maximum(jnp.linalg.norm(towards, axis=1, keepdims=True), _TINY)
 
         def bend(step: jax.Array) -> jax.Array:
             there = _hessian(loss, flat + step, ue)
             distance = jnp.linalg.norm(step)  # 0 where the gradient vanishes and gives no direction
             return jnp.where(distance > 0, norm(lambda v: there(v) - here(v)) / jnp.maximum(distance, _TINY), 0.0)
 
-        def gradient_deviation(sample: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def gradient_deviation(sample: Batch) -> jax.Array:
             return jnp.sum((jax.grad(loss)(flat, _batch_of_one(sample)) - gradient) ** 2)
 
-        def hessian_deviation(sample: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def hessian_deviation(sample: Batch) -> jax.Array:
             alone = _hessian(loss, flat, _batch_of_one(sample))
             return norm(lambda v: alone(v) - here(v)) ** 2
 
-        drawn = jax.random.choice(sample_key, ue[0].shape[0], (settings.samples,), replace=False)
+        drawn = jax.random.choice(sample_key, ue[0].shape[0], (min(effort.samples, data[0].shape[1]),), replace=False)
         few = jax.tree.map(lambda values: values[drawn], ue)
         return (
             norm(here),
@@ -177,33 +140,33 @@ def _probe(
     together = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), data)
     average = _hessian(loss, flat, together)  # every UE has as many samples as the next
 
-    def apart(ue: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def apart(ue: Batch) -> jax.Array:
         own = _hessian(loss, flat, ue)
         return norm(lambda v: own(v) - average(v)) ** 2
 
-    chosen = jax.random.choice(ue_key, data[0].shape[0], (settings.ues,), replace=False)
+    chosen = jax.random.choice(ue_key, data[0].shape[0], (min(effort.ues, data[0].shape[0]),), replace=False)
     spread = jax.lax.map(apart, jax.tree.map(lambda values: values[chosen], data)).mean()
-    return _Probe(
-        smoothness=sharpness.max(),
-        gradient_bound=jnp.linalg.norm(gradients, axis=1).max(),
-        hessian_lipschitz=bends.max(),
-        gradient_noise=jnp.sqrt(gradient_noise.max()),
-        hessian_noise=jnp.sqrt(hessian_noise.max()),
-        gradient_diversity=jnp.sqrt(jnp.sum((gradients - mean_gradient) ** 2, axis=1).mean()),
-        hessian_diversity=jnp.sqrt(spread),
-    )
+    return {
+        "smoothness": sharpness.max(),
+        "gradient_bound": jnp.linalg.norm(gradients, axis=1).max(),
+        "hessian_lipschitz": bends.max(),
+        "gradient_noise": jnp.sqrt(gradient_noise.max()),
+        "hessian_noise": jnp.sqrt(hessian_noise.max()),
+        "gradient_diversity": jnp.sqrt(jnp.sum((gradients - gradients.mean(0)) ** 2, axis=1).mean()),
+        "hessian_diversity": jnp.sqrt(spread),
+    }
 
 
-def _batch_of_one(sample: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _batch_of_one(sample: Batch) -> Batch:
     return sample[0][None], sample[1][None]
 
 
-def _hessian(loss: Loss, flat: jax.Array, batch: tuple[jax.Array, jax.Array]) -> Callable[[jax.Array], jax.Array]:
+def _hessian(loss: Loss, flat: jax.Array, batch: Batch) -> Action:
     """v ↦ ∇²f(w)·v."""
     return lambda v: jax.jvp(lambda w: jax.grad(loss)(w, batch), (flat,), (v,))[1]
 
 
-def _spectral_norm(action: Callable[[jax.Array], jax.Array], start: jax.Array, steps: int) -> jax.Array:
+def _spectral_norm(action: Action, start: jax.Array, steps: int = Effort.lanczos_steps) -> jax.Array:
     """The largest |eigenvalue| of a symmetric action, from below, by Lanczos with full reorthogonalisation.
 
     When the Krylov space is exhausted the next vector is 0, and so is its Ritz value: no branch is needed.
@@ -240,21 +203,14 @@ def _summary(at_points: list[float]) -> ConstantEstimate:
     return ConstantEstimate(first, min(at_points), first + (1 - _MISS) / _MISS * (first - second))
 
 
-def _gap(
-    loss: Loss,
-    flat: jax.Array,
-    data: tuple[jax.Array, jax.Array],
-    alpha: float,
-    steps: int,
-    lower_bound: float | None,
-) -> ConstantEstimate:
-    """F(w_0) − F*: at least what a descent gains, at most what the lower bound leaves."""
+def _gap(loss: Loss, flat: jax.Array, data: Batch, alpha: float, steps: int) -> ConstantEstimate:
+    """F(w_0) − F*: at least what a descent gains, at most F(w_0) where the loss is not negative."""
 
-    def adapted(flat: jax.Array, ue: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def adapted(flat: jax.Array, ue: Batch) -> jax.Array:
         return loss(flat - alpha * jax.grad(loss)(flat, ue), ue)
 
     @jax.jit
-    def value_and_gradient(flat: jax.Array, data: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def value_and_gradient(flat: jax.Array, data: Batch) -> tuple[jax.Array, jax.Array]:
         values, gradients = jax.lax.map(lambda ue: jax.value_and_grad(adapted)(flat, ue), data)
         return values.mean(), gradients.mean(0)
 
@@ -267,12 +223,8 @@ def _gap(
 
     found = minimize(for_scipy, np.asarray(flat, np.float64), jac=True, method="L-BFGS-B", options={"maxiter": steps})
     gained = max(at_start - float(found.fun), 0.0)
-    if lower_bound is None:
-        return ConstantEstimate(gained, gained, gained)
-    left = at_start - lower_bound
-    if left < gained:
-        raise ValueError(f"F reaches {found.fun:.6g}, below the lower bound {lower_bound:.6g}; give lower_bound=None.")
-    return ConstantEstimate(left, gained, left)
+    most = max(at_start, gained)
+    return ConstantEstimate(most, gained, most)
 
 
 _TINY = 1e-30  # keeps 0/0 out of a branch that is not taken

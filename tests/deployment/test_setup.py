@@ -28,10 +28,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "uplink-bps": "0=200000.0",
     "norm-bound": 3.5,
     "target-accuracy": 0.6,
-    "hessian": "anneal:3",
-    "hessian-batch": "inner",
     "clip": 2.5,
-    "inner-clip": 5.0,
     "personal-steps": 5,
     "merge": "FedBuff",
     "split": "dirichlet:0.3",
@@ -86,8 +83,8 @@ def test_a_device_clips_and_anneals_as_it_is_told():
 
     exact, length = update(5), float(np.linalg.norm(update(5)))
     np.testing.assert_allclose(update(5, clip=length / 2), exact / 2, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(update(5, hessian="anneal:5"), exact, rtol=1e-5, atol=1e-8)
-    assert np.abs(update(5, hessian="anneal:6") - exact).max() > 1e-4
+    np.testing.assert_allclose(update(5, **{"PerFed.anneal": 5}), exact, rtol=1e-5, atol=1e-8)
+    assert np.abs(update(5, **{"PerFed.anneal": 6}) - exact).max() > 1e-4
 
 
 def test_a_methods_own_settings_travel_and_shared_ones_under_its_name_are_refused():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from killable_commands import Commands, Ended, files_of
 
-QUICK = "--task synthetic --ues 4 --quorum 2 --rounds 4 --eval-every-s 0.1 --batch 4 --quiet --set learning.hessian=fo"
+QUICK = "--task synthetic --ues 4 --quorum 2 --rounds 4 --eval-every-s 0.1 --batch 4 --quiet"
 RUN = f"run {QUICK} --algorithms FedAvgS2,FedAvg-SYN --out"
 EVERY_MOMENT = {"checkpoint_every_s": 0.0}
 

@@ -426,7 +426,9 @@ def test_ledgers_of_two_folders_are_opened_with_names_that_tell_them_apart(repro
 def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path, tmp_path: Path):
     folders = [shutil.copytree(reproduced, tmp_path / name) for name in ("out", "tuned")]
     open_set(folders[0], "paper", {})
-    open_set(folders[1], "paper", {"learning": {"alpha": 0.005, "beta": 0.02, "hessian": "fo"}})
+    open_set(
+        folders[1], "paper", {"learning": {"alpha": 0.005, "beta": 0.02}, "methods": {"PerFed": {"hessian": "fo"}}}
+    )
     command = [sys.executable, "-m", "perfeds2", "reproduce", "--out", folders[0], "--beside", folders[1]]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "tuned: Of 44 claims" in shown
@@ -529,14 +531,14 @@ def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path
 
 def test_report_draws_a_set_again_and_says_which_command_made_it(reproduced: Path, tmp_path: Path):
     folder = shutil.copytree(reproduced, tmp_path / "copy")
-    open_set(folder, "paper", {"learning": {"beta": 0.02, "hessian": "fo"}})
+    open_set(folder, "paper", {"learning": {"beta": 0.02}, "methods": {"PerFed": {"hessian": "fo"}}})
     command = [sys.executable, "-m", "perfeds2", "report", folder, "--paper", "--out", tmp_path / "figures"]
     assert "Report:" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "claims.tex",
         *(f"exp_{number}.{kind}" for number in (1, 3, 8) for kind in ("pdf", "png")),
     ]
-    made = "perfeds2 reproduce exp_1 exp_3 exp_8 --scale paper --seeds 5 --set learning.beta=0.02 --set learning.hessian=fo"
+    made = "perfeds2 reproduce exp_1 exp_3 exp_8 --scale paper --seeds 5 --set learning.beta=0.02 --set methods.PerFed.hessian=fo"
     assert command_of(folder) == f"{made} --out {folder}"
     assert made in (folder / "reproduction.html").read_text(encoding="utf-8")
 

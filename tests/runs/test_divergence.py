@@ -25,7 +25,7 @@ def test_a_diverged_run_is_marked_everywhere_and_breaks_nothing(tmp_path, capsys
     assert row["time_to_target_s"]["reached"] == 0
     (note,) = comparison.summary["notes"]
     assert note.startswith("FedAvgS2: training diverged in 2 of 2 seeds")
-    assert "--beta FedAvgS2=3.3e+29" in note
+    assert "--set FedAvgS2.beta=3.3e+29" in note
     summary = (tmp_path / "run" / "summary.json").read_text()
     assert "NaN" not in summary
     print_summary(json.loads(summary))

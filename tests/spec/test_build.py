@@ -39,8 +39,8 @@ def test_only_asy_does_not_finish_together(bandwidth, of_asy):
 
 
 def test_every_learning_setting_reaches_the_learner():
-    settings = {"alpha": 0.02, "beta": 0.03, "batch": 7, "local_steps": 3, "hessian": "fo"}
-    own = {"FedProx": {"proximal": 0.7}}
+    settings = {"alpha": 0.02, "beta": 0.03, "batch": 7, "local_steps": 3}
+    own = {"FedProx": {"proximal": 0.7}, "PerFed": {"hessian": "fo"}}
     _, _, made = algorithms_of(algorithms=["PerFedS2", "FedProx-SYN", "FedAvg-ASY"], methods=own, **settings)
     objectives = (PerFed(0.02, "fo"), FedProx(0.7), FedAvg())
     for algorithm, objective in zip(made.values(), objectives, strict=True):
@@ -85,10 +85,8 @@ def test_a_clip_that_the_server_would_not_hear_of_is_refused():
 
 
 def test_what_keeps_gradients_stable_reaches_the_learner():
-    settings = {"alpha": 0.02, "clip": 3.0, "inner_clip": 5.0, "hessian_batch": "inner", "hessian": "anneal:9"}
-    _, _, made = algorithms_of(
-        algorithms=["PerFedS2", "Moreau-SYN", "FedAvgS2"], methods={"Moreau": {"moreau": 7.0}}, **settings
-    )
+    own = {"PerFed": {"inner_clip": 5.0, "hessian_batch": "inner", "anneal": 9}, "Moreau": {"moreau": 7.0}}
+    _, _, made = algorithms_of(algorithms=["PerFedS2", "Moreau-SYN", "FedAvgS2"], methods=own, alpha=0.02, clip=3.0)
     objectives = (PerFed(0.02, "exact", "inner", 5.0, 9), Moreau(0.02, 7.0), FedAvg())
     assert [each.learner.objective for each in made.values()] == list(objectives)
     assert {each.learner.clip for each in made.values()} == {3.0}
@@ -105,7 +103,7 @@ def test_moreau_is_there_by_name_and_not_unless_named():
 
 def test_what_is_not_used_does_not_stand_in_the_spec():
     learning = spec_from().values()["learning"]
-    assert learning == {"alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1, "hessian": "exact"}
+    assert learning == {"alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1}
 
 
 @pytest.mark.parametrize(("task", "usual"), [("digits", 0.03), ("cifar100", 0.02)])
@@ -157,7 +155,7 @@ def test_who_looks_at_more_samples_has_a_timeline_of_its_own():
 
 SEEN = [{"ues": 5}, {"cpu_hz": "1e8,1e9"}, {"quorum": 3}, {"schedule": "deficit"}, {"shares": "distance"}]
 SEEN += [{"bandwidth": "equal_finish"}, {"rounds": 4}, {"model": "mlp"}, {"payload_bits": 100.0}]
-UNSEEN = [{"alpha": 0.5}, {"beta": {"PerFedS2": 0.5}}, {"labels_per_ue": 3}, {"held_out": True}, {"batch": 3}]
+UNSEEN = [{"alpha": 0.5}, {"PerFedS2.beta": 0.5}, {"labels_per_ue": 3}, {"held_out": True}, {"batch": 3}]
 
 
 @pytest.mark.parametrize("changed", SEEN + UNSEEN, ids=str)

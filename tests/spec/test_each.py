@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command_line import perfeds2
 
-from perfeds2.commands.common import nested_values, read_spec, setting_flags
+from perfeds2.commands.common import nested_values, read_spec
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.objectives import FedAvg
@@ -24,17 +24,14 @@ OTHER: dict[str, object] = {  # none of them the default
     "beta": 0.02,
     "batch": 10,
     "local_steps": 2,
-    "hessian": "anneal:20",
-    "hessian_batch": "inner",
     "clip": 2.5,
-    "inner_clip": 5.0,
     "personal_steps": 5,
     "merge": "FedBuff",
 }
 
 
 def typed(spec_file=None, assignments=(), **flags: object) -> Spec:
-    """As a command reads what a shell gives it: a repeated flag is a list."""
+    """As a command reads what a shell gives it."""
     given = dict.fromkeys([each.keyword for each in settings()]) | {
         "seed": None,
         "spec": spec_file,
@@ -50,7 +47,7 @@ def test_every_learning_setting_is_tried():
 @pytest.mark.parametrize(("key", "value"), OTHER.items())
 def test_a_setting_of_one_algorithm_means_the_same_through_every_door(key, value, tmp_path):
     name = "PerFed-ASY"
-    by_flag = typed(**{key: [f"{name}={value}"]})
+    by_flag = typed(assignments=[f"{name}.{key}={value}"])
     assert by_flag.values()["methods"] == {name: {key: value}}
     assert by_flag.learning == Spec().learning
     assert by_flag.learning_of(name).model_dump()[key] == value
@@ -58,7 +55,6 @@ def test_a_setting_of_one_algorithm_means_the_same_through_every_door(key, value
     (tmp_path / "mine.toml").write_text(f"[methods.{name}]\n{key} = {value!r}\n".replace("'", '"'))
     assert typed(tmp_path / "mine.toml") == by_flag
     assert typed(assignments=[f"methods.{name}.{key}={value}"]) == by_flag
-    assert spec_from(**{key: {name: value}}) == by_flag
     assert spec_from(methods={name: {key: value}}) == by_flag
     assert spec_from(**{f"{name}.{key}": value}) == by_flag
     for text in (f"{name}.{key}", f"{name}.{key.replace('_', '-')}", f"methods.{name}.{key}"):
@@ -70,10 +66,10 @@ def test_a_setting_of_one_algorithm_means_the_same_through_every_door(key, value
     assert resolve(by_flag.values()) == by_flag
 
 
-def test_a_repeated_flag_is_for_everybody_and_for_some():
-    spec = typed(beta=["0.05", "PerFed-ASY=0.02", "FedAvgS2=0.5"], local_steps=["FedAvgS2=3"])
-    same = spec_from(beta={"*": 0.05, "PerFed-ASY": 0.02, "FedAvgS2": 0.5}, local_steps={"FedAvgS2": 3})
-    assert spec == same == typed(beta=["FedAvgS2=0.5,0.05", "PerFed-ASY=0.02"], local_steps=["FedAvgS2=3"])
+def test_a_flag_is_for_everybody_and_set_for_some():
+    own = ["PerFed-ASY.beta=0.02", "FedAvgS2.beta=0.5", "FedAvgS2.local_steps=3"]
+    spec = typed(beta="0.05", assignments=own)
+    assert spec == spec_from(beta=0.05, **{name: value for name, _, value in (each.partition("=") for each in own)})
     assert spec.learning.beta == 0.05
     assert spec.methods == {"PerFed-ASY": {"beta": 0.02}, "FedAvgS2": {"beta": 0.5, "local_steps": 3}}
     assert [spec.learning_of(name).beta for name in ("PerFedS2", "PerFed-ASY", "FedAvgS2")] == [0.05, 0.02, 0.5]
@@ -81,25 +77,18 @@ def test_a_repeated_flag_is_for_everybody_and_for_some():
 
 def test_flags_go_over_the_file_and_set_over_both(tmp_path):
     (tmp_path / "mine.toml").write_text("[learning]\nbeta = 0.3\n[methods.PerFedS2]\nbeta = 0.1\nclip = 1.0\n")
-    spec = typed(tmp_path / "mine.toml", ["methods.PerFedS2.clip=4"], beta=["PerFedS2=0.2"], alpha=["0.5"])
-    assert spec.methods == {"PerFedS2": {"beta": 0.2, "clip": 4.0}}
-    assert (spec.learning.beta, spec.learning.alpha) == (0.3, 0.5)
-
-
-def test_only_learning_flags_are_repeatable_and_only_where_algorithms_may_differ():
-    flags, plain = setting_flags(settings(), by_algorithm=True), setting_flags(settings())
-    repeatable = {name for name, (kind, _) in flags.items() if kind == list[str] | None}
-    assert repeatable == set(LearningSpec.model_fields)
-    assert not [name for name, (kind, _) in plain.items() if kind == list[str] | None]
+    spec = typed(tmp_path / "mine.toml", ["methods.PerFedS2.clip=4", "learning.batch=7"], alpha="0.5", batch="9")
+    assert spec.methods == {"PerFedS2": {"beta": 0.1, "clip": 4.0}}
+    assert (spec.learning.beta, spec.learning.alpha, spec.learning.batch) == (0.3, 0.5, 7)
 
 
 def test_only_what_was_given_is_kept_and_a_spec_without_is_what_it_was():
     assert "methods" not in spec_from(beta=0.5).to_toml()
     assert spec_from(methods={"PerFedS2": {}}).to_toml() == spec_from().to_toml()
     assert spec_from(methods={}) == spec_from()
-    text = spec_from(local_steps={"PerFedS2": 2}).to_toml()
+    text = spec_from(**{"PerFedS2.local_steps": 2}).to_toml()
     assert text == spec_from().to_toml().replace("\n[own]", "") + "\n[methods.PerFedS2]\nlocal_steps = 2\n"
-    assert spec_from(beta={"PerFedS2": 0.07}).methods == {
+    assert spec_from(**{"PerFedS2.beta": 0.07}).methods == {
         "PerFedS2": {"beta": 0.07}
     }  # also where it is the general one
 
@@ -119,20 +108,18 @@ def test_values_are_put_and_taken_where_they_belong():
     ("given", "sentence"),
     [
         (
-            {"beta": {"PerFed-ASI": 0.1}},
+            {"PerFed-ASI.beta": 0.1},
             r"settings for PerFed-ASI were given, which is no method; did you mean PerFed-ASY\?$",
         ),
-        ({"beta": "xyzzy=0.1"}, r"settings for xyzzy were given, which is no method; expected one of .*\.$"),
+        ({"xyzzy.beta": 0.1}, r"settings for xyzzy were given, which is no method; expected one of .*\.$"),
         ({"methods": {"PerFedS2": {"betta": 1}}}, r"PerFedS2 has no setting betta; did you mean beta\?"),
-        ({"methods": {"PerFedS2": {"quorum": 1}}}, "PerFedS2 has no setting quorum; expected one of alpha, "),
+        ({"methods": {"PerFedS2": {"quorum": 1}}}, "PerFedS2 has no setting quorum; expected one of hessian, "),
         ({"methods": {"PerFedS2": 3}}, r"section \[methods\] must be a table of settings, got 3"),
-        ({"beta": {"PerFedS2": -1}}, "for PerFedS2: --beta must be greater than 0, got -1"),
-        ({"beta": "PerFedS2=x"}, "for PerFedS2: --beta must be a finite number, got 'x'"),
-        ({"beta": "PerFedS2="}, "for PerFedS2: --beta must be a finite number, got ''"),
-        ({"local_steps": {"PerFedS2": 1.5}}, "for PerFedS2: --local-steps must be a whole number"),
-        ({"clip": {"*": 1.0, "PerFedS2": None}}, "for PerFedS2: clip is None; give a value, or leave it out"),
-        ({"beta": "PerFedS2=1,PerFedS2=2"}, "--beta PerFedS2=1,PerFedS2=2 has a value for the same algorithm twice"),
-        ({"local_steps": "1,2,PerFedS2=2"}, "--local-steps .* twice"),
+        ({"PerFedS2.beta": -1}, "PerFedS2.beta must be greater than 0, got -1"),
+        ({"PerFedS2.beta": "x"}, "PerFedS2.beta must be a finite number, got 'x'"),
+        ({"PerFedS2.alpha": "x"}, "PerFedS2.alpha must be a finite number or 'auto', got 'x'"),
+        ({"PerFedS2.local_steps": 1.5}, "PerFedS2.local_steps must be a whole number"),
+        ({"clip": 1.0, "PerFedS2.clip": None}, "PerFedS2.clip is None; give a value, or leave it out"),
         ({"beta": "0.1,0.2"}, "--beta must be a finite number, got '0.1,0.2'"),
         ({"quorum": "PerFedS2=2"}, "--quorum must be a whole number, got 'PerFedS2=2'"),
     ],
@@ -148,8 +135,8 @@ def test_what_is_wrong_is_said_in_one_sentence(given, sentence):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--beta", "PerFed-ASI=0.1"], "did you mean PerFed-ASY?"),
-        (["--beta", "0.1", "--beta", "0.2"], "--beta must be a finite number, got '0.1,0.2'"),
+        (["--set", "PerFed-ASI.beta=0.1"], "did you mean PerFed-ASY?"),
+        (["--beta", "PerFedS2=0.2"], "--beta must be a finite number, got 'PerFedS2=0.2'"),
         (["--set", "methods.PerFedS2=0.1"], "section [methods] must be a table of settings"),
         (["--set", "methods.beta=0.1"], "section [methods] must be a table of settings"),
         (["--set", "methods.PerFedS2=1", "--set", "methods.PerFedS2.beta=1"], "PerFedS2 must be a section"),
@@ -167,7 +154,7 @@ def test_the_command_says_so_too(tmp_path, monkeypatch, arguments, sentence):
 
 
 def test_a_grid_over_one_algorithms_setting_goes_over_the_base_and_survives_its_file(tmp_path):
-    base = nested_values(None, {"beta": "0.3,PerFed-ASY=0.2", "clip": "PerFed-ASY=1,FedAvgS2=2"}, [], {})
+    base = nested_values(None, {"beta": "0.3"}, ["PerFed-ASY.beta=0.2", "PerFed-ASY.clip=1", "FedAvgS2.clip=2"], {})
     grid = grid_from_flags(base, ["PerFed-ASY.beta=0.01,0.02", "seed=0,1"], ["alpha"])
     assert grid.base["methods"] == {"PerFed-ASY": {"clip": 1.0}, "FedAvgS2": {"clip": 2.0}}
     assert [axis.name for axis in grid.axes] == ["PerFed-ASY.beta"]
@@ -227,12 +214,12 @@ def test_the_clock_sees_each_ones_work():
         stage = Stage.of(spec, 0)
         return [timeline.rounds for timeline in make_timelines(spec, stage, make_algorithms(spec, stage))]
 
-    plain, steps, batch = ends(), ends(local_steps={"FedProx-SYN": 3}), ends(batch={"*": 8, "FedProx-SYN": 24})
+    plain, steps, batch = ends(), ends(**{"FedProx-SYN.local_steps": 3}), ends(**{"FedProx-SYN.batch": 24})
     assert plain[0] == plain[1]
     assert steps == batch
     assert steps[0] == plain[0]
     assert steps[1] < plain[1] / 2
-    assert ends(beta={"FedProx-SYN": 3.0}, alpha={"FedProx-SYN": 0.5}) == plain
+    assert ends(**{"FedProx-SYN.beta": 3.0, "FedProx-SYN.alpha": 0.5}) == plain
 
 
 @pytest.mark.slow
@@ -246,7 +233,7 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
         "seeds": [0],
         "algorithms": ["FedAvgS2", "FedAvg-SYN"],
     }
-    both = compare(**small, beta={"FedAvg-SYN": 0.5}).metrics
+    both = compare(**small, **{"FedAvg-SYN.beta": 0.5}).metrics
     for name, beta in (("FedAvgS2", 0.07), ("FedAvg-SYN", 0.5)):
         only: dict[str, Any] = small | {"algorithms": [name]}
         alone = compare(**only, beta=beta).metrics
@@ -263,7 +250,7 @@ def test_notes_are_about_each_ones_own_settings():
         "seeds": [0],
         "algorithms": ["FedAvgS2", "FedProxS2"],
     }
-    one, two = (compare(**small, local_steps={name: 2}).summary["notes"] for name in ("FedAvgS2", "FedProxS2"))
+    one, two = (compare(**small, **{f"{name}.local_steps": 2}).summary["notes"] for name in ("FedAvgS2", "FedProxS2"))
     assert any("proximal term is zero" in note for note in one)
     assert not any("proximal term is zero" in note for note in two)
 
@@ -273,12 +260,12 @@ def test_fedprox_is_usual_where_it_has_several_steps_of_its_own():
         return [named.text for named in spec_from(**given).algorithms]
 
     assert not [name for name in names() if name.startswith("FedProx")]
-    assert [name for name in names(local_steps={"FedProx-ASY": 2}) if name.startswith("FedProx")] == ["FedProx-ASY"]
-    assert [name for name in names(local_steps={"*": 2, "FedProxS2": 1}) if name.startswith("FedProx")] == [
+    assert [name for name in names(**{"FedProx-ASY.local_steps": 2}) if name.startswith("FedProx")] == ["FedProx-ASY"]
+    assert [name for name in names(local_steps=2, **{"FedProxS2.local_steps": 1}) if name.startswith("FedProx")] == [
         "FedProx-SYN",
         "FedProx-ASY",
     ]
-    assert not [name for name in names(local_steps={"FedAvgS2": 2}) if name.startswith("FedProx")]
+    assert not [name for name in names(**{"FedAvgS2.local_steps": 2}) if name.startswith("FedProx")]
 
 
 def test_a_plan_is_made_for_what_perfeds2_has():
@@ -286,8 +273,7 @@ def test_a_plan_is_made_for_what_perfeds2_has():
         task="synthetic",
         ues=3,
         batch=4,
-        beta={"PerFedS2": 0.2, "FedAvgS2": 5.0},
-        local_steps={"PerFedS2": 2},
+        methods={"PerFedS2": {"beta": 0.2, "local_steps": 2}, "FedAvgS2": {"beta": 5.0}},
         algorithms=["PerFedS2"],
     )
     space = make_space(spec, {})
@@ -311,7 +297,7 @@ class Mine(FedAvg):
 
 
 def test_an_own_objective_has_settings_under_the_name_it_gets():
-    spec = spec_from(ues=3, algorithms=[Mine, "FedAvgS2"], beta={"MineS2": 0.5, "*": 0.1}, clip={"MineS2": 2})
+    spec = spec_from(ues=3, algorithms=[Mine, "FedAvgS2"], beta=0.1, methods={"MineS2": {"beta": 0.5, "clip": 2}})
     made = {each.name: each.learner for each in make_algorithms(spec, Stage.of(spec, 0))}
     assert (made["MineS2"].beta, made["FedAvgS2"].beta) == (0.5, 0.1)
     assert (made["MineS2"].clip, made["FedAvgS2"].clip) == (2.0, None)
@@ -319,13 +305,13 @@ def test_an_own_objective_has_settings_under_the_name_it_gets():
 
 
 def test_an_own_objective_has_settings_under_its_plain_name_too():
-    spec = spec_from(ues=3, algorithms=[Mine], beta={"Mine": 0.5})
+    spec = spec_from(ues=3, algorithms=[Mine], **{"Mine.beta": 0.5})
     assert spec.learning_of("MineS2").beta == 0.5
 
 
 def test_settings_for_no_method_are_refused():
     with pytest.raises(InputError, match=r"settings for MinS2 were given, which is no method; did you mean MineS2\?$"):
-        spec_from(ues=3, algorithms=[Mine], beta={"MinS2": 0.5})
+        spec_from(ues=3, algorithms=[Mine], **{"MinS2.beta": 0.5})
 
 
 def test_an_algorithm_that_brings_its_learner_takes_no_settings():
@@ -333,4 +319,4 @@ def test_an_algorithm_that_brings_its_learner_takes_no_settings():
     (made,) = make_algorithms(spec, Stage.of(spec, 0))
     own = replace(made, name="Whole")
     with pytest.raises(InputError, match="settings for Whole were given, which is no method"):
-        spec_from(ues=3, algorithms=[own], beta={"Whole": 0.5})
+        spec_from(ues=3, algorithms=[own], **{"Whole.beta": 0.5})

@@ -17,7 +17,7 @@ from perfeds2.spec.resolve import resolve, spec_from
         {},
         {"ues": 50, "quorum": 12, "max_staleness": "unbounded", "bits": 8, "seeds": 5, "horizon_s": 12.5},
         {"radio": "umi", "power_w": 0.2, "schedule": "deficit", "bandwidth": "equal_finish", "seeds": [3, 7]},
-        {"beta": {"*": 0.05, "PerFedS2": 0.02}, "local_steps": {"PerFedS2": 4}, "split": "dirichlet:0.5"},
+        {"beta": 0.05, "PerFedS2.beta": 0.02, "PerFedS2.local_steps": 4, "split": "dirichlet:0.5", "seeds": [3]},
         {"task": "synthetic", "cpu_hz": [1e9, 2e9], "held_out": True, "energy": "lte", "algorithms": ["FedBuff"]},
         {"ues": 3, "distance_m": [10.0, 20.5, 30.0], "shares": [0.5, 0.3, 0.2], "rounds": 20},
     ],

@@ -14,7 +14,7 @@ from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.fields import own_settings
 from perfeds2.spec.line import command_line
 from perfeds2.spec.methods import Method, listed_methods
-from perfeds2.spec.resolve import read_setting, resolve, spec_from
+from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.studies.grid import make_grid, parse_grid
 
 BOTH = ["Ditto", "PerFedS2"]
@@ -52,7 +52,7 @@ def test_a_merge_takes_the_settings_of_its_method():
     spec = spec_from(ues=3, algorithms=["PerFedS2"], merge="FedAdam", methods={"FedAdam": {"server_step": 0.3}})
     assert learners(spec)["PerFedS2"].merge == FedAdam(server_step=0.3)
     assert (
-        typed(algorithms="PerFedS2", merge=["FedAdam"], assignments=["FedAdam.server_step=0.3"]).methods == spec.methods
+        typed(algorithms="PerFedS2", merge="FedAdam", assignments=["FedAdam.server_step=0.3"]).methods == spec.methods
     )
 
 
@@ -84,7 +84,8 @@ def test_a_method_explains_itself_and_its_defaults_are_allowed(method: Method):
     helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}  # type: ignore[arg-type]  # a dataclass
     for key, parameter in own_settings(method.make).items():
         assert helps[key].endswith("."), key
-        assert parameter.default is None or read_setting(parameter, parameter.default) == parameter.default
+        own = {method.name: {key: parameter.default}}
+        assert parameter.default is None or resolve({"methods": own}).methods == own
 
 
 def test_the_command_lists_every_method_with_its_settings():

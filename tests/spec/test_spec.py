@@ -46,7 +46,7 @@ def test_a_merge_is_written_down_by_its_name_for_all_and_for_one(tmp_path):
 
 
 def test_a_run_that_names_no_merge_is_written_as_it_was_before_there_were_any():
-    assert resolve({}).values()["learning"].keys() == {"alpha", "beta", "batch", "local_steps", "hessian"}
+    assert resolve({}).values()["learning"].keys() == {"alpha", "beta", "batch", "local_steps"}
 
 
 def test_a_merge_that_is_not_known_is_a_sentence():
@@ -74,16 +74,13 @@ def test_the_quorum_defaults_to_a_quarter():
     [
         (["protocol.quorum=21"], "--quorum must be from 1 to the number of UEs, 20 (--ues), got 21."),
         (["protocol.quorum=0"], "--quorum must be at least 1, got 0."),
-        (["protocol.max_staleness=-1"], "--max-staleness must be at least 0, got -1."),
+        (["protocol.max_staleness=-1"], "--max-staleness must be at least 0 or 'unbounded', got -1."),
         (["cell.ues=0"], "--ues must be at least 1, got 0."),
         (["cell.bandwidth_hz=-5"], "--bandwidth-hz must be greater than 0, got -5."),
         (["learning.alpha=nan"], "--alpha must be a finite number or 'auto', got nan."),
         (["learning.alpha=atuo"], "--alpha must be a finite number or 'auto', got 'atuo'."),
         (["learning.clip=0"], "--clip must be greater than 0, got 0."),
-        (
-            ["learning.hessian=anneal"],
-            "--hessian 'anneal' is not known; expected exact, fo, hf or anneal:K, such as anneal:20.",
-        ),
+        (["PerFed.hessian=anneal"], "PerFed.hessian must be 'exact', 'fo' or 'hf', got 'anneal'."),
         (["cell.noise_dbm_per_hz=nan"], "--noise-dbm-per-hz must be a finite number, got nan."),
         (["cell.cpu_hz=[1e9, inf]"], "--cpu-hz must be a finite number, got inf."),
         (["run.horizon_s=nan"], "--horizon-s must be a finite number, got nan."),

@@ -101,7 +101,7 @@ def test_every_method_is_tuned_with_the_same_number_of_settings(tries):
 
 
 def test_what_is_tried_lies_around_what_a_method_has():
-    spec = spec_from(beta={"*": 0.07, "FedBuff": 0.1}, alpha=0.03)
+    spec = spec_from(beta=0.07, alpha=0.03, **{"FedBuff.beta": 0.1})
     tried = {name: tried_values(spec, ALGORITHM.find(name), 30) for name in ("FedBuff", "FedAdam", "Ditto", "FedRep")}
     assert tried["FedBuff"] == {"beta": (0.0111, 0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.01, 0.03, 0.09, 0.27, 0.81)}
     assert tried["FedAdam"]["server_step"] == (0.00111, 0.00333, 0.01, 0.03, 0.09, 0.27)
@@ -169,7 +169,7 @@ def test_without_cells_the_given_one_is_the_arenas():
 
 
 def test_settings_that_were_tuned_before_are_taken_as_they_are():
-    tuned = {"beta": {"FedBuff": 0.2}}
+    tuned = {"FedBuff.beta": 0.2}
     assert plan_of(tuned).tries == 0
     assert plan_of(tuned).bouts[0].spec_of("FedBuff", {}).learning_of("FedBuff").beta == 0.2
     assert plan_of(tuned, tries=4).tries == 4
@@ -414,7 +414,7 @@ def test_the_progress_is_that_of_the_whole(tmp_path):
     [
         (["--methods", "FedBuf"], "did you mean FedBuff"),
         (
-            ["--methods", "PerFedS2", "--beta", "Ditto=0.1"],
+            ["--methods", "PerFedS2", "--set", "Ditto.beta=0.1"],
             "Ditto, which does not take part; leave it out, or add Ditto to --methods",
         ),
         (["--tune", 3, "--no-tune"], "--tune 3 and --no-tune were both given"),

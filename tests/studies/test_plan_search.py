@@ -200,7 +200,7 @@ def test_bands_that_finish_together_go_with_plans_only():
 
 
 def test_the_spec_of_a_choice_says_what_the_choice_says():
-    space = space_of(search={"bits": [8]}, local_steps={"PerFedS2": 3}, beta={"PerFedS2": 0.02})
+    space = space_of(search={"bits": [8]}, **{"PerFedS2.local_steps": 3, "PerFedS2.beta": 0.02})
     assert space.asked.local_steps == 3
     choice = Choice(7, None, "deficit", "equal_finish", "wait", 2, 8)
     space = replace(space, named=make_space(space.spec, {}).named)

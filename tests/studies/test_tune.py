@@ -33,7 +33,7 @@ from perfeds2.studies.tune_space import FIRST_SEED, Search, make_search, read_se
 
 WRITTEN = ("tune.csv", "tuned.toml")
 ONE = {"algorithms": ["PerFedS2"], "horizon_s": 9.0}
-TWO = {"algorithms": ["PerFedS2", "FedAvg-SYN"], "horizon_s": 9.0, "beta": {"FedAvg-SYN": 0.5}}
+TWO = {"algorithms": ["PerFedS2", "FedAvg-SYN"], "horizon_s": 9.0, "FedAvg-SYN.beta": 0.5}
 BETAS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 TINY = {"ues": 4, "batch": 4, "horizon_s": 0.3}
 
@@ -224,7 +224,7 @@ def test_tuned_is_what_was_given_with_what_was_found(tmp_path):
         "methods": {"PerFedS2": {"beta": 0.4}},
     }
     spec = resolve(read_toml(tmp_path / "tuned.toml"))
-    assert spec == spec_from(task="synthetic", ues=4, alpha=0.02, beta={"PerFedS2": 0.4}, **ONE)
+    assert spec == spec_from(task="synthetic", ues=4, alpha=0.02, **{"PerFedS2.beta": 0.4}, **ONE)
     assert spec.run.seeds == (0, 1, 2, 3, 4)
 
 
@@ -354,7 +354,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"beta": [0.1, 0.2], "alpha": [0.0, 0.0037, 0.1], "local_steps": [1, 2]},
     {"PerFedS2.beta": [0.1, 0.2]},
     {"beta": [0.1, 0.2], "PerFedS2.clip": [1, 2.5]},
-    {"beta": [0.1, 0.2], "hessian": ["exact", "fo"]},
+    {"beta": [0.1, 0.2], "PerFedS2.hessian": ["exact", "fo"]},
     {"alpha": ["auto", 0.01], "beta": [0.1, 0.3]},
 ]
 
@@ -399,7 +399,9 @@ def test_report_draws_a_tuning_again_and_several_beside_each_other(tmp_path):
 
 
 def test_without_numbers_there_is_no_picture(tmp_path):
-    found = run_search(search_of(ONE, {"hessian": ["exact", "fo"], "beta": [0.1]}), tmp_path, on=played(near(0.2)))
+    found = run_search(
+        search_of(ONE, {"PerFedS2.hessian": ["exact", "fo"], "beta": [0.1]}), tmp_path, on=played(near(0.2))
+    )
     assert landscapes(found) == []
     assert [path.name for path in write_tuning(found)] == ["report.html"]
 
@@ -436,7 +438,10 @@ def test_what_cannot_be_tuned_is_refused_in_a_sentence(base, search, more, sente
 
 
 def test_a_single_value_is_a_list_of_it():
-    assert search_of(ONE, {"beta": "0.5", "hessian": "fo"}).axes["PerFedS2"] == {"beta": (0.5,), "hessian": ("fo",)}
+    assert search_of(ONE, {"beta": "0.5", "PerFedS2.hessian": "fo"}).axes["PerFedS2"] == {
+        "beta": (0.5,),
+        "hessian": ("fo",),
+    }
 
 
 @pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--jobs must be")])
@@ -659,7 +664,7 @@ def test_a_figures_settings_are_those_of_its_curves(figure, task):
 
 def test_what_is_given_goes_over_the_figures_settings():
     base = _of_figure(
-        "exp_1", nested({"horizon_s": "60", "quorum": 7, "beta": {"PerFedS2": 0.2}, "algorithms": ["PerFedS2"]})
+        "exp_1", nested({"horizon_s": "60", "quorum": 7, "PerFedS2.beta": 0.2, "algorithms": ["PerFedS2"]})
     )
     with pytest.raises(InputError, match=r"task must be a section, \[task\], got 3"):
         _of_figure("exp_1", {"task": 3})
