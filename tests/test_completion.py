@@ -14,9 +14,9 @@ from perfeds2.learning.methods import METHODS
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.paper.figures import FIGURES
 from perfeds2.spec.fields import settings
-from perfeds2.spec.values import TABLES
+from perfeds2.spec.values import ALGORITHM, METHOD, OBJECTIVE, RADIO
 
-KINDS = {each.kind.what: each.kind for each in settings() if each.kind is not None}
+KINDS = [each.kind for each in settings() if each.kind is not None]
 
 
 def offered(*words):
@@ -27,16 +27,14 @@ def offered(*words):
         return [each.value for each in completion.get_completions(before, last)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.what)
 def test_names_read_from_the_source_are_those_of_the_table(kind):
-    assert names(kind) == list(KINDS[kind].table())
+    assert names(kind) == list(kind.table())
 
 
-def test_every_table_that_is_read_is_one():
-    others = {"objective": OBJECTIVES, "method": METHODS}
-    assert TABLES.keys() == KINDS.keys() | others.keys()
-    for kind, table in others.items():
-        assert names(kind) == list(table)
+def test_algorithms_are_made_of_two_tables():
+    assert names(OBJECTIVE) == list(OBJECTIVES)
+    assert names(METHOD) == list(METHODS)
 
 
 def test_only_data_sets_that_can_be_downloaded_are_offered_to_fetch():
@@ -45,7 +43,7 @@ def test_only_data_sets_that_can_be_downloaded_are_offered_to_fetch():
 
 def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch):
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: b"(")
-    assert names("radio") == names("algorithm") == []
+    assert names(RADIO) == names(ALGORITHM) == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch):
         (["compare", "--stale", ""], ["restart", "wait", "ignore"]),
         (["run", "--radio", "u"], ["umi", "uma"]),
         (["compare", "--algorithms", "PerFedS2,PerFed"], ["PerFedS2,PerFed-SYN", "PerFedS2,PerFed-ASY"]),
-        (["arena", "--methods", "FedA"], [name for name in names("algorithm") if name.startswith("FedA")]),
+        (["arena", "--methods", "FedA"], [name for name in names(ALGORITHM) if name.startswith("FedA")]),
         (["simulate", "--bandwidth", "be"], ["between:"]),  # and then a number
         (["compare", "--merge", "FedB"], ["FedBuff"]),
         (["compare", "--set", "protocol.q"], ["protocol.quorum="]),

@@ -23,6 +23,7 @@ from perfeds2.commands.common import (
 from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded
 from perfeds2.errors import InputError
+from perfeds2.spec.values import ALGORITHM, TASK
 
 PANEL = {"rich_help_panel": "Arena"}
 LEAVES_OUT = ("algorithms", "rounds", "held_out")
@@ -33,7 +34,7 @@ def arena(
         "--methods",
         "Who meets, comma-separated: names as compare --algorithms takes them, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)",
         "NAMES",
-        autocompletion=of_kind("algorithm"),
+        autocompletion=of_kind(ALGORITHM),
         **PANEL,
     ),
     mine: list[str] | None = flag(
@@ -46,7 +47,7 @@ def arena(
         "--tasks",
         "Several tasks, comma-separated, instead of --task.",
         "NAMES",
-        autocompletion=of_kind("task"),
+        autocompletion=of_kind(TASK),
         **PANEL,
     ),
     cells: str | None = flag(

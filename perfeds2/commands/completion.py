@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from perfeds2.spec.fields import Setting, settings
-from perfeds2.spec.names import MODES, algorithm_name
-from perfeds2.spec.values import TABLES
+from perfeds2.spec.names import MODES, Kind, algorithm_name
+from perfeds2.spec.values import ALGORITHM, METHOD, OBJECTIVE
 
 Completer = Callable[[str], list[str]]
 
 
-def names(kind: str) -> list[str]:
+def names(kind: Kind) -> list[str]:
     """Every name of a kind, as its table has it. Nobody's Tab ends in a traceback: a table that cannot be read has none."""
-    if kind == "algorithm":
-        return [algorithm_name(each, mode) for mode in MODES for each in names("objective")] + names("method")
-    module, table = TABLES[kind]
-    found = importlib.util.find_spec(f"perfeds2.{module}")
+    if kind is ALGORITHM:
+        return [algorithm_name(each, mode) for mode in MODES for each in names(OBJECTIVE)] + names(METHOD)
+    module, _, table = kind.place.partition(":")
+    found = importlib.util.find_spec(module)
     try:
         return list(_keys(ast.parse(Path(str(found and found.origin)).read_bytes()), table))
     except (OSError, SyntaxError):
@@ -37,7 +37,7 @@ def _keys(module: ast.Module, table: str) -> Iterator[str]:
                     yield str(key.value)
 
 
-def of_kind(kind: str) -> Completer:
+def of_kind(kind: Kind) -> Completer:
     """One name, or the last of several that commas part. Of a family (``between:THETA``) what stands before its number."""
 
     def complete(incomplete: str) -> list[str]:
@@ -54,7 +54,7 @@ def among(*words: str) -> Completer:
 def of_setting(each: Setting) -> Completer | None:
     """What a setting's flag may be given: names, or the words there are. Nothing, where it is a number or a file."""
     if each.kind is not None:
-        return of_kind(each.kind.what)
+        return of_kind(each.kind)
     return among(*each.words) if each.words else None
 
 

@@ -6,6 +6,7 @@ import typer
 
 from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded
+from perfeds2.spec.values import METHOD
 
 
 def methods(
@@ -13,7 +14,7 @@ def methods(
         None,
         help="One method in full. (default: all, a row each)",
         metavar="[METHOD]",
-        autocompletion=of_kind("method"),
+        autocompletion=of_kind(METHOD),
     ),
 ) -> None:
     """List the methods: rule, paper, rounds and settings with their defaults.

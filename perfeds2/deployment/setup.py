@@ -162,7 +162,7 @@ def settings_in(toml: str) -> dict[str, Any]:
 def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:
     """The ``model`` and ``load_data(folder, device)`` of a user's own file."""
     try:
-        load_data, model = (Kind(name, dict).find(f"{path}:{name}").value for name in ("load_data", "model"))
+        load_data, model = (Kind(name).find(f"{path}:{name}").value for name in ("load_data", "model"))
     except ValueError as error:
         raise InputError(f"--app-module {path} {error}.") from None
     return model, load_data

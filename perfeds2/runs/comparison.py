@@ -53,11 +53,8 @@ class Comparison:
 
     def _best(self) -> str:
         """Who ends highest."""
-        ends = (
-            [(row["test_accuracy_personal"]["mean"], row["algorithm"]) for row in self.summary["algorithms"]]
-            if self.rows
-            else []
-        )
+        rows = self.summary["algorithms"] if self.rows else []
+        ends = [(row["test_accuracy_personal"]["mean"], row["algorithm"]) for row in rows]
         known = [end for end in ends if end[0] is not None]
         return "{1} ends highest at {0:.4g}".format(*max(known)) if known else "nothing trained"
 
@@ -85,8 +82,7 @@ def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tupl
 
     ``trained`` has the keys and results of trainings, for other studies to reuse.
     """
-    several = len(comparison.timelines) > 1
-    names = {which: "/".join(map(str, which)) if several else "" for which in comparison.timelines}
+    names = _names(list(comparison.timelines))
     save_timelines(folder.path / "timeline.npz", {names[which]: t for which, t in comparison.timelines.items()})
     if comparison.models:
         weights = {
@@ -109,16 +105,17 @@ def load_comparison(spec: Spec, folder: Folder) -> Comparison:
     import pandas as pd
 
     summary = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
-    every = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]
-    prefix = {which: "/".join(map(str, which)) if len(every) > 1 else "" for which in every}
+    names = _names([(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds])
     timelines, weights = load_timelines(folder.path), load_file(folder.path / "model.safetensors")
     rows, ue_rows = (pd.read_csv(folder.path / f"{name}.csv").to_dict("records") for name in ("metrics", "ue_metrics"))
-    models = {
-        which: {
-            key.removeprefix(f"{start}/"): w for key, w in weights.items() if not start or key.startswith(f"{start}/")
-        }
-        for which, start in prefix.items()
-    }
-    return Comparison(
-        spec, summary, {which: timelines[start] for which, start in prefix.items()}, rows, ue_rows, models
-    )  # type: ignore[arg-type]  # columns are texts
+    models: dict[Which, Arrays] = {}
+    for which, name in names.items():
+        start = f"{name}/".lstrip("/")
+        models[which] = {key.removeprefix(start): w for key, w in weights.items() if key.startswith(start)}
+    found = {which: timelines[name] for which, name in names.items()}
+    return Comparison(spec, summary, found, rows, ue_rows, models)  # type: ignore[arg-type]  # columns are texts
+
+
+def _names(every: Sequence[Which]) -> dict[Which, str]:
+    """What trainings are called in the run's files: nothing, if there is one."""
+    return {which: "/".join(map(str, which)) if len(every) > 1 else "" for which in every}

@@ -51,12 +51,10 @@ def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[s
     ends = [each for each in of_seeds if each["is_out_of_energy"]]
     if not limits_energy(spec) or not ends:
         return []
-    first, quorum, seeds = min(ends, key=lambda each: each["end_s"]), of_seeds[0]["quorum"], len(of_seeds)
-    left = "no UE was" if quorum == 1 else f"fewer than {quorum} UEs were"
+    first = min(ends, key=lambda each: each["end_s"])
     return [
-        f"{name}: after {first['end_s']:.3g} s and {first['rounds']:,} rounds {left} left to close "
-        "one, the others having spent their energy budget, so it ended there"
-        f"{'.' if seeds == 1 else f' (in {len(ends)} of {seeds} seeds, the first of them).'}"
+        f"{name}: after {first['end_s']:.3g} s and {first['rounds']:,} rounds fewer than {first['quorum']} UEs had energy left, so "
+        f"it ended there (in {len(ends)} of {len(of_seeds)} seeds, the first of them)."
     ]
 
 
@@ -65,9 +63,9 @@ def _starved(name: str, of_seeds: Sequence[Facts]) -> list[str]:
     if not starved:
         return []
     wait = "--stale wait, a larger --max-staleness or " if of_seeds[0]["max_staleness"] is not None else ""
+    ues = ", ".join(map(str, starved[:5])) + (" …" if len(starved) > 5 else "")
     return [
-        f"{name}: UE{'s' if len(starved) > 1 else ''} {', '.join(map(str, starved[:5]))}"
-        f"{' …' if len(starved) > 5 else ''} never got an update in (in at least one seed); try {wait}a longer horizon."
+        f"{name}: UE{'s' * (len(starved) > 1)} {ues} never got an update in (in at least one seed); try {wait}a longer horizon."
     ]
 
 

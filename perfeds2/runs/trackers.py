@@ -202,7 +202,7 @@ TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
     "trackio": Trackio,
     "mlflow": MLflow,
 }
-TRACKER = Kind("tracker", lambda: TRACKERS)
+TRACKER = Kind("tracker", "perfeds2.runs.trackers:TRACKERS")
 
 
 # ---- asking them

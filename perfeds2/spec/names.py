@@ -70,10 +70,15 @@ class Kind:
     """All that one kind of name may stand for."""
 
     what: str  # "bandwidth policy"
-    table: Callable[[], Mapping[str, Any]]  # asked when needed: some of them load JAX
+    place: str = ""  # of its table, MODULE:NAME; empty if there are only users' own
     is_called: bool = True  # else a thing may stand for itself: a Task, a Cell, an Algorithm
     opens: Callable[[str], Named | None] | None = None  # what a text may be besides: the place of data
     files: str = ""  # … and which files these are
+
+    def table(self) -> Mapping[str, Any]:
+        """The names, and what they stand for. Some tables load JAX."""
+        module, _, name = self.place.partition(":")
+        return getattr(importlib.import_module(module), name) if module else {}
 
     def __get_pydantic_core_schema__(self, *_: Any) -> Any:
         """Let ``Annotated[Named, TASK]`` read what a task is named by, and write its text."""

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -11,23 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from perfeds2.spec.names import Kind, Named
 
 # ---- what names may stand for
-
-TABLES = {  # of each kind of name: the module of its table, and what it is called there
-    "task": ("learning.datasets", "TASKS"),
-    "model": ("learning.models", "MODELS"),
-    "split": ("learning.partition", "SPLITS"),
-    "loss": ("learning.losses", "LOSSES"),
-    "metric": ("learning.losses", "MEASURES"),
-    "cell": ("network.cells", "CELLS"),
-    "radio": ("network.radios", "RADIOS"),
-    "schedule": ("allocation.schedule", "SCHEDULES"),
-    "shares rule": ("allocation.shares", "SHARES"),
-    "bandwidth policy": ("allocation.bandwidth", "POLICIES"),
-    "merge": ("learning.methods", "MERGES"),
-    "objective": ("learning.objectives", "OBJECTIVES"),
-    "method": ("learning.methods", "METHODS"),
-    "algorithm": ("spec.methods", "ALGORITHMS"),  # objectives in every mode, and methods
-}
 
 
 def is_place_of_data(text: str) -> bool:
@@ -55,20 +37,28 @@ def open_fleet(place: str) -> Named | None:
     return Named(place, file, place, file.digest)
 
 
-def _kind(what: str, **more: Any) -> Kind:
-    def table() -> Mapping[str, Any]:
-        module, name = TABLES[what]
-        return getattr(import_module(f"perfeds2.{module}"), name)  # brings JAX
-
-    return Kind(what, table, **more)
-
-
-TASK = _kind("task", is_called=False, opens=_open_data, files="FILE.csv, FILE.npz, a folder of npz files")
-CELL = _kind("cell", is_called=False, opens=open_fleet, files="FILE.csv")
-ALGORITHM = _kind("algorithm", is_called=False)
-SPLIT, LOSS, METRIC = _kind("split"), _kind("loss"), _kind("metric")
-MODEL, MERGE, RADIO = _kind("model"), _kind("merge", is_called=False), _kind("radio", is_called=False)
-SCHEDULE, SHARES, POLICY = _kind("schedule"), _kind("shares rule"), _kind("bandwidth policy")
+TASK = Kind(
+    "task",
+    "perfeds2.learning.datasets:TASKS",
+    is_called=False,
+    opens=_open_data,
+    files="FILE.csv, FILE.npz, a folder of npz files",
+)
+MODEL = Kind("model", "perfeds2.learning.models:MODELS")
+SPLIT = Kind("split", "perfeds2.learning.partition:SPLITS")
+LOSS = Kind("loss", "perfeds2.learning.losses:LOSSES")
+METRIC = Kind("metric", "perfeds2.learning.losses:MEASURES")
+CELL = Kind("cell", "perfeds2.network.cells:CELLS", is_called=False, opens=open_fleet, files="FILE.csv")
+RADIO = Kind("radio", "perfeds2.network.radios:RADIOS", is_called=False)
+SCHEDULE = Kind("schedule", "perfeds2.allocation.schedule:SCHEDULES")
+SHARES = Kind("shares rule", "perfeds2.allocation.shares:SHARES")
+POLICY = Kind("bandwidth policy", "perfeds2.allocation.bandwidth:POLICIES")
+OBJECTIVE = Kind("objective", "perfeds2.learning.objectives:OBJECTIVES")
+METHOD = Kind("method", "perfeds2.learning.methods:METHODS")
+ALGORITHM = Kind(
+    "algorithm", "perfeds2.spec.methods:ALGORITHMS", is_called=False
+)  # objectives in every mode, and methods
+MERGE = Kind("merge", "perfeds2.learning.methods:MERGES", is_called=False)
 
 
 # ---- what values may be

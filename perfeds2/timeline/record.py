@@ -315,13 +315,10 @@ class Timeline:
         import pandas as pd
 
         jobs = self.jobs()
-        table = pd.DataFrame(vars(jobs))
-        merged = np.full(len(table), -1)
-        merged[: self.ues.size] = np.repeat(np.arange(self.rounds), self.quorum)
-        round_ = pd.array(np.where(merged < 0, 0, merged), dtype="Int64")
-        round_[merged < 0] = pd.NA
+        merged = (jobs.outcome == MERGED) & (jobs.round >= 0)  # a part that was continued has no round
+        round_ = pd.Series(jobs.round, dtype="Int64").where(merged)
         words = np.array(["merged", "lost", "open"])[jobs.outcome]
-        return table.assign(outcome=words, round=round_, staleness=round_ - jobs.version)
+        return pd.DataFrame(vars(jobs)).assign(outcome=words, round=round_, staleness=round_ - jobs.version)
 
     def plot(self, axes: "Axes | None" = None, *, until_s: float | None = None) -> "Axes":
         """Draw what each of the first UEs does, over the first seconds."""
