@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from perfeds2.commands.common import prepare_to_train
-from perfeds2.report.live_page import LivePage
+from perfeds2.report.live import LivePage
 from perfeds2.runs import progress
 from perfeds2.runs.folder import open_folder
 from perfeds2.spec.resolve import spec_from

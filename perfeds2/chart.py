@@ -48,15 +48,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars, upright or lying in rows."""
+    """Bars in rows."""
 
     name: str
-    at: Values  # the place of each
+    at: Values  # the row of each
+    start: Values
     length: Values
     colour: str
-    start: Values | None = None  # where each begins; None: at 0
-    lying: bool = False
-    width: float = 0.8
+    width: float = 0.7
     hover: str = ""  # Plotly's template
 
 
@@ -68,17 +67,6 @@ class HeatMap:
     texts: Sequence[Sequence[str]]
     label: str  # of the colours
     limits: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Box:
-    """How values spread, in one row."""
-
-    name: str
-    at: float
-    values: Values
-    colour: str
-    hover: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -100,11 +88,10 @@ class Chart:
 
     name: str  # its id on a page, and the name of its file
     title: str
-    items: Sequence[Series | Bars | HeatMap | Box]
+    items: Sequence[Series | Bars | HeatMap]
     x: ChartAxis = ChartAxis()
     y: ChartAxis = ChartAxis()
     level: tuple[float, str] | None = None  # a horizontal line, and what it is called
-    level_colour: str = NEUTRAL
     height_px: int = 330
     group: str = ""  # charts of one group share the legend of a page
     legend: bool = False  # on a page, whether the chart has a legend of its own
@@ -151,18 +138,14 @@ def draw(axes: "Axes", chart: Chart) -> "Axes":
         if isinstance(item, Series):
             label = f"{short(item.name)} = {short(same[item.name])}" if item.name in same else short(item.name)
             _draw_series(axes, item, label if item.listed else "", widths.get(item.name, 1.1), number)
-        elif isinstance(item, Bars) and item.lying:
+        elif isinstance(item, Bars):
             axes.barh(
                 item.at, item.length, left=item.start, height=item.width, color=item.colour, lw=0, label=item.name
             )
-        elif isinstance(item, Bars):
-            axes.bar(item.at, item.length, width=item.width, color=item.colour, lw=0, label=item.name)
-        elif isinstance(item, Box):
-            axes.boxplot([item.values], positions=[item.at], orientation="horizontal")
         else:
             _draw_heat_map(axes, item)
     if chart.level is not None:
-        axes.axhline(chart.level[0], color=chart.level_colour, linewidth=0.7, linestyle=(0, (1, 2)))
+        axes.axhline(chart.level[0], color=NEUTRAL, linewidth=0.7, linestyle=(0, (1, 2)))
     _set_axis(axes, "x", chart.x)
     _set_axis(axes, "y", chart.y)
     return axes
@@ -180,12 +163,9 @@ def _draw_series(axes: "Axes", line: Series, label: str, width: float, number: i
     else:
         look |= {"linestyle": "none"} if line.kind == "marks" else {}
         axes.plot(line.x, line.y, **look)
-    if line.low is not None and line.kind == "steps":
-        assert line.high is not None
-        axes.fill_between(line.x, line.low, line.high, step="post", color=colour, alpha=0.09, linewidth=0)
-    elif line.low is not None:
-        assert line.high is not None
-        axes.vlines(line.x, line.low, line.high, color=colour, linewidth=0.7, alpha=0.6)
+    if line.low is not None and line.high is not None:
+        step = "post" if line.kind == "steps" else None
+        axes.fill_between(line.x, line.low, line.high, step=step, color=colour, alpha=0.09, linewidth=0)
     for text, x, y in zip(line.texts, line.x, line.y, strict=False):
         axes.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
 

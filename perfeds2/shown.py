@@ -89,7 +89,7 @@ def activity_chart(
         if found:
             ues, starts, ends = (np.array(column) for column in zip(*found, strict=True))
             hover = f"UE %{{y}} {state}<br>%{{base:,.2f}} s to %{{x:,.2f}} s<extra></extra>"
-            items.append(Bars(state, ues, ends - starts, colour, starts, lying=True, width=0.7, hover=hover))
+            items.append(Bars(state, ues, starts, ends - starts, colour, hover=hover))
     for (ues, times), name, look in (
         (merged, "merged", LineStyle("", (), "D")),
         (lost, "thrown away", LineStyle(LOST_COLOUR, (), "x")),

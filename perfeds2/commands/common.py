@@ -183,7 +183,7 @@ def new_folder(out: Path | None, name: str) -> Path:
 @contextmanager
 def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
     """Who follows a command from within: the page, and the trackers that were named. What only they need is gone at the end."""
-    from perfeds2.report.live_page import LivePage
+    from perfeds2.report.live import LivePage
     from perfeds2.runs.progress import LIVE
     from perfeds2.runs.trackers import trackers
 

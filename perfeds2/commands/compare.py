@@ -33,7 +33,7 @@ def do_spec(
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
     trains, place = command != "simulate", list[Path]()
     with guarded(command, place), ExitStack() as stack:
-        from perfeds2.report.live_page import is_live
+        from perfeds2.report.live import is_live
         from perfeds2.runs.folder import Folder, alone, open_folder
 
         spec = read_spec(given, defaults or {}, resume)

@@ -56,13 +56,14 @@ def play(
 
 
 def _export(path: Path, knobs: Any, fixed: dict[str, Any], quiet: bool) -> None:
-    from perfeds2.play.page import write_canned
+    from perfeds2.files import write_text
+    from perfeds2.play.page import canned_page
     from perfeds2.report.terminal import progress
 
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise InputError(f"--export {path} cannot be written; give a file in a folder that exists.")
     with progress(quiet, "play") as tell:
-        write_canned(path, knobs, fixed, lambda share, what: tell(share, what, ""))
+        write_text(path, canned_page(knobs, fixed, lambda share, what: tell(share, what, "")))
     say(quiet, f"Page: {path}")
 
 

@@ -71,8 +71,7 @@ def reproduce(
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:
         from perfeds2.paper.figures import TASK, command_of, load_figures
-        from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger
-        from perfeds2.report.ledger_files import write_ledger
+        from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
         from perfeds2.runs.pool import Workers
         from perfeds2.spec.resolve import put_text, resolve
         from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
+from perfeds2.spec.line import as_words
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
@@ -132,68 +133,40 @@ def start_of(knobs: Sequence[Knob]) -> dict[str, Value]:
 
 
 def settings_at(state: State, horizon_s: float, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The keywords of ``compare``, and of ``spec_from``. What they have anyway is left out."""
-    objective = state["objective"]
+    """Return the keywords of ``compare``, and of ``spec_from``. Defaults are left out."""
     said = {name: value for name, value in state.items() if name not in OURS and value != usual(name)}
     said |= {"ues": state["ues"], "quorum": state["quorum"]}
     if (cpu_hz := (state["slowest_hz"], state["fastest_hz"])) != usual("cpu_hz"):
         said["cpu_hz"] = list(cpu_hz)
-    algorithms = [algorithm_name(objective, mode) for mode in MODES]
-    return dict(fixed or {}) | said | {"algorithms": algorithms, "seeds": [state["seed"]], "horizon_s": horizon_s}
-
-
-def same_again(state: State, fixed: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """What to type for the numbers that are shown, and for those of the training."""
-    show, train = (settings_at(state, float(state[name]), fixed) for name in ("window_s", "train_s"))
-    return {
-        "shown_by": command_line("simulate", show),
-        "trained_by": command_line("compare", train),
-        "python": python_lines(train, show),
-    }
+    algorithms = [algorithm_name(state["objective"], mode) for mode in MODES]
+    return dict(fixed or {}) | said | {"algorithms": algorithms, "seed": state["seed"], "horizon_s": horizon_s}
 
 
 def usual(keyword: str) -> Any:
-    """What a setting has where nobody says anything."""
+    """Return the default of a setting."""
     if keyword == "radio":
         return "paper"
     each = setting_of(keyword)
     return SECTIONS[each.section].model_fields[each.key].default
 
 
-def command_line(command: str, keywords: Mapping[str, Any]) -> str:
-    """What to type for the same numbers."""
-    words = [f"perfeds2 {command}"]
-    for name, value in keywords.items():
-        if name == "seeds":
-            name, value = "seed", value[0]
-        flag = f"--{name.replace('_', '-')}"
-        words.append(flag if value is True else f"{flag} {shlex.quote(_text(value))}")
-    return " ".join(words)
+def same_again(state: State, fixed: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return what to type for the numbers that are shown, and for those of the training."""
+    show, train = (settings_at(state, float(state[name]), fixed) for name in ("window_s", "train_s"))
+    arguments = ", ".join(f"{name}={value!r}" for name, value in show.items() if name != "horizon_s")
+    python = f"""\
+from perfeds2 import compare
+from perfeds2.studies.compare import simulate_spec
+from perfeds2.spec.resolve import spec_from
 
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(_text, value))
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def python_lines(train: Mapping[str, Any], show: Mapping[str, Any]) -> str:
-    """The same in Python: what is trained, and what is shown."""
-    return "\n".join(
-        [
-            "from perfeds2 import compare",
-            "from perfeds2.studies.compare import simulate_spec",
-            "from perfeds2.spec.resolve import spec_from",
-            "",
-            f"settings = dict({_arguments({key: value for key, value in show.items() if key != 'horizon_s'})})",
-            f"shown = simulate_spec(spec_from(horizon_s={show['horizon_s']!r}, **settings), 'simulate', None)",
-            "for row in shown.summary['algorithms']:",
-            "    print(row['algorithm'], row['rounds']['mean'], row['waiting_share']['mean'], row['joules']['mean'])",
-            f"trained = compare(horizon_s={train['horizon_s']!r}, **settings)",
-            "print(trained.metrics)",
-        ]
-    )
-
-
-def _arguments(keywords: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
+settings = dict({arguments})
+shown = simulate_spec(spec_from(horizon_s={show["horizon_s"]!r}, **settings), 'simulate', None)
+for row in shown.summary['algorithms']:
+    print(row['algorithm'], row['rounds']['mean'], row['waiting_share']['mean'], row['joules']['mean'])
+trained = compare(horizon_s={train["horizon_s"]!r}, **settings)
+print(trained.metrics)"""
+    return {
+        "shown_by": shlex.join(["perfeds2", "simulate", *as_words(show)]),
+        "trained_by": shlex.join(["perfeds2", "compare", *as_words(train)]),
+        "python": python,
+    }

@@ -43,7 +43,7 @@ def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: b
         cells.append(_cell(spec, stage, algorithm, timeline, window_s, complete=timeline.rounds < most))
     where = stage.cell.where
     places = np.stack([where.x_m, where.y_m], axis=1).round(2).tolist()
-    return {"window_s": window_s, "ticks": TICKS, "places_m": places, "cells": cells}
+    return {"window_s": window_s, "ticks": TICKS, "places_m": places, "cells": [without_nan(cell) for cell in cells]}
 
 
 def _weighed(spec: Spec) -> Spec:

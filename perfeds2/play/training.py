@@ -6,13 +6,12 @@ together along simulated time. What is trained and evaluated is what ``perfeds2 
 
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.play.rounds import without_nan
 
 Row = dict[str, Any]
-Doing = Literal["nothing", "preparing", "training", "done", "stopped", "failed"]
 SHOWN = ("test_accuracy_personal", "test_accuracy")
 
 
@@ -23,23 +22,21 @@ class Trainer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._number = 0  # of the training
         self._rows: list[Row] = []
-        self._horizon_s: Any = None
-        self._doing: Doing = "nothing"
-        self._sentence = ""
+        self._known: Row = {"number": 0, "doing": "nothing", "sentence": "", "horizon_s": None}
 
     def start(self, settings: Mapping[str, Any]) -> int:
         """Begin a training. Refused while another one goes on. Returns its number."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 raise InputError("a training goes on already; stop it first.")
-            self._number += 1
-            self._horizon_s = settings.get("horizon_s")
-            self._rows, self._doing, self._sentence, self._stop = [], "preparing", "", threading.Event()
+            number = self._known["number"] + 1
+            self._known = {"number": number, "doing": "preparing", "sentence": ""}
+            self._known["horizon_s"] = settings.get("horizon_s")
+            self._rows, self._stop = [], threading.Event()
             self._thread = threading.Thread(target=self._train, args=(dict(settings), self._stop), daemon=True)
             self._thread.start()
-            return self._number
+            return number
 
     def stop(self) -> None:
         """End the training at its next evaluation."""
@@ -47,33 +44,28 @@ class Trainer:
             self._stop.set()
 
     def join(self, seconds: float) -> None:
-        thread = self._thread
-        if thread is not None:
-            thread.join(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def since(self, row: int) -> Row:
-        """What there is from a row on."""
+        """Return the state of the training, and its evaluations from a row on."""
         with self._lock:
-            known = {"number": self._number, "doing": self._doing, "sentence": self._sentence}
-            known |= {"horizon_s": self._horizon_s}
-            return known | {"first": row, "rows": [dict(each) for each in self._rows[max(row, 0) :]]}
+            return self._known | {"first": row, "rows": self._rows[max(row, 0) :]}
 
     def _train(self, settings: Mapping[str, Any], stop: threading.Event) -> None:
+        end = {"doing": "done"}
         try:
             for row in train_in_turns(settings):
                 with self._lock:
-                    if not stop.is_set():
-                        self._rows.append(row)
-                        self._doing = "training"
-                if stop.is_set():
-                    return self._end("stopped")
-            return self._end("done")
+                    if stop.is_set():
+                        end = {"doing": "stopped"}
+                        break
+                    self._rows.append(row)
+                    self._known["doing"] = "training"
         except Exception as error:
-            return self._end("failed", f"{error}" or type(error).__name__)
-
-    def _end(self, doing: Doing, sentence: str = "") -> None:
+            end = {"doing": "failed", "sentence": " ".join(str(error).split()) or type(error).__name__}
         with self._lock:
-            self._doing, self._sentence = doing, " ".join(sentence.split())
+            self._known |= end
 
 
 def train_in_turns(settings: Mapping[str, Any]) -> Iterator[Row]:

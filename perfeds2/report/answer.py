@@ -1,11 +1,12 @@
 """What came out, in a few sentences?"""
 
 import math
-from collections.abc import Sequence
 
-from perfeds2.report.read import AlgorithmResult, RunResults
+from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
 from perfeds2.report.style import ACCURACY
-from perfeds2.report.tables import capitalised, listed, seconds
+from perfeds2.report.tables import listed, seconds
+
+MOST_NAMES = 6  # in a sentence
 
 
 def answer(run: RunResults) -> tuple[str, list[str]]:
@@ -16,43 +17,42 @@ def answer(run: RunResults) -> tuple[str, list[str]]:
 
 
 def first_at_target(run: RunResults) -> list[str]:
-    """Say who reached the target first."""
+    """Say who reached the target first, or with least of what the run is drawn over."""
     if run.target_accuracy is None:
         return []
-    target = in_words(run, run.target_accuracy)
-    ranked = sorted((a for a in run.algorithms if a.reached), key=lambda a: a.lateness)
-    if not ranked and len(run.algorithms) > 1:
-        return [f"No algorithm reached {target}."]
+    target, cost = in_words(run, run.target_accuracy), run.cost
+    ranked = sorted((each for each in run.algorithms if each.reached), key=lambda each: each.lateness(cost.to_target))
     if not ranked:
-        return [f"{capitalised(target)} was not reached."]
-    first, seeds = ranked[0], len(run.seeds)
-    tied = [a.name for a in ranked if a.lateness == first.lateness]
-    after = f"after {_median(first)}"
-    if len(run.algorithms) == 1:
-        said = [f"{first.name} reached {target} {after}."]
-    elif len(tied) <= 3:
-        said = [f"{listed(tied)} reached {target} first, {'both ' if len(tied) == 2 else ''}{after}."]
-    elif len(tied) < len(run.algorithms):
-        said = [f"{len(tied)} algorithms reached {target} first, all {after}.", f"They are {listed(tied)}."]
-    else:
-        said = [f"All {len(tied)} algorithms reached {target} at the same time, {after}."]
-    if seeds > 1 and len(tied) == 1:
-        times = [time for time in first.times_s if time is not None]
-        soonest, latest = seconds(min(times)), seconds(max(times))
-        spread = f"at {latest}" if soonest == latest else f"between {soonest} and {latest}"
-        said.append(f"That is the median; {first.reached} of {seeds} seeds reached it, {spread}.")
-        if len(run.algorithms) > 1:
-            said.append(f"In {_wins(first, run.algorithms)} of {seeds} seeds nobody was sooner.")
-    elif seeds > 1:
-        said.append(f"That is the median; {first.reached} of {seeds} seeds reached it.")
+        return [f"No algorithm reached {target}."]
+    first = ranked[0]
+    tied = [each.name for each in ranked if each.lateness(cost.to_target) == first.lateness(cost.to_target)]
+    how = "first" if cost is SECONDS else f"with fewest {cost.head.lower()}"
+    said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
+    if first.seeds > 1:
+        known = [value for value in first.estimates[cost.to_target].values if value is not None]
+        ends = " to ".join(_amount(end, cost) for end in (min(known), max(known)))
+        said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
     if len(ranked) > len(tied):
         later = ranked[len(tied)]
-        some = "" if later.reached == seeds else f" (in {later.reached} of {seeds} seeds)"
-        said.append(f"Next came {later.name}, after {_median(later)}{some}.")
-    never = [a.name for a in run.algorithms if not a.reached]
-    if never:
-        said.append(f"Never reached by {listed(never)}.")
-    return said
+        said.append(f"Next came {later.name}, {_spent(later, cost)}.")
+    never = [each.name for each in run.algorithms if not each.reached]
+    return [*said, f"Never reached by {_few(never)}."] if never else said
+
+
+def _few(names: list[str]) -> str:
+    return listed(names) if len(names) <= MOST_NAMES else f"{listed(names[:3])} and {len(names) - 3} others"
+
+
+def _spent(algorithm: AlgorithmResult, cost: Cost) -> str:
+    """Say what the target cost in the median, and how many seeds reached it if not all did."""
+    median, some = algorithm.median(cost.to_target), f"in {algorithm.reached} of {algorithm.seeds} seeds"
+    if math.isinf(median):
+        return some
+    return f"after {_amount(median, cost)}" + f" ({some})" * (algorithm.reached < algorithm.seeds)
+
+
+def _amount(value: float, cost: Cost) -> str:
+    return seconds(value) if cost is SECONDS else f"{value:,.3g} {cost.unit}"
 
 
 def in_words(run: RunResults, target: float) -> str:
@@ -61,38 +61,25 @@ def in_words(run: RunResults, target: float) -> str:
     return f"{level} personalised {word}" if run.score.is_share else f"a personalised {word} of {level}"
 
 
-def _wins(first: AlgorithmResult, algorithms: Sequence[AlgorithmResult]) -> int:
-    """Count the seeds in which no algorithm was sooner. In one seed all of them have the same radio and data."""
-    by_seed = zip(*(map(_or_infinite, a.times_s) for a in algorithms if a.times_s), strict=True)
-    mine = map(_or_infinite, first.times_s)
-    return sum(math.isfinite(own) and own <= min(all_) for own, all_ in zip(mine, by_seed, strict=True))
-
-
 def best_at_the_end(run: RunResults) -> list[str]:
     """Say who ends best."""
+    score = run.score
     final = {a.name: a.estimates.get(ACCURACY) for a in run.algorithms}
-    known = {name: (e.mean, e) for name, e in final.items() if e is not None and e.mean is not None}
+    known = {name: found for name, found in final.items() if found is not None and found.mean is not None}
     if not known:
-        return [f"No run ended with a finite {run.score.word}."]
-    best = max(known, key=lambda name: known[name][0])
-    mean, estimate = known[best]
-    score, interval, low = run.score, "", _or_infinite(estimate.low)
-    value = score.show(mean)
-    if estimate.low is not None and estimate.high is not None:
-        ends = (max(low, 0), min(estimate.high, 1)) if score.is_share else (low, estimate.high)
-        shown = [f"{score.scale * end:{score.form}}" for end in ends]
-        interval = f" (95 % interval {shown[0]} to {shown[1]}{score.unit})"
-    if len(run.algorithms) == 1 and score.is_share:
-        return [f"{best} ends with {value}{interval} personalised {score.word}."]
-    if len(run.algorithms) == 1:
-        return [f"{best} ends with a personalised {score.word} of {value}{interval}."]
-    said = [f"{best} ends with the best personalised {score.word}, {value}{interval}."]
-    rivals = [name for name, (_, e) in known.items() if name != best and e.high is not None and e.high >= low]
-    if rivals:
-        said.append(f"Its interval overlaps {'that' if len(rivals) == 1 else 'those'} of {listed(rivals)}.")
-    elif interval:
-        said.append("Its interval overlaps no other.")
-    return said
+        return [f"No run ended with a finite {score.word}."]
+    best = max(known, key=lambda name: known[name].mean or 0.0)
+    found = known[best]
+    value = score.show(found.mean or 0.0)
+    only = len(run.algorithms) == 1
+    said = f"{best} ends with {'a' if only else 'the best'} personalised {score.word} of {value}"
+    if found.low is None or found.high is None:
+        return [f"{said}."]
+    ends = (max(found.low, 0), min(found.high, 1)) if score.is_share else (found.low, found.high)
+    low, high = (f"{score.scale * end:{score.form}}" for end in ends)
+    said = f"{said} (95 % interval {low} to {high}{score.unit})."
+    rivals = [name for name, each in known.items() if name != best and (each.high or -math.inf) >= found.low]
+    return [said] if only else [said, f"Its interval overlaps with {_few(rivals) if rivals else 'no other'}."]
 
 
 def least_waiting(run: RunResults) -> list[str]:
@@ -109,20 +96,10 @@ def least_waiting(run: RunResults) -> list[str]:
 
 
 def _warnings(run: RunResults) -> list[str]:
-    diverged = [f"{a.name} ({a.diverged} of {len(run.seeds)} seeds)" for a in run.algorithms if a.diverged]
+    diverged = [f"{a.name} ({a.diverged} of {a.seeds} seeds)" for a in run.algorithms if a.diverged]
     starved = [a.name for a in run.algorithms if a.starved]
-    said = [f"Diverged: {listed(diverged)}."] if diverged else []
-    if starved:
-        said.append(f"Some UEs were never merged with {listed(starved)}.")
+    said = [f"Diverged: {_few(diverged)}."] if diverged else []
+    said += [f"Some UEs were never merged with {_few(starved)}."] if starved else []
     if not run.has_intervals and len(run.algorithms) > 1:
-        few = "One seed" if len(run.seeds) == 1 else "Two seeds"
-        said.append(f"{few} only: there are no intervals, and a difference may be chance.")
+        said.append("Fewer than three seeds: a difference may be chance.")
     return said
-
-
-def _median(algorithm: AlgorithmResult) -> str:
-    return seconds(None if math.isinf(algorithm.median()) else algorithm.median())
-
-
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else value

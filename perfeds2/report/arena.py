@@ -7,11 +7,11 @@ from pathlib import Path
 
 from perfeds2.chart import Chart
 from perfeds2.files import write_text
-from perfeds2.report.arena_words import MATRICES, best_by, headline, soonest, words
+from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
-from perfeds2.report.on_paper import figure_of, write_figures
-from perfeds2.report.read import AXES, AlgorithmResult, over
+from perfeds2.report.on_paper import write_figures
+from perfeds2.report.read import AXES, TIME, AlgorithmResult, over
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
 from perfeds2.report.results import Extra, Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
@@ -20,31 +20,36 @@ from perfeds2.report.tables import (
     Column,
     Span,
     Table,
-    as_latex,
     capitalised,
     counted,
     for_terminal,
-    in_latex,
     listed,
     p_value,
     seconds,
     text_column,
+    write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
 from perfeds2.runs.statistics import NO_INTERVAL
+
+WATCHED = "PerFedS2"  # it, the user's own methods and the first at the target are ranked in words
+MATRICES = {  # what methods are tested by, and the words for better and worse
+    TIME: ("Who is sooner at the target?", "sooner", "later"),
+    ACCURACY: ("Who is better at the end?", "better", "worse"),
+    "worst_decile": ("Whose worst tenth of UEs is better off?", "better", "worse"),
+}
 
 
 def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write an arena's ``report.html`` and ``arena.tex``; with ``paper``, a figure per bout and the table there too."""
     arena = load_arena(folder)
-    written = [folder / "report.html", folder / "arena.tex"]
-    write_text(written[0], _page(arena, axis))
-    write_text(written[1], _latex(arena))
+    write_text(folder / "report.html", _page(arena, axis))
+    about = "; ".join(f"{bout.title}: {_facts(arena, bout)}" for bout in arena.bouts)
+    tables = [bout_table(bout, on_page=False) for bout in arena.bouts]
+    written = [folder / "report.html", write_latex(folder / "arena.tex", about, *tables)]
     if paper is not None:
         charts = {f"arena-{number}": bout_charts(bout, axis) for number, bout in enumerate(arena.bouts, 1)}
-        written += write_figures(paper, lambda: {name: figure_of(found) for name, found in charts.items() if found})
-        write_text(paper / "arena.tex", _latex(arena))
-        written.append(paper / "arena.tex")
+        written += [*write_figures(paper, charts), write_latex(paper / "arena.tex", about, *tables)]
     return written
 
 
@@ -65,6 +70,64 @@ def _facts(arena: ArenaFolder, bout: BoutFound) -> str:
     tuned = f"tuned with {arena.tries} settings each" if bout.is_tuned else "not tuned"
     counts = f"{counted(len(bout.run.algorithms), 'method')}, {counted(len(arena.seeds), 'seed')}"
     return f"{bout.run.ues} UEs, {seconds(bout.run.horizon_s)} simulated, {counts}, {tuned}"
+
+
+# ---- in words
+
+
+def headline(arena: ArenaFolder) -> str:
+    """Say which method was first most often; of one bout, who was first."""
+    if len(arena.bouts) == 1:
+        return answer(arena.bouts[0].run)[0]
+    names = [first.name for bout in arena.bouts for first in soonest(bout)]
+    most = max(map(names.count, names), default=0)
+    best = [name for name in dict.fromkeys(names) if names.count(name) == most]
+    who = f"{listed(best)} among the soonest" if best else "No method"
+    return f"{who} at the target in {most} of {len(arena.bouts)} bouts."
+
+
+def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
+    """Describe a bout in paragraphs: the target, the end, ranks and tests, and what to be careful with."""
+    first, paragraphs = answer(bout.run)
+    names = [each.name for each in bout.run.algorithms]
+    watched = dict.fromkeys((*(each.name for each in soonest(bout)), WATCHED, *arena.mine))
+    ranks = [_rank(bout, name) for name in watched if name in names]
+    return [first, *paragraphs, *ranks, *_careful(bout)]
+
+
+def soonest(bout: BoutFound) -> list[AlgorithmResult]:
+    """Return the methods that reached the target first."""
+    ranked = [each for each in bout.ranked if each.reached]
+    return [each for each in ranked if each.lateness() == ranked[0].lateness()]
+
+
+def _rank(bout: BoutFound, name: str) -> str:
+    """Say the rank of a method, and than which others it is significantly better and worse."""
+    mine = next(each for each in bout.run.algorithms if each.name == name)
+    by_time = 1 + sum(each.lateness() < mine.lateness() for each in bout.run.algorithms)
+    by_end = 1 + sum(each.mean(ACCURACY) > mine.mean(ACCURACY) for each in bout.run.algorithms)
+    said = []
+    for measure, better, worse in ((TIME, "sooner", "later"), (ACCURACY, "better at the end", "worse at the end")):
+        tests = [v for v in bout.compared.get(measure, ()) if v.is_significant]
+        others = {
+            better: [v.worse for v in tests if v.better == name],
+            worse: [v.better for v in tests if v.worse == name],
+        }
+        said += [f"{word} than {listed(names)}" for word, names in others.items() if names]
+    tested = f" It is significantly {'; '.join(said)}." if said else ""
+    return f"{name} is number {by_time} to the target and {by_end} at the end, of {len(bout.run.algorithms)}.{tested}"
+
+
+def _careful(bout: BoutFound) -> list[str]:
+    said = [f"Failed, and not shown: {listed(bout.missing)}."] if bout.missing else []
+    tried = {each.name: each.tried for each in bout.run.algorithms}
+    few = [f"{name} ({count})" for name, count in tried.items() if count < max(tried.values())]
+    if few:
+        said.append(f"Not all had {max(tried.values())} settings tried: {listed(few)}.")
+    edges = [f"{each.name} ({', '.join(each.edges)})" for each in bout.run.algorithms if each.edges]
+    if edges:
+        said.append(f"At the edge of what was searched, so perhaps better beyond it: {listed(edges)}.")
+    return said
 
 
 # ---- tables
@@ -122,11 +185,15 @@ def overview(arena: ArenaFolder) -> Table:
     rows: list[list[Cell]] = []
     for bout in arena.bouts:
         first = [f"{each.name} ({seconds(each.median())})" for each in soonest(bout) if each.reached == each.seeds]
-        best = [best_by(bout, measure) for measure in (ACCURACY, "worst_decile")]
-        said = ["–" if found is None else f"{found[0]} ({bout.run.score.show(found[1].mean or 0.0)})" for found in best]
-        rows.append([bout.title, bout.run.target, ", ".join(first) or "none in all seeds", *said])
+        best = [_best(bout, measure) for measure in (ACCURACY, "worst_decile")]
+        rows.append([bout.title, bout.run.target, ", ".join(first) or "none in all seeds", *best])
     heads = ("Soonest at the target", "Best at the end", "Best for the worst tenth of UEs")
     return Table([Column("Bout", "left"), Column("Target"), *(Column(head, "left") for head in heads)], rows)
+
+
+def _best(bout: BoutFound, measure: str) -> str:
+    best = max(bout.run.algorithms, key=lambda each: each.mean(measure))
+    return f"{best.name} ({bout.run.score.show(best.mean(measure))})"
 
 
 def matrix(bout: BoutFound, measure: str) -> Table | None:
@@ -162,13 +229,13 @@ def _page(arena: ArenaFolder, axis: str) -> str:
         f"{arena.tries} settings tried for each method" if arena.tries else "nothing tuned",
         f"perfeds2 {arena.version}",
     ]
-    first, is_only = headline(arena), len(arena.bouts) == 1
-    about = [text.removeprefix(first).strip() for text in words(arena, arena.bouts[0])] if is_only else []
+    is_only = len(arena.bouts) == 1
+    about = words(arena, arena.bouts[0])[1:] if is_only else []
     sections = [] if is_only else [section("Who is first where?", overview(arena))]
     for number, bout in enumerate(arena.bouts):
         sections += _bout_sections(arena, bout, number, axis)
     sections.append(_how_section(arena))
-    return document(facts, first, [paragraph(text) for text in about if text], sections)
+    return document(facts, headline(arena), map(paragraph, about), sections)
 
 
 def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) -> Iterator[list[Part]]:
@@ -215,12 +282,3 @@ def _how_section(arena: ArenaFolder) -> list[Part]:
         "rounded up; Jain's index is (Σx)²/(nΣx²) over the UEs' accuracies."
     )
     return section("How it was done", verbatim(f"perfeds2 arena --resume {arena.folder.name}"), hint=escape(hint))
-
-
-def _latex(arena: ArenaFolder) -> str:
-    """Return a table per bout, with the rules of booktabs."""
-    parts = [f"% perfeds2 {arena.version} arena. Needs \\usepackage{{booktabs}}."]
-    for bout in arena.bouts:
-        about = f"{bout.title}: {_facts(arena, bout)}. {_meaning(arena, bout)}"
-        parts += [f"% {in_latex(about)}", as_latex(bout_table(bout, on_page=False), booktabs=True)]
-    return "\n".join(parts) + "\n"

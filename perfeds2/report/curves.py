@@ -59,17 +59,12 @@ def curve_chart(
         if len(own):
             line = mean_line(name, style, own, metric, grid if until is not None else until_shortest(own, grid), scale)
             lines += [line] if len(line.x) else []
-    lowest, highest = (
-        (0.0 if score.is_share or not is_score else -math.inf),
-        100.0 if score.is_share and is_score else math.inf,
-    )
-    y = ChartAxis(within=(lowest, highest), form=".3f")
-    if is_score:
-        y = replace(y, form=score.form, unit=score.unit)
-    elif lines:
-        lines = without_wild_intervals(lines)
-        y = replace(y, limits=(0.0, loss_ceiling(lines)))
-    lines = [_clipped(line, lowest, highest) for line in lines]
+    limits = (0.0, 100.0) if score.is_share else (-math.inf, math.inf)
+    y = ChartAxis(within=limits, form=score.form, unit=score.unit)
+    if not is_score:
+        limits = (0.0, loss_ceiling(lines)) if lines else (0.0, 1.0)
+        y = ChartAxis(limits=limits, form=".3f")
+    lines = [bounded(line, *limits) for line in lines]
     x = ChartAxis(cost.label, limits=(0.0, max((line.x[-1] for line in lines), default=1.0)), unit=cost.unit)
     level = None if target is None else (score.scale * target, f"target {score.level(target)}")
     return Chart(metric.replace("_", "-"), score.named(metric), lines, x, y, level)
@@ -104,11 +99,15 @@ def until_shortest(rows: pd.DataFrame, grid: Float[np.ndarray, " g"]) -> Float[n
     return inside if inside[-1] == end else np.append(inside, end)
 
 
-def _clipped(line: Series, lowest: float, highest: float) -> Series:
-    """Keep the interval where the metric can be: no accuracy is above 100 %, no loss below 0."""
+def bounded(line: Series, lowest: float, highest: float) -> Series:
+    """Keep the interval where the metric can be and is drawn; where its mean leaves the drawing there is none.
+
+    No accuracy is above 100 %, no loss below 0, and the interval of a diverging run would cover all the others.
+    """
     if line.low is None or line.high is None:
         return line
-    return replace(line, low=np.clip(line.low, lowest, highest), high=np.clip(line.high, lowest, highest))
+    low, high = (np.where(line.y > highest, line.y, np.clip(end, lowest, highest)) for end in (line.low, line.high))
+    return replace(line, low=low, high=high)
 
 
 def loss_ceiling(lines: Sequence[Series]) -> float:
@@ -116,17 +115,6 @@ def loss_ceiling(lines: Sequence[Series]) -> float:
     highest = max(float((line.y if line.high is None else line.high).max()) for line in lines)
     start = max(float(line.y[0]) for line in lines)
     return min(highest * 1.05, start * 1.5)
-
-
-def without_wild_intervals(lines: Sequence[Series]) -> list[Series]:
-    """Drop the interval where a mean leaves the drawing: a diverging run's would cover all the others."""
-    top = loss_ceiling(lines)
-    return [
-        line
-        if line.low is None
-        else replace(line, low=np.where(line.y > top, line.y, line.low), high=np.where(line.y > top, line.y, line.high))
-        for line in lines
-    ]
 
 
 def over_seeds(seeds: int, has_intervals: bool) -> str:

@@ -8,9 +8,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 from perfeds2.chart import Chart, coinciding
 from perfeds2.report.on_page import line_id, plot
@@ -19,92 +19,68 @@ from perfeds2.report.tables import Table, as_html, line_sample, listed
 MOST_BANDS = 9  # intervals that are shown before a reader asks for them
 
 
-@dataclass(frozen=True)
-class Stack:
-    """Charts below one another over one x axis."""
-
-    name: str
-    title: str
-    charts: Sequence[Chart]
-
-
-@dataclass(frozen=True)
-class Alternatives:
-    """Charts of which the reader chooses one by its title."""
-
-    charts: Sequence[Chart]  # all of one name
-    label: str
-    chosen: int = 0  # the one shown first
-
-
-Part = str | Table | Chart | Stack | Alternatives | list[Chart | Stack]  # a string is HTML; a list stands side by side
+Part = str | Table | Chart | list[Chart]  # a string is HTML; a list stands side by side
 
 
 def document(facts: Iterable[str], headline: str, about: Iterable[str], sections: Iterable[list[Part]]) -> str:
     """Return the whole page. Facts and headline are text; what follows them is HTML."""
     from plotly.offline import get_plotlyjs  # late: the live page does not need it
 
-    own = files("perfeds2.report")
-    scripts = [get_plotlyjs(), own.joinpath("page.js").read_text(encoding="utf-8")]
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {' '.join(map(digest, scripts))}"
     parts = [part for section in sections for part in section]
-    plots = dict(each for part in parts for each in _plots(part))
-    data = json.dumps(plots, separators=(",", ":"), allow_nan=False)
+    charts = [chart for part in parts for chart in (part if isinstance(part, list) else [part])]
+    plots = {chart.name: plot(chart) for chart in charts if isinstance(chart, Chart)}
+    body = [
+        f'<header>\n<p class="facts">{escape(" · ".join(facts))}</p>\n<h1>{escape(headline)}</h1>',
+        *about,
+        "</header>\n<main>",
+        *map(_in_html, parts),
+        "</main>",
+        data_element("charts", plots),
+    ]
+    script = files("perfeds2.report").joinpath("page.js").read_text(encoding="utf-8")
+    return html_page(headline, body, [get_plotlyjs(), script])
+
+
+def data_element(name: str, data: Any) -> str:
+    """Return data that a page's script reads, by the name of its element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    # In a script element only "<" can end the data early, and JSON may write it as an escape.
+    return f'<script type="application/json" id="{name}">{text.replace("<", chr(92) + "u003c")}</script>'
+
+
+def html_page(
+    title: str, body: Iterable[str], scripts: Sequence[str], head: str = "", policy: str = "", style: str = ""
+) -> str:
+    """Return an HTML file with our style that loads nothing and runs only these scripts.
+
+    ``head`` comes first in the file; ``policy`` and ``style`` are added to our Content-Security-Policy and CSS.
+    """
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in scripts]
+    rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", policy]
+    rules += [f"script-src {' '.join(hashes)}"] if scripts else []
+    style = files("perfeds2.report").joinpath("page.css").read_text(encoding="utf-8") + style
     return "\n".join(
         [
-            '<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f'<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">{head}',
+            f'<meta http-equiv="Content-Security-Policy" content="{"; ".join(filter(None, rules))}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(headline)}</title>",
-            f"<style>\n{own.joinpath('page.css').read_text(encoding='utf-8')}</style>\n</head>\n<body>",
-            f'<header>\n<p class="facts">{escape(" · ".join(facts))}</p>\n<h1>{escape(headline)}</h1>',
-            *about,
-            "</header>\n<main>",
-            *map(_in_html, parts),
-            "</main>",
-            # In a script element only "<" can end the data early, and JSON may write it as an escape.
-            f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>',
+            f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>",
+            *body,
             *(f"<script>{script}</script>" for script in scripts),
             "</body>\n</html>\n",
         ]
     )
 
 
-def digest(script: str) -> str:
-    """Return the hash by which a Content-Security-Policy allows a script."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _plots(part: Part) -> list[tuple[str, list[dict]]]:
-    """Return what the script draws, by the name of its place."""
-    if isinstance(part, list):
-        return [each for inner in part for each in _plots(inner)]
-    if isinstance(part, Chart):
-        return [(part.name, [plot([part])])]
-    if isinstance(part, Stack):
-        return [(part.name, [plot(part.charts)])]
-    if isinstance(part, Alternatives):
-        return [(part.charts[0].name, [plot([chart]) for chart in part.charts])]
-    return []
-
-
 def _in_html(part: Part) -> str:
     """Return a part as HTML; the script draws a chart where its name is."""
-    if isinstance(part, str):
-        return part
     if isinstance(part, list):
         figures = (f"<figure><h3>{escape(each.title)}</h3>{_in_html(each)}</figure>" for each in part)
         return f'<div class="charts">{"".join(figures)}</div>'
-    if isinstance(part, Alternatives):
-        first, titles = part.charts[0], [escape(chart.title) for chart in part.charts]
-        marked = [" selected" * (number == part.chosen) for number in range(len(titles))]
-        options = "".join(f"<option{mark}>{title}</option>" for mark, title in zip(marked, titles, strict=True))
-        select = f'<select data-chart="{first.name}" aria-label="{escape(part.label)}">{options}</select>'
-        return select * (len(titles) > 1) + _in_html(first)
-    assert not isinstance(part, Table)  # sections box them
-    height = part.height_px if isinstance(part, Chart) else 60 + sum(chart.height_px for chart in part.charts)
-    label = escape(part.title or "")
-    return f'<div class="chart" id="{part.name}" style="height:{height}px" role="figure" aria-label="{label}"></div>'
+    if isinstance(part, Chart):
+        place = f'id="{part.name}" style="height:{part.height_px}px" role="figure" aria-label="{escape(part.title)}"'
+        return f'<div class="chart" {place}></div>'
+    return str(part)
 
 
 def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: str = "") -> list[Part]:

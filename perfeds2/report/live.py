@@ -1,29 +1,38 @@
 """How is a running command shown: its curves so far, its progress and the time left?
 
-On a terminal as a picture that keeps up, else as a line now and then. The live page shows the same.
+On a terminal as a picture that keeps up, else as a line now and then. The live page shows the same: a small file in the place of the
+report, rewritten as results come, that reloads itself. The report replaces it at the end; without a report it is deleted.
 """
 
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console, ConsoleOptions, Group
+from rich.console import Console, ConsoleOptions
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from perfeds2.chart import LineStyle
+from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report.style import named_styles, ordered_styles
-from perfeds2.report.tables import Column, Span, Table, for_terminal
+from perfeds2.report.document import html_page, note, section
+from perfeds2.report.tables import Column, Table, for_terminal
 from perfeds2.report.terminal import LinePace, clock
-from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining
+from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining, News
 
 MOST_CURVES = 12  # that a reader can tell apart; of more, the best
 MOST_IN_A_LINE = 4
-PLOT_ROWS = 14
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille letter: by column, then row
+BLOCKS = "▁▂▃▄▅▆▇█"
+FIRST_S = 2.0  # what is over sooner has no live page
+EVERY_S = 2.0
+SHARE = 0.005  # of the time, at most
+MARK = '<meta name="perfeds2" content="live">'
 
 
 @dataclass(frozen=True)
@@ -75,14 +84,11 @@ def _mean_so_far(trainings: Sequence[LiveTraining]) -> tuple[Float[np.ndarray, "
     return times[fine], total[fine] / count[fine]
 
 
-def shown_of(board: Board) -> tuple[list[SoFar], int, dict[str, LineStyle]]:
-    """Return the curves that are drawn, how many are not, and their styles."""
+def shown_of(board: Board) -> tuple[list[SoFar], int]:
+    """Return the curves that are drawn, the best if there are many, and how many are not."""
     found = curves_of(board)
     best = sorted(found, key=lambda each: -each.now)[:MOST_CURVES]
-    shown = [each for each in found if each in best] if len(found) > MOST_CURVES else found
-    labelled = any(training.label for training in board.trainings.values())
-    styles = (ordered_styles if labelled else named_styles)([each.name for each in shown])
-    return shown, len(found) - len(shown), styles
+    return [each for each in found if each in best], max(len(found) - MOST_CURVES, 0)
 
 
 def score_of_board(board: Board) -> Score:
@@ -126,20 +132,29 @@ def last_words(board: Board, folder: str) -> str:
     return ""
 
 
-def so_far_table(shown: Sequence[SoFar], score: Score) -> Table:
-    """Return a row per curve: how good it is by now."""
+def so_far_table(shown: Sequence[SoFar], score: Score, columns: int = 40) -> Table:
+    """Return a row per curve: how good it is by now, and its course in so many block characters."""
+    end_s = max(float(each.time_s[-1]) for each in shown) or 1.0
+    low, high = min(float(each.mean.min()) for each in shown), max(each.best for each in shown)
+    rows = []
+    for each in shown:
+        numbers = [value(score, each.now), value(score, each.best), f"{each.time_s[-1]:.4g} s"]
+        course = sparkline(each, end_s, low, high, columns)
+        rows.append([each.name, *numbers, f"{each.over} of {each.seeds}", course])
     heads = ("now", "best so far", "simulated", "seeds over")
-    rows = [
-        [
-            each.name,
-            value(score, each.now),
-            value(score, each.best),
-            f"{each.time_s[-1]:.4g} s",
-            f"{each.over} of {each.seeds}",
-        ]
-        for each in shown
-    ]
-    return Table([Column("curve", "left"), *map(Column, heads)], rows)
+    scale = f"from 0 to {end_s:.4g} s, {value(score, low)} to {value(score, high)}"
+    return Table(
+        [Column("curve", "left"), *map(Column, heads), Column(scale, "left", narrow=f"0 to {end_s:.4g} s")], rows
+    )
+
+
+def sparkline(curve: SoFar, end_s: float, low: float, high: float, columns: int) -> str:
+    """Draw a curve in block characters on the common scale of all, as far as it has come."""
+    last_s = float(curve.time_s[-1])
+    at_s = np.linspace(0.0, last_s, 1 + round(last_s / end_s * (columns - 1)))
+    index = np.searchsorted(curve.time_s, at_s, side="right") - 1
+    levels = (curve.mean[np.maximum(index, 0)] - low) / max(high - low, 1e-9) * (len(BLOCKS) - 1)
+    return "".join(BLOCKS[round(level)] for level in levels.tolist())
 
 
 # ---- on a terminal
@@ -152,62 +167,17 @@ class Picture:
     board: Board
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        shown, more, styles = shown_of(self.board)
-        score = score_of_board(self.board)
-        yield Text(heading(self.board), style="bold", no_wrap=True, overflow="ellipsis")
+        shown, more = shown_of(self.board)
         wide = min(options.max_width, 100)
-        done = round(wide * self.board.share)
-        yield Text.assemble(("━" * done, "green"), ("━" * (wide - done), "dim"))
+        yield Text(heading(self.board), style="bold", no_wrap=True, overflow="ellipsis")
+        yield ProgressBar(1.0, self.board.share, wide)
         if not shown:
             yield Text("nothing has been evaluated yet")
             return
-        rows = min(PLOT_ROWS, max(4, console.size.height - len(shown) - 7))
-        yield Group(*plot(shown, styles, wide, rows, score))
-        table = so_far_table(shown, score)
-        letters = [
-            [Span(f"{letter} ", "dim"), Span(str(row[0]))] for letter, row in zip(LETTERS, table.rows, strict=False)
-        ]
-        rows = [[letter, *row[1:]] for letter, row in zip(letters, table.rows, strict=False)]
-        yield for_terminal(replace(table, rows=rows))
+        names = max(len(each.name) for each in shown)
+        yield for_terminal(so_far_table(shown, score_of_board(self.board), max(10, wide - names - 46)))
         if more:
             yield Text(f"and {more:,} more that are not as good", "dim")
-
-
-def plot(shown: Sequence[SoFar], styles: dict[str, LineStyle], width: int, rows: int, score: Score) -> Iterator[Text]:
-    """Draw curves in braille dots, each with its letter at its end."""
-    low, high = min(float(each.mean.min()) for each in shown), max(each.best for each in shown)
-    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-    end_s = max(float(each.time_s[-1]) for each in shown) or 1.0
-    margin = max(len(value(score, each)) for each in (low, high)) + 1
-    columns = max(10, width - margin - 2)
-    dots = np.zeros((rows, columns), int)
-    tints: dict[tuple[int, int], str] = {}
-    letters: dict[tuple[int, int], str] = {}
-    for letter, each in zip(LETTERS, shown, strict=False):
-        x = np.arange(round(float(each.time_s[-1]) / end_s * (2 * columns - 1)) + 1)
-        index = (
-            np.searchsorted(each.time_s, (x + 0.51) / (2 * columns - 1) * end_s, side="right") - 1
-        )  # what a dot covers
-        y = np.rint((high - each.mean[np.maximum(index, 0)]) / (high - low) * (4 * rows - 1)).astype(int)
-        before = y[0]
-        for across, down in zip(x.tolist(), y.tolist(), strict=True):
-            for dot in range(min(before, down), max(before, down) + 1):  # a step is a line, too
-                cell = dot // 4, across // 2
-                dots[cell] |= DOTS[across % 2][dot % 4]
-                tints[cell] = styles[each.name].colour
-            before = down
-        place = int(y[-1]) // 4, min(int(x[-1]) // 2 + 1, columns - 1)
-        while place in letters and place[0] + 1 < rows:
-            place = place[0] + 1, place[1]
-        letters[place], tints[place] = letter, styles[each.name].colour
-    for row in range(rows):
-        named = value(score, high) if row == 0 else value(score, low) if row == rows - 1 else ""
-        line = Text(f"{named:>{margin}}┤", "dim")
-        for column in range(columns):
-            cell = row, column
-            line.append(letters.get(cell) or (chr(0x2800 + int(dots[cell])) if dots[cell] else " "), tints.get(cell))
-        yield line
-    yield Text(f"{'':>{margin}}└0 s{f'{end_s:.4g} s simulated':─>{columns - 3}}", "dim")
 
 
 # ---- where there is no terminal
@@ -230,3 +200,72 @@ class BoardLines:
         score, best = score_of_board(board), sorted(curves_of(board), key=lambda each: -each.now)
         told = [f"{each.name} {value(score, each.now)} at {each.time_s[-1]:.4g} s" for each in best[:MOST_IN_A_LINE]]
         return told + ([f"and {len(best) - MOST_IN_A_LINE} more"] if len(best) > MOST_IN_A_LINE else [])
+
+
+# ---- on a page
+
+
+def is_live(page: Path) -> bool:
+    """Return whether a page is a live page, so that the report is still to be written."""
+    try:
+        with page.open("rb") as file:
+            return MARK.encode() in file.read(400)
+    except OSError:
+        return False
+
+
+class LivePage:
+    """Follows a command and writes its page now and then."""
+
+    def __init__(self, folder: Path, name: str = "report.html") -> None:
+        self._page, self._folder = folder / name, folder
+        self._due_s = time.monotonic() + FIRST_S
+
+    def look(self, board: Board, news: Sequence[News]) -> None:  # noqa: ARG002 (drawn as a whole)
+        began_s = time.monotonic()
+        if began_s < self._due_s:
+            return
+        self._write(live_page(board, str(self._folder), reloads=True))
+        ended_s = time.monotonic()
+        self._due_s = ended_s + max(EVERY_S, (ended_s - began_s) / SHARE)
+
+    def end(self, board: Board) -> None:
+        """Write the page for the last time. If the command is done the page keeps reloading until the report is there."""
+        if is_live(self._page):
+            self._write(live_page(board, str(self._folder), reloads=board.end == DONE))
+
+    def settle(self) -> None:
+        """Delete the page if no report replaced it, so that a folder does not depend on how long the command took."""
+        if is_live(self._page):
+            with suppress(OSError):
+                self._page.unlink()
+
+    def _write(self, text: str) -> None:
+        """Write the page; if the disk fails, the command itself reports it."""
+        with suppress(OSError):
+            write_text(self._page, text)
+
+
+def live_page(board: Board, folder: str, *, reloads: bool) -> str:
+    """Return the whole page. The last one has no time, so that its bytes do not depend on it."""
+    shown, more = shown_of(board)
+    score, said = score_of_board(board), last_words(board, folder)
+    title = f"{board.command}: {board.share:.0%}" + ("" if board.end else " …")
+    body = [
+        f'<header>\n<p class="facts">{escape(folder)}</p>\n<h1>{escape(title)}</h1>',
+        f'<p id="far">{escape(heading(board))}</p>',
+        f'<progress value="{board.share:.4f}" max="1" aria-labelledby="far"></progress>',
+        note(said) if said else "",
+    ]
+    if reloads:
+        age = f'<span id="age" role="status" data-written="{time.time():.0f}"></span>'
+        body.append(f'<p class="hint"><button id="pause" type="button" hidden></button> {age}</p>')
+    hint = f"{more:,} more curves are not as good as these. " * bool(more)
+    hint += "A curve is the mean over the seeds that have come so far."
+    table = so_far_table(shown, score) if shown else note("Nothing has been evaluated yet.")
+    curves = section(f"Personalised {score.word} over simulated time, so far", table, hint=hint)
+    body += ["</header>\n<main>", *map(str, curves), "</main>"]
+    if not reloads:
+        return html_page(title, body, [], MARK)
+    script = files("perfeds2.report").joinpath("live_page.js").read_text(encoding="utf-8")
+    return html_page(title, body, [script], f'{MARK}<noscript><meta http-equiv="refresh" content="5"></noscript>')

@@ -8,7 +8,7 @@ const kept = (key, value) => {
 };
 const pause = document.getElementById("pause");
 const age = document.getElementById("age");
-const written = Number(document.body.dataset.written);
+const written = Number(age.dataset.written);
 let paused = kept("paused") === "yes";
 
 const show = () => {

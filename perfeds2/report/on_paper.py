@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure
 
 from perfeds2.chart import Chart, HeatMap, draw, short
 from perfeds2.files import write_atomically
@@ -41,36 +41,14 @@ STYLE: dict[Any, Any] = {
 FORMATS = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # the same bytes every time
 
 
-def write_figures(out: Path, make: Callable[[], Mapping[str, Figure]]) -> list[Path]:
-    """Call ``make`` in our style and write every figure as PDF and PNG. Returns what was written."""
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
-        mpl.rcParams.update(STYLE)
-        for name, figure in make().items():
-            for kind, metadata in FORMATS.items():
-                path = out / f"{name}.{kind}"
-                with write_atomically(path) as file:
-                    figure.savefig(file, format=kind, metadata=metadata)
-                written.append(path)
-    return written
-
-
 def figure_of(charts: Sequence[Chart], across: int = 1, width_in: float = COLUMN_IN, title: str = "") -> Figure:
-    """Draw charts in rows of ``across``; charts in one column share their x axis. ``title`` stands above the legend."""
+    """Draw charts in rows of ``across`` with one legend; charts in one column share their x axis.
+
+    ``title`` stands above the legend.
+    """
     made = Figure(figsize=(width_in, 1), layout="constrained")
-    legend_rows = draw_grid(made, charts, across, width_in, title)
-    rows = [charts[first : first + across] for first in range(0, len(charts), across)]
-    height_px = sum(max(chart.height_px for chart in row) for row in rows)
-    made.set_figheight(height_px / PX_PER_IN + 0.13 * legend_rows)
-    return made
-
-
-def draw_grid(place: FigureBase, charts: Sequence[Chart], across: int, width_in: float, title: str = "") -> int:
-    """Draw charts and one legend for all of them into a figure or a part of one. Returns the legend's rows."""
-    rows, stacked = -(-len(charts) // across), across == 1
-    grid = place.subplots(rows, min(across, len(charts)), squeeze=False, sharex=stacked)
+    rows, stacked = [charts[first : first + across] for first in range(0, len(charts), across)], across == 1
+    grid = made.subplots(len(rows), min(across, len(charts)), squeeze=False, sharex=stacked)
     panels: list[Axes] = list(grid.flat)
     letters = int(1.2 * LETTERS_PER_IN * width_in / grid.shape[1])  # of a chart's title
     for axes in panels[len(charts) :]:
@@ -82,9 +60,15 @@ def draw_grid(place: FigureBase, charts: Sequence[Chart], across: int, width_in:
             axes.set_title(short(chart.title, letters), loc="left", fontsize=7, pad=3)
         if stacked and chart is not charts[-1]:
             axes.set_xlabel("")
-    if image := next((image for axes in panels for image in axes.images), None):
-        label = next(item.label for chart in charts for item in chart.items if isinstance(item, HeatMap))
-        place.colorbar(image, ax=panels, label=label, shrink=0.8)
+    for item in (item for item in charts[0].items if isinstance(item, HeatMap)):
+        made.colorbar(panels[0].images[0], ax=panels, label=item.label, shrink=0.8)
+    height_px = sum(max(chart.height_px for chart in row) for row in rows)
+    made.set_figheight(height_px / PX_PER_IN + 0.13 * _draw_legend(made, panels, width_in, title))
+    return made
+
+
+def _draw_legend(made: Figure, panels: Sequence[Axes], width_in: float, title: str) -> int:
+    """Draw one legend for all panels. Returns its rows."""
     found = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     found.sort(key=lambda pair: not isinstance(pair[0], BarContainer))
     handles = {label: handle for handle, label in found}
@@ -93,5 +77,23 @@ def draw_grid(place: FigureBase, charts: Sequence[Chart], across: int, width_in:
     longest = max(map(len, handles)) + 7  # the line and the space around it
     columns = max(1, min(len(handles), int(LETTERS_PER_IN * width_in) // longest))
     spacing = {"handlelength": 2.4, "columnspacing": 1.0, "borderpad": 0.1, "labelspacing": 0.3}
-    place.legend(handles.values(), handles, loc="outside upper center", ncols=columns, title=title or None, **spacing)
+    made.legend(handles.values(), handles, loc="outside upper center", ncols=columns, title=title or None, **spacing)
     return -(-len(handles) // columns) + bool(title)
+
+
+def write_figures(
+    out: Path, charts: Mapping[str, Sequence[Any]], drawing: Callable[[Sequence[Any]], Figure] = figure_of
+) -> list[Path]:
+    """Draw every figure that has charts and write it as PDF and PNG. Returns what was written."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
+        mpl.rcParams.update(STYLE)
+        for name, figure in {name: drawing(shown) for name, shown in charts.items() if shown}.items():
+            for kind, metadata in FORMATS.items():
+                path = out / f"{name}.{kind}"
+                with write_atomically(path) as file:
+                    figure.savefig(file, format=kind, metadata=metadata)
+                written.append(path)
+    return written

@@ -29,8 +29,7 @@ function template() {
 }
 
 function draw(chart) {
-  const choice = document.querySelector(`select[data-chart="${chart.id}"]`);
-  const { data, layout } = charts[chart.id][choice ? choice.selectedIndex : 0];
+  const { data, layout } = charts[chart.id];
   for (const trace of data) if ("meta" in trace) trace.visible = !hidden.has(trace.meta.line) && (bands || !trace.meta.band);
   return Plotly.react(chart, data, { ...layout, template: template() }, config);
 }
@@ -58,8 +57,5 @@ function showBands(visible) {
 
 showBands(bands);
 for (const button of switches) button.addEventListener("click", () => { showBands(!bands); drawAll(); });
-for (const choice of document.querySelectorAll("select")) {
-  choice.addEventListener("change", () => draw(document.getElementById(choice.dataset.chart)));
-}
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 drawAll().then(() => { document.body.dataset.drawn = "yes"; });

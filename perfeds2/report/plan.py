@@ -38,7 +38,7 @@ def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | No
     write_text(folder / "plan.json", plan.to_json() + "\n")
     written = []
     for out in dict.fromkeys((folder, paper or folder)):
-        written += write_figures(out, lambda: {"plan": figure_of(maps, ACROSS, PAGE_IN, NUMBERS[axis])})
+        written += write_figures(out, {"plan": maps}, lambda charts: figure_of(charts, ACROSS, PAGE_IN, NUMBERS[axis]))
     write_text(folder / "report.html", _page(plan, folder / "planned.toml", axis, maps))
     written += [folder / "report.html", folder / "plan.json"]
     return (

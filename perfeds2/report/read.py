@@ -96,10 +96,9 @@ class AlgorithmResult:
         found = self.estimates.get(name)
         return 0.0 if found is None else found.mean or 0.0
 
-    @property
-    def lateness(self) -> tuple[int, float]:
+    def lateness(self, name: str = TIME) -> tuple[int, float]:
         """Sort by it: reached by more seeds comes before reached sooner, because one lucky seed proves nothing."""
-        return -self.reached, self.median()
+        return -self.reached, self.median(name)
 
     @property
     def starved(self) -> bool:

@@ -23,7 +23,7 @@ from perfeds2.report.read import (
     read_csv,
     read_text,
 )
-from perfeds2.report.style import ACCURACY, GLOBAL
+from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
 from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, statistic, time_to_target
 
 Settings = Mapping[str, str]  # by section.key
@@ -68,7 +68,8 @@ class SweepFolder:
     def run(self) -> RunResults:
         """Return the whole sweep as one run with a line for every point and algorithm."""
         table = self.evaluations.assign(algorithm=list(map(self.label, self.evaluations.to_dict("records"))))
-        return _run_of_rows(self, table, self.targets, {})
+        run = _run_of_rows(self, table, self.targets, {})
+        return replace(run, looks=ordered_styles([each.name for each in run.algorithms]))
 
     @cached_property
     def members(self) -> list["Member"]:
@@ -76,16 +77,13 @@ class SweepFolder:
         from perfeds2.studies.grid import read_sweep
 
         specs = _specs(lambda: [point.spec for point in read_sweep(self.folder).points])
+        points = self.evaluations.groupby(self.axes or (lambda _: 0), sort=False, dropna=False)
         made = []
-        for number, (_, rows) in enumerate(
-            self.evaluations.groupby(self.axes or (lambda _: 0), sort=False, dropna=False)
-        ):
+        for (_, rows), settings in zip(points, [*specs, *[{}] * len(points)], strict=False):
             own = self.summary.merge(rows[self.axes].drop_duplicates()) if self.axes else self.summary
             targets = dict.fromkeys(rows["algorithm"], float(own["target_accuracy"].iloc[0]))
-            settings = specs[number] if number < len(specs) else {}
-            made.append(
-                Member("", self.point(rows.iloc[0].to_dict()), _run_of_rows(self, rows, targets, settings), settings)
-            )
+            run = _run_of_rows(self, rows, targets, settings)
+            made.append(Member("", self.point(rows.iloc[0].to_dict()), run, settings))
         return made
 
 
@@ -176,7 +174,7 @@ class BoutFound:
     @property
     def ranked(self) -> list[AlgorithmResult]:
         """Sort by who reached the target first; of equals, who is better at the end."""
-        return sorted(self.run.algorithms, key=lambda each: (*each.lateness, -each.mean(ACCURACY)))
+        return sorted(self.run.algorithms, key=lambda each: (*each.lateness(), -each.mean(ACCURACY)))
 
 
 @dataclass(frozen=True)
@@ -201,11 +199,9 @@ class ArenaFolder:
 
         specs = _specs(lambda: [bout.spec for bout in read_plan(self.folder).bouts])
         made = []
-        for number, bout in enumerate(self.bouts):
-            settings = dict(specs[number]) if number < len(specs) else {}
-            for each in bout.run.algorithms:
-                settings |= flat(each.settings, f"each.{each.name}.")
-            made.append(Member("", bout.title if len(self.bouts) > 1 else "", bout.run, settings))
+        for bout, settings in zip(self.bouts, [*specs, *[{}] * len(self.bouts)], strict=False):
+            tuned = flat({each.name: each.settings for each in bout.run.algorithms}, "each.")
+            made.append(Member("", bout.title if len(self.bouts) > 1 else "", bout.run, {**settings, **tuned}))
         return made
 
 

@@ -21,28 +21,24 @@ from perfeds2.paper.figures import FIGURES, TARGET, command_of
 from perfeds2.report.curves import curve_chart, over_seeds
 from perfeds2.report.document import Part, coincidences, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.ledger import (
+    MEANING,
     Ledger,
-    best_tables,
+    best_table,
     changes_of,
-    claims_table,
-    counts,
     lead,
-    meaning,
-    not_run,
+    ledger_table,
     open_ledgers,
-    page_table,
     rule,
     strictly,
     summary,
 )
-from perfeds2.report.on_paper import PAGE_IN, draw_grid, write_figures
+from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.read import AXES, SECONDS, Cost, along
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import counted, listed, write_latex
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 from perfeds2.studies.figure import Figure, Panel
 
-HEIGHT_IN = 1.95
 MOST_AXES = 4  # in one row
 LOSS = "train_loss_personal"
 
@@ -102,39 +98,23 @@ def line_styles(panel: Panel) -> dict[str, LineStyle]:
 
 def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") -> list[Path]:
     """Draw a figure's numbers as PDF and PNG into a folder. Returns what was written."""
-    panels = load_panels(figure, csv, AXES[axis])
-    return write_figures(out, lambda: {figure.name: _drawing(panels)})
+    return write_figures(out, {figure.name: load_panels(figure, csv, AXES[axis])}, _drawing)
 
 
 def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
-    """Draw panels in a row. Those with the same lines share a legend, others have their own."""
-    letters = iter("abcdefgh")
-    rows = [
-        [
-            replace(
-                chart,
-                title=f"({next(letters)}) {chart.title}",
-                y=replace(chart.y, label=chart.y.label.replace(" ", "\n", 1)),
-            )
-            for chart in drawn.charts
-        ]
-        for drawn in panels
+    """Draw panels in a row below one legend."""
+    shown = [
+        replace(chart, title=f"({letter}) {chart.title}", y=replace(chart.y, label=chart.y.label.replace(" ", "\n", 1)))
+        for letter, chart in zip("abcdefgh", (chart for drawn in panels for chart in drawn.charts), strict=False)
     ]
-    if len({tuple(line.label for line in drawn.panel.lines) for drawn in panels}) == 1:
-        rows = [[chart for row in rows for chart in row]]
-    columns = sum(map(len, rows))
-    width_in = PAGE_IN * max(columns, 2) / MOST_AXES
-    made = matplotlib.figure.Figure(figsize=(width_in, HEIGHT_IN), layout="constrained")
-    for place, charts in zip(made.subfigures(1, len(rows), squeeze=False)[0], rows, strict=True):
-        draw_grid(place, charts, max(len(charts), 2), width_in * len(charts) / columns)
-    return made
+    return figure_of(shown, len(shown), PAGE_IN * max(len(shown), 2) / MOST_AXES)
 
 
-def write_claims_latex(folder: Path, out: Path, beside: Path | None = None) -> Path:
+def write_claims(ledgers: Sequence[Ledger], out: Path) -> Path:
     """Write ``claims.tex``: one ledger or two as a table for a paper."""
-    ledgers = open_ledgers(folder, beside)
-    about = " ".join([*summary(ledgers), meaning(ledgers).replace("*", "")])
-    return write_latex(out / "claims.tex", about, claims_table(ledgers))
+    return write_latex(
+        out / "claims.tex", " ".join([*summary(ledgers), MEANING.replace("*", "")]), ledger_table(ledgers)
+    )
 
 
 # ---- the page
@@ -152,7 +132,8 @@ def write_page(
     ``ledgers`` are the folder's own unless it stands beside another.
     """
     path = out / "reproduction.html"
-    write_text(path, _page(figures, out, command, ledgers or open_ledgers(out), AXES[axis]))
+    again = f"{command}\nperfeds2 reproduce --claims --out {out}"
+    write_text(path, _page(figures, [out], again, ledgers or open_ledgers(out), AXES[axis]))
     return path
 
 
@@ -165,7 +146,7 @@ def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None =
     for figure in figures:
         if (csv := folder / f"{figure.name}.csv").exists():
             written += write_figure(figure, csv, paper, axis)
-    return [*written, write_claims_latex(folder, paper)]
+    return [*written, write_claims(open_ledgers(folder), paper)]
 
 
 def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
@@ -173,56 +154,41 @@ def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *
     ledgers, figures = open_ledgers(folder, beside), list(FIGURES.values())
     out.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["perfeds2", "report", str(folder), str(beside), "--out", str(out)])
-    write_text(out / "report.html", _page(figures, folder, command, ledgers, AXES[axis], beside))
-    return [out / "report.html", *([write_claims_latex(folder, out, beside)] if paper else [])]
+    write_text(out / "report.html", _page(figures, [folder, beside], command, ledgers, AXES[axis]))
+    return [out / "report.html", *([write_claims(ledgers, out)] if paper else [])]
 
 
 def _page(
-    figures: Sequence[Figure],
-    out: Path,
-    command: str,
-    ledgers: Sequence[Ledger],
-    cost: Cost,
-    beside: Path | None = None,
+    figures: Sequence[Figure], folders: Sequence[Path], command: str, ledgers: Sequence[Ledger], cost: Cost
 ) -> str:
-    """Return the whole page: the rule, the ledger, the figures, the commands. ``beside``: another folder to show, too."""
+    """Return the whole page: the rule, the ledger, the figures of all folders, the commands."""
     shown: list[list[Part]] = []
-    names, seeds = list[str](), set[int]()
-    for figure in (each for each in figures if (out / f"{each.name}.csv").exists()):
-        names.append(figure.name)
-        for place, folder in enumerate(filter(None, (out, beside))):
+    names = [each.name for each in figures if (folders[0] / f"{each.name}.csv").exists()]
+    for figure in (each for each in figures if each.name in names):
+        for place, folder in enumerate(folders):
             csv = folder / f"{figure.name}.csv"
             if csv.exists():
-                name = f"{figure.name}-{place}" if place else figure.name
-                panels = load_panels(figure, csv, cost, name)
-                seeds |= set() if place else {drawn.seeds for drawn in panels}
-                shown.append(_figure_section(figure, panels, name, ledgers[place].label if beside else ""))
-    changes = changes_of(out)
-    facts = [
-        "Section VI again",
-        counted(len(names), "figure"),
-        f"{listed([str(number) for number in sorted(seeds)] or ['no'])} seed{'' if seeds == {1} else 's'}",
-        *([f"instead of the paper's: {changes}"] if changes else []),
-        f"perfeds2 {__version__}",
+                label = f" ({ledgers[place].label})" if len(folders) > 1 else ""
+                shown.append(
+                    _figure_section(figure, csv, cost, f"{figure.name}-{place}" if place else figure.name, label)
+                )
+    changes = changes_of(folders[0])
+    facts = ["Section VI again", counted(len(names), "figure"), f"perfeds2 {__version__}"]
+    facts += [f"instead of the paper's: {changes}"] if changes else []
+    best = best_table(ledgers)
+    judgement = [
+        section("Does what Section VI says hold?", ledger_table(ledgers), hint=_emphasised(MEANING)),
+        section(best.title or "", replace(best, title=None)) if best.rows else [],
     ]
-    judgement = [section("Does what Section VI says hold?", page_table(ledgers), hint=_emphasised(meaning(ledgers)))]
-    judgement += [section(table.title or "", replace(table, title=None)) for table in best_tables(ledgers)]
-    first, again, hint = ledgers[0].entries, command, ""
-    if beside is None:
-        again = f"{command}\nperfeds2 reproduce --claims --out {out}"
-        hint = (
-            "It gives the same numbers again. Interrupted, the same command goes on; what is done is not done twice. The second "
-            "line prints the ledger of what is there. Beside this page: every figure as CSV, PDF and PNG, and the ledger as "
-            "claims.csv and claims.json."
-        )
-    last = section("Run it again", verbatim(again), hint=hint)
+    first = ledgers[0].entries
+    hint = "Interrupted, the same command goes on. The ledger is also in claims.csv and claims.json."
+    last = section("Run it again", verbatim(command), hint=hint)
     texts = [paragraph(line) for line in ([strictly(first)] if len(ledgers) == 1 else summary(ledgers)) if line]
-    rules = [f"<p>{_emphasised(text)}</p>" for text in rule().split("\n\n")]
-    missing = not_run(first)
-    if not missing:
-        return document(facts, counts(first), texts + rules, [*judgement, *shown, last])
-    how = section("How claims are judged", *rules, note(missing))
-    return document(facts, lead(first, names), texts, [*shown, *judgement, how, last])  # a few figures come first
+    missing = sum(entry.verdict == "not run" for entry in first)
+    said = note(f"{missing} of {len(first)} claims need figures that were not run.") if missing else ""
+    how = section("How claims are judged", *(f"<p>{_emphasised(text)}</p>" for text in rule().split("\n\n")), said)
+    sections = [*shown, *judgement] if missing else [*judgement, *shown]  # a few figures come first
+    return document(facts, lead(first, names), texts, [*sections, how, last])
 
 
 def _emphasised(text: str) -> str:
@@ -231,8 +197,9 @@ def _emphasised(text: str) -> str:
     return "".join(f"<em>{part}</em>" if number % 2 else part for number, part in enumerate(parts))
 
 
-def _figure_section(figure: Figure, panels: Sequence[DrawnPanel], name: str, label: str) -> list[Part]:
+def _figure_section(figure: Figure, csv: Path, cost: Cost, name: str, label: str) -> list[Part]:
     """Return a chart per panel and metric below a legend. ``label``: which folder's it is."""
+    panels = load_panels(figure, csv, cost, name)
     charts = [chart for drawn in panels for chart in drawn.charts[::-1] if chart.items]
     missing = [panel.title for panel in figure.panels if panel not in [drawn.panel for drawn in panels]]
     left_out = note(f"Not run: {listed(missing)}.") if missing else ""
@@ -243,6 +210,5 @@ def _figure_section(figure: Figure, panels: Sequence[DrawnPanel], name: str, lab
     ]
     seeds = max(drawn.seeds for drawn in panels)
     hint = f"{over_seeds(seeds, seeds >= INTERVAL_SEEDS)} Click a name to hide it."
-    title = f"{figure.name} ({label})" if label else figure.name
     buttons = with_legend(charts, f"Lines of {figure.name}", said)
-    return section(title, left_out, *buttons, name=name, hint=hint, caption=figure.caption)
+    return section(f"{figure.name}{label}", left_out, *buttons, name=name, hint=hint, caption=figure.caption)

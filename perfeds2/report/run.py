@@ -12,7 +12,7 @@ from perfeds2.files import write_text
 from perfeds2.report.answer import answer, in_words
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
-from perfeds2.report.on_paper import figure_of, write_figures
+from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
     LOSSES,
@@ -30,14 +30,15 @@ from perfeds2.report.style import ACCURACY, COLOURS, DASHES_PX
 from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, seconds, write_latex
 from perfeds2.report.terminal import fits, open_console, print_prose
 from perfeds2.report.timelines import (
+    GROUPS_ON_PAPER,
     UES_ON_PAPER,
     activity_charts,
     groups,
-    on_paper,
-    shares_chart,
-    staleness_chart,
+    merge_charts,
     timeline_sections,
 )
+
+MOST_LINES = 40  # of a chart
 
 # ---- the page
 
@@ -78,7 +79,9 @@ def page(run: RunResults, axis: str = "seconds") -> str:
 
 
 def curves_section(run: RunResults, hint: str) -> list[Part]:
-    """Return the section of a run's curves."""
+    """Return the section of a run's curves, if they can be told apart."""
+    if len(run.algorithms) > MOST_LINES:
+        return section("Curves", note(f"{len(run.algorithms)} lines cannot be told apart; see the table."))
     title = f"{capitalised(run.score.word)} and loss over {run.x_words}"
     return section(title, *with_legend(run_charts(run), "Lines shown"), hint=hint)
 
@@ -138,15 +141,6 @@ def clocks_chart(run: RunResults) -> Chart | None:
     return Chart("clocks", title, lines, ChartAxis("Time (s)", unit="s"), axis, level, group="clocks", legend=True)
 
 
-def clocks_line(run: RunResults) -> str:
-    """Say how long a round and the run took on both clocks."""
-    assert run.clocks is not None
-    both = run.clocks.real_s, run.clocks.simulated_s
-    real, simulated = (seconds(float(np.median(np.diff(times, prepend=0.0)))) for times in both)
-    whole = " and ".join(seconds(times[-1]) for times in both)
-    return f"A round took {real} in the median, {simulated} on the simulator's clock; the run {whole}."
-
-
 # ---- for a paper
 
 
@@ -160,9 +154,9 @@ def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list
     figures = {chart.name: [chart] for chart in run_charts(over(run, axis))}
     shown = groups(run)
     if shown:
-        figures["activity"] = activity_charts(run, on_paper(shown), UES_ON_PAPER, jobs_each=3)
-        figures |= {stack.name: stack.charts for stack in (staleness_chart(run, shown), shares_chart(run, shown))}
-    written = write_figures(out, lambda: {name: figure_of(charts) for name, charts in figures.items() if charts})
+        figures["activity"] = activity_charts(run, shown[:GROUPS_ON_PAPER], UES_ON_PAPER, jobs_each=3)
+        figures |= {chart.name: [chart] for chart in merge_charts(run, shown)}
+    written = write_figures(out, figures)
     measures = learned(run, accuracies(run.score))
     table = results_table(run, [TIMING[0], *measures] if measures else [*TIMING, WAITING])
     seeds = ", ".join(map(str, run.seeds))
@@ -182,10 +176,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     tables = [results_table(run, [*TIMING, *measured, WAITING])]
     if measured and not fits(console, for_terminal(tables[0])):
         tables = [results_table(run, measures) for measures in ([*TIMING, WAITING], measured)]
-    for table in tables:
+    for table in [*tables, clocks_table(run)] if run.clocks else tables:
         console.print(for_terminal(table))
-    if run.clocks is not None:
-        console.print(clocks_line(run))
     for said in (meaning(run), energy_line(run), radio_line(run.radio) if run.radio else ""):
         if said:
             print_prose(console, said, "dim")

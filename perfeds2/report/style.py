@@ -4,6 +4,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart. For the 
 and marker (for grey print), the mode decides the dash. A user's own algorithms have other colours and are dash-dotted.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,10 +31,10 @@ def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, Li
         style = LineStyle(tints[objective], DASHES_PX.get(mode, ()), OBJECTIVE_MARKERS.get(objective, ""))
         if mode in DASHES_PX and style not in styles.values():
             styles[name] = style
+    taken = {style.colour for style in styles.values()}
     pairs = zip(
         SPARE_COLOURS * len(OWN_DASHES_PX), OWN_DASHES_PX * len(SPARE_COLOURS), strict=True
     )  # every combination
-    taken = {style.colour for style in styles.values()}
     free = sorted((LineStyle(*pair) for pair in pairs), key=lambda style: style.colour in taken)
     others = [name for name, _, _ in algorithms if name not in styles]
     styles |= {name: free[number % len(free)] for number, name in enumerate(others)}
@@ -70,10 +71,7 @@ def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]
     algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
     if len(algorithms) == 1:
         return dict(zip((name for name, _, _ in lines), ordered_styles(folders).values(), strict=True))
-    tints, spare = dict[str, str](), [*SPARE_COLOURS, *COLOURS.values()]
-    for name, style in named_styles(algorithms).items():  # some differ only in their dash, which is the folder here
-        free = [tint for tint in spare if tint not in tints.values()] or spare
-        tints[name] = free[0] if style.colour in tints.values() else style.colour
+    tints = dict(zip(algorithms, itertools.cycle([*COLOURS.values(), *SPARE_COLOURS]), strict=False))
     dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
     looks = {
         name: (dashes[number % len(dashes)], MARKERS[number % len(MARKERS)]) for number, name in enumerate(folders)

@@ -1,6 +1,5 @@
 """How is a sweep shown: as a page, for a paper, in the terminal?"""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,31 +11,22 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import write_text
-from perfeds2.report.curves import curve_chart, over_seeds
-from perfeds2.report.document import (
-    Alternatives,
-    Part,
-    coincidences,
-    document,
-    note,
-    paragraph,
-    section,
-    verbatim,
-    with_legend,
-)
-from perfeds2.report.on_paper import figure_of, write_figures
-from perfeds2.report.read import AXES, SECONDS, AlgorithmResult, Cost, RunResults, along
+from perfeds2.report.answer import answer
+from perfeds2.report.curves import over_seeds
+from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
+from perfeds2.report.on_paper import write_figures
+from perfeds2.report.read import AXES, SECONDS, Cost, over
 from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, value_text
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
+from perfeds2.report.run import curves_section
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
-from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, text_column, write_latex
+from perfeds2.report.tables import Column, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
 
 SHOWN_ROWS = 60
 SHOWN_FRONT = 8
 MOST_LINES = 12  # that a reader can tell apart
-MOST_POINTS = 24  # of a grid whose curves are drawn together
 FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
 
 
@@ -46,13 +36,11 @@ def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) 
     ``axis`` is what curves are drawn over and what the target costs. Returns what was written.
     """
     sweep, cost = load_sweep_folder(folder), AXES[axis]
-    write_text(folder / "report.html", page(sweep, cost))
-    drawn = {"sweep": setting_charts(sweep, cost), "front": front_charts(sweep)}
-    figures = {name: charts for name, charts in drawn.items() if charts}
-    written = [folder / "report.html"]
-    written += write_figures(paper or folder, lambda: {name: figure_of(charts) for name, charts in figures.items()})
+    write_text(folder / "report.html", page(sweep, axis))
+    figures = {"sweep": setting_charts(sweep, cost), "front": front_charts(sweep)}
+    written = [folder / "report.html", *write_figures(paper or folder, figures)]
     if paper is not None:
-        about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {headline(sweep, cost)}"
+        about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {words(sweep, cost)[0]}"
         written.append(write_latex(paper / "sweep.tex", about, numbers_table(sweep, cost)))
     return written
 
@@ -70,11 +58,16 @@ def print_sweep(folder: Path) -> None:
         console.print(f"… and {len(table.rows) - SHOWN_ROWS:,} more rows, in {folder / 'sweep_summary.csv'}")
 
 
-def page(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
+def page(sweep: SweepFolder, axis: str = "seconds") -> str:
     """Return the whole page. A section without data is left out."""
+    cost = AXES[axis]
     grid = " × ".join(f"{sweep.summary[axis].nunique()} {axis}" for axis in sweep.axes) or "1 point"
     facts = ["sweep", grid, counted(len(sweep.run.seeds), "seed"), f"perfeds2 {__version__}"]
     hint = "At the end: means over seeds, ± half of the 95 % interval. To the target: medians; a seed that never met it is later than all."
+    curves_hint = (
+        f"{over_seeds(len(sweep.run.seeds), sweep.run.has_intervals)} A line is an algorithm at a point of the grid. Click a name to "
+        "hide it, double-click to see it alone."
+    )
     spec = (
         ['<p class="hint">sweep.toml, the grid and what it goes over:</p>', verbatim(sweep.toml)] if sweep.toml else []
     )
@@ -82,7 +75,7 @@ def page(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
     sections = [
         _settings_section(sweep, cost),
         section("In numbers", numbers_table(sweep, cost), hint=hint),
-        _curves_section(sweep, cost),
+        curves_section(over(sweep.run, axis, "sweep.csv"), curves_hint),
         *(
             section(chart.title, chart, hint="A point is an algorithm at a point of the grid.")
             for chart in front_charts(sweep)
@@ -90,7 +83,8 @@ def page(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
         [] if sweep.failed is None else section("Failed", _failed_table(sweep.failed)),
         section("Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *spec, hint=again),
     ]
-    return document(facts, headline(sweep, cost), map(paragraph, _said(sweep)), sections)
+    headline, paragraphs = words(sweep, cost)
+    return document(facts, headline, map(paragraph, paragraphs), sections)
 
 
 def _failed_table(failed: Any) -> Table:
@@ -101,38 +95,10 @@ def _failed_table(failed: Any) -> Table:
 # ---- in words
 
 
-def headline(sweep: SweepFolder, cost: Cost = SECONDS) -> str:
-    """Say which algorithm and point met the target with least; if none did, which ends best."""
-    found = [each for each in sweep.run.algorithms if math.isfinite(each.median(cost.to_target))]
-    if found:
-        first = min(found, key=lambda each: (each.seeds - each.reached, each.median(cost.to_target)))
-        some = "" if first.reached == first.seeds else f", in {first.reached} of {first.seeds} seeds"
-        how = "soonest" if cost is SECONDS else f"with fewest {cost.head.lower().removeprefix('uploaded ')}"
-        after = f"after {first.median(cost.to_target):,.3g} {cost.unit.replace('bit', 'bits')} in the median{some}"
-        return f"{first.name} reached {sweep.score.level(sweep.targets[first.name])} {how}, {after}."
-    best = _best(sweep.run)
-    if best is None:
-        return "Every run diverged."
-    return f"{best.name} ends best, with {sweep.score.show(best.mean(ACCURACY))}; nothing met the target."
-
-
-def _best(run: RunResults) -> AlgorithmResult | None:
-    ended = [each for each in run.algorithms if each.estimates[ACCURACY].mean is not None]
-    return max(reversed(ended), key=lambda each: each.mean(ACCURACY), default=None)
-
-
-def _said(sweep: SweepFolder) -> list[str]:
-    said, best = list[str](), _best(sweep.run)
-    if best is not None:
-        word, value = sweep.score.word, sweep.score.show(best.mean(ACCURACY))
-        said.append(f"At the end {best.name} has the best personalised {word}, {value}.")
-    diverged = [each.name for each in sweep.run.algorithms if each.diverged]
-    if diverged:
-        named = listed(diverged) if len(diverged) <= 6 else f"{listed(diverged[:5])} and {len(diverged) - 5} more"
-        said.append(f"Diverged in a seed or more: {named}.")
-    if front_charts(sweep):
-        said.append(front_line(sweep))
-    return said if sweep.run.has_intervals else [*said, NO_INTERVAL]
+def words(sweep: SweepFolder, cost: Cost = SECONDS) -> tuple[str, list[str]]:
+    """Return the headline and paragraphs: who met the target with least, who ends best, and the front."""
+    headline, paragraphs = answer(replace(sweep.run, cost=cost))
+    return headline, [*paragraphs, front_line(sweep)] if front_charts(sweep) else paragraphs
 
 
 def front_line(sweep: SweepFolder) -> str:
@@ -158,7 +124,7 @@ def numbers_table(sweep: SweepFolder, cost: Cost = SECONDS) -> Table:
     common, personal = accuracies(run.score)
     seeds = Column("Seeds", narrow="seeds"), [str(each.seeds) for each in run.algorithms]
     measures = [personal, to_target(run, cost), common, LOSSES[1], TIMING[0]]
-    return replace(results_table(run, measures, [seeds], head="Algorithm, point"), styles=())
+    return results_table(run, measures, [seeds], head="Algorithm, point")
 
 
 # ---- charts
@@ -231,27 +197,9 @@ def _settings_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
     title, charts = f"Over {sweep.axes[0]}", setting_charts(sweep, cost)
     if not charts:
         return section(title, note(f"{len(lines_of(sweep))} lines cannot be told apart; see the table below."))
-    bands = "Upright lines are 95 % intervals over seeds. " * (len(sweep.run.seeds) >= INTERVAL_SEEDS)
+    bands = "Bands are 95 % intervals over seeds. " * (len(sweep.run.seeds) >= INTERVAL_SEEDS)
     hint = f"{bands}Click a name to hide it, double-click to see it alone."
     return section(title, *with_legend(charts, "Lines shown"), hint=hint)
-
-
-def _curves_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
-    """Show every point of the grid over time, one algorithm at a time."""
-    table, score = along(sweep.evaluations, cost, "sweep.csv"), sweep.score
-    table = table.assign(point=[sweep.point(row) or "the only point" for row in table.to_dict("records")])
-    points = list(dict.fromkeys(table["point"]))
-    if len(points) > MOST_POINTS:
-        return []
-    target, charts, said = sweep.run.target_accuracy, list[Chart](), list[str]()
-    for name, rows in table.groupby("algorithm", sort=False):
-        chart = curve_chart(rows, ACCURACY, ordered_styles(points), score, by="point", target=target, cost=cost)
-        charts.append(replace(chart, name="curves", title=str(name), group="curves", height_px=400))
-        said += [f"{name}: {each}" for each in coincidences(charts[-1:])]
-    legend, _ = with_legend(charts, "Points shown", said)
-    hint = f"{over_seeds(len(sweep.run.seeds), charts[0].has_intervals)} Click a point to hide it, double-click to see it alone."
-    title = f"{capitalised(score.word)} over {cost.words}"
-    return section(title, legend, Alternatives(charts, "Algorithm shown"), hint=hint)
 
 
 def front_charts(sweep: SweepFolder) -> list[Chart]:

@@ -223,20 +223,20 @@ def line_sample(style: LineStyle) -> str:
     return f'<svg class="line" width="28" height="12" aria-hidden="true">{line}</svg>'
 
 
-def as_latex(table: Table, booktabs: bool = False) -> str:
-    """Render a plain ``tabular`` that needs no package, or one with the rules of booktabs."""
+def as_latex(table: Table) -> str:
+    """Render a plain ``tabular`` that needs no package."""
     sides = "".join(column.side[0] for column in table.columns)
     rows = [[in_latex(column.head) for column in table.columns]]
     rows += [["".join(map(_span_in_latex, _spans(cell))) for cell in row] for row in table.rows]
     head, *body = (f"{' & '.join(row)} \\\\" for row in rows)
-    top, middle, bottom = (r"\toprule", r"\midrule", r"\bottomrule") if booktabs else (r"\hline",) * 3
-    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", top, head, middle, *body, bottom, r"\end{tabular}"])
+    line = r"\hline"
+    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", line, head, line, *body, line, r"\end{tabular}"])
 
 
-def write_latex(path: Path, about: str, table: Table) -> Path:
-    """Write a table as LaTeX below a comment about it."""
+def write_latex(path: Path, about: str, *tables: Table) -> Path:
+    """Write tables as LaTeX below a comment about them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, f"% {in_latex(about)}\n{as_latex(table)}\n")
+    write_text(path, "\n".join([f"% {in_latex(about)}", *map(as_latex, tables), ""]))
     return path
 
 

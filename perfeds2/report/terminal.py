@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rich import progress as rich_progress
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from perfeds2.console import heed
 
 Told = TypeVar("Told")
-TellShare = Callable[[float, str, str], None]  # how much is done (0 to 1), what is being done, how it goes
+ShareTold = tuple[float, str, str]  # how much is done (0 to 1), what is being done, how it goes
+TellShare = Callable[[float, str, str], None]
 TellBytes = Callable[[str, int, int], None]  # which file, bytes that are there, bytes in all (0: not known)
 
 PIPED_WIDTH = 150
@@ -25,7 +27,6 @@ PROSE_WIDTH = 120  # sentences are read, so they are narrower than tables
 FIRST_LINE_S = 2.0  # what is over sooner leaves no line in a log
 LINE_EVERY_S = 10.0
 LINE_EVERY_SHARE = 0.05  # of the time so far: a long run's lines become rarer, and a day has some hundred
-REFRESH_S = 0.05
 
 
 def open_console(stderr: bool = False) -> Console:
@@ -71,63 +72,6 @@ class LinePace:
 
 
 @contextmanager
-def progress(quiet: bool, title: str) -> Iterator[TellShare]:
-    """Show on stderr how far a command is: a bar on a terminal, else lines. Ctrl-C is heeded at every step, shown or not."""
-    shown, pace = open_console(stderr=True), LinePace()
-    first: list[tuple[float, float]] = []  # the first share and its second: a resumed run does not start at 0
-
-    def say(share: float, description: str, detail: str) -> None:
-        heed()
-        elapsed_s = pace.elapsed_s
-        first[:] = first or [(share, elapsed_s)]
-        if pace.is_due():
-            done, spent_s = share - first[0][0], elapsed_s - first[0][1]
-            left = f"about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
-            parts = (f"{title}: {share:.0%}", description, detail, f"{clock(elapsed_s)} so far", left)
-            say_line(", ".join(part for part in parts if part))
-
-    if quiet:
-        yield lambda *_: heed()
-    elif shown.is_terminal:
-        texts = [
-            rich_progress.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[detail]")
-        ]
-        columns = (
-            texts[0],
-            rich_progress.BarColumn(),
-            rich_progress.TaskProgressColumn(),
-            texts[1],
-            rich_progress.TimeRemainingColumn(),
-        )
-        with rich_progress.Progress(*columns, console=shown, transient=True) as bar:
-            task, shown_s = bar.add_task(title, total=None, detail="starting …"), [0.0]
-
-            def update(share: float, description: str, detail: str) -> None:
-                heed()
-                if share >= 1.0 or time.monotonic() - shown_s[0] >= REFRESH_S:
-                    shown_s[0] = time.monotonic()
-                    bar.update(task, completed=share, total=1.0, description=description, detail=detail)
-
-            yield update
-    else:
-        yield say
-        if pace.lines:
-            say_line(f"{title}: done in {clock(pace.elapsed_s)}")
-
-
-@contextmanager
-def download(quiet: bool, title: str) -> Iterator[TellBytes]:
-    """Show the same for files that are fetched."""
-    with progress(quiet, title) as tell:
-
-        def tell_bytes(file: str, done: int, total: int) -> None:
-            of = f" of {total / 1e6:,.1f}" if total else ""
-            tell(done / total if total else 0.0, file, f"{done / 1e6:,.1f}{of} MB")
-
-        yield tell_bytes
-
-
-@contextmanager
 def live(
     quiet: bool,
     draw: Callable[[Told, float], RenderableType],
@@ -159,6 +103,58 @@ def live(
                 say_line(line)
 
         yield tell
+
+
+class ShareLines:
+    """Lines about the share that is done: now and then for a log, always the latest on a terminal."""
+
+    def __init__(self, title: str) -> None:
+        self.pace, self._title = LinePace(), title
+        self._first: tuple[float, float] | None = (
+            None  # the first share and its second: a resumed run does not start at 0
+        )
+
+    def line(self, told: ShareTold) -> str:
+        (share, what, detail), elapsed_s = told, self.pace.elapsed_s
+        self._first = self._first or (share, elapsed_s)
+        done, spent_s = share - self._first[0], elapsed_s - self._first[1]
+        left = f"about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
+        return ", ".join(
+            filter(None, (f"{self._title}: {share:.0%}", what, detail, f"{clock(elapsed_s)} so far", left))
+        )
+
+    def __call__(self, told: ShareTold) -> Iterator[str]:
+        line = self.line(told)
+        if self.pace.is_due():
+            yield line
+
+
+@contextmanager
+def progress(quiet: bool, title: str) -> Iterator[TellShare]:
+    """Show on stderr how far a command is: a bar on a terminal, else lines. Ctrl-C is heeded at every step, shown or not."""
+    lines = ShareLines(title)
+    with live(quiet, lambda told, _: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
+
+        def tell(share: float, what: str, detail: str) -> None:
+            heed()
+            if show is not None:
+                show((share, what, detail))
+
+        yield tell
+    if lines.pace.lines:
+        say_line(f"{title}: done in {clock(lines.pace.elapsed_s)}")
+
+
+@contextmanager
+def download(quiet: bool, title: str) -> Iterator[TellBytes]:
+    """Show the same for files that are fetched."""
+    with progress(quiet, title) as tell:
+
+        def tell_bytes(file: str, done: int, total: int) -> None:
+            of = f" of {total / 1e6:,.1f}" if total else ""
+            tell(done / total if total else 0.0, file, f"{done / 1e6:,.1f}{of} MB")
+
+        yield tell_bytes
 
 
 def clock(seconds: float) -> str:

@@ -14,7 +14,6 @@ from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.document import Part, document, note, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
-from perfeds2.report.style import COLOURS
 from perfeds2.report.tables import (
     Cell,
     Column,
@@ -39,8 +38,7 @@ def write_tuning(tuning: "Tuning", paper: Path | None = None) -> list[Path]:
     folder, charts = tuning.path, landscapes(tuning)
     write_text(folder / "report.html", _page(tuning, charts))
     written = [folder / "report.html"]
-    if charts:
-        written += write_figures(paper or folder, lambda: {"tune": figure_of(charts, ACROSS, PAGE_IN)})
+    written += write_figures(paper or folder, {"tune": charts}, lambda charts: figure_of(charts, ACROSS, PAGE_IN))
     if paper is not None:
         about = f"perfeds2 {__version__} tune, {', '.join(facts(tuning))}. {meaning(tuning)}"
         written.append(write_latex(paper / "tune.tex", about, best_table(tuning)))
@@ -68,7 +66,7 @@ def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
     rungs = f"The better third of a rung goes on for three times as long. {len(tried.rows)} settings, best first."
     adopt = "In this folder. tuned.toml has what was found for each algorithm:"
     sections: list[list[Part]] = [
-        section("Settings found", best_table(tuning, score_first=True), hint=escape(meaning(tuning))),
+        section("Settings found", best_table(tuning), hint=escape(meaning(tuning))),
         section("The landscape", list(charts), hint=hint),
         section("Everything that was tried", tried, hint=rungs),
         section("Adopt it", verbatim("perfeds2 compare --spec tuned.toml --out compared"), *text, hint=adopt),
@@ -116,40 +114,35 @@ def edge_notes(tuning: "Tuning") -> list[str]:
 
 
 def headline(tuning: "Tuning") -> str:
-    """Say which algorithm tuning helped most; of one algorithm, how much."""
+    """Say which algorithm tuning helped most, and how much."""
     score, gains = score_of(tuning.search.metric), dict[str, tuple[float, float, float]]()
     for best in tuning.best:
         before, after = (best.before or {}).get("mean"), best.score["mean"]
         if before is not None and after is not None:
             gains[best.algorithm] = after - before, before, after
-    if not gains:
-        return f"Settings were found for {listed([best.algorithm for best in tuning.best])}."
-    name = max(gains, key=lambda each: gains[each][0])
-    gain, before, after = gains[name]
-    if gain <= 0:
-        return "Nothing that was tried is better than the settings before."
-    how = f"from {score.show(before)} to {score.show(after)}"
-    if len(tuning.best) == 1:
-        return f"Tuning takes {name} {how}."
-    better = sum(gain > 0 for gain, _, _ in gains.values())
-    return f"Tuning helps {better} of {len(tuning.best)} algorithms, {name} most: {how}."
+    better = {name: gain for name, gain in gains.items() if gain[0] > 0}
+    if not better:
+        return f"Nothing better than before was found for {listed([best.algorithm for best in tuning.best])}."
+    name = max(better, key=lambda each: better[each][0])
+    _, before, after = better[name]
+    most = f"{name} most: from {score.show(before)} to {score.show(after)}"
+    return f"Tuning helps {len(better)} of {counted(len(tuning.best), 'algorithm')}, {most}."
 
 
 # ---- tables
 
 
-def best_table(tuning: "Tuning", *, score_first: bool = False) -> Table:
-    """Return a row per algorithm: what was found, how good it is and was before. A page has the accuracies first."""
+def best_table(tuning: "Tuning") -> Table:
+    """Return a row per algorithm: how good what was found is, how good it was before, and the settings."""
     score = score_of(tuning.search.metric)
     keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
     scores = [Column(f"Validation {score.head}", narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
-    columns = [*scores, *map(Column, keys)] if score_first else [*map(Column, keys), *scores]
     rows: list[list[Cell]] = []
     for best in tuning.best:
         settings = [_setting(best, key) for key in keys]
         found = [_shown(score, (each or {}).get("mean")) for each in (best.score, best.before)]
-        rows.append([best.algorithm, *(found + settings if score_first else settings + found)])
-    return Table([text_column("Algorithm", "algorithm"), *columns], rows, kind="plain")
+        rows.append([best.algorithm, *found, *settings])
+    return Table([text_column("Algorithm", "algorithm"), *scores, *map(Column, keys)], rows, kind="plain")
 
 
 def _setting(best: "Best", key: str) -> str:
@@ -197,7 +190,7 @@ def _means(tuning: "Tuning") -> Any:
 def landscapes(tuning: "Tuning") -> list[Chart]:
     """Draw how good every setting was, a chart per algorithm that has numbers.
 
-    A map over the first two settings that are numbers (a line over one), the best of the others at each place. Colours are
+    A map over the first two settings that are numbers, or one, the best of the others at each place. Colours are
     of the first rung, which all went through; a setting that came to the last has its accuracy there written in.
     """
     search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
@@ -208,33 +201,28 @@ def landscapes(tuning: "Tuning") -> list[Chart]:
     charts = []
     for place, best in enumerate(tuning.best):
         keys = numeric(search.axes[best.algorithm])
-        settings = pd.DataFrame(search.candidates(best.algorithm))
-        own = means[means["algorithm"] == best.algorithm].join(settings, on="number")
+        own = means[means["algorithm"] == best.algorithm].join(
+            pd.DataFrame(search.candidates(best.algorithm)), on="number"
+        )
         if not keys or own.empty:
             continue
-        ticks = [{n: f"{value:g}" for n, value in enumerate(sorted(set(own[key])))} for key in keys]
-        found = [list(axis.values()).index(f"{best.settings[key]:g}") for key, axis in zip(keys, ticks, strict=True)]
-        rungs = [own[own["rung"] == rung] for rung in (1, search.rungs)]
-        axes = [ChartAxis(key, ticks=axis) for key, axis in zip(keys, ticks, strict=True)]
-        ring = LineStyle("#FFFFFF" if len(keys) == 2 else "", (), "o")
-        if len(keys) == 2:
-            grid, last = (
-                part.pivot_table(index=keys[0], columns=keys[1], values="accuracy_mean", aggfunc="max").reindex(
-                    index=sorted(set(own[keys[0]])), columns=sorted(set(own[keys[1]]))
-                )
-                for part in rungs
-            )
-            texts = [["" if value != value else _shown(score, value) for value in row] for row in last.to_numpy()]
-            item: HeatMap | Series = HeatMap(score.scale * grid.to_numpy(), texts, label, limits)
-            y, x, at, size_px = axes[0], axes[1], (found[1], found[0]), 36
-        else:
-            values = score.scale * rungs[0].groupby(keys[0])["accuracy_mean"].max().to_numpy()
-            item = Series(
-                best.algorithm, range(len(values)), values, LineStyle(COLOURS["PerFed"], (), "o"), "line", listed=False
-            )
-            y, x, at, size_px = ChartAxis(score.head), axes[0], (found[0], values[found[0]]), 18
-        chosen = Series(
-            "", [at[0]], [at[1]], ring, "marks", size_px=size_px, hollow=True, listed=False, hover=["what was found"]
+        own, (row, column) = own.assign(**{"": 0}), keys if len(keys) == 2 else ("", keys[0])  # of one setting, one row
+        values = {key: sorted(set(own[key])) for key in (row, column)}
+        grid, last = (
+            own[own["rung"] == rung]
+            .pivot_table(index=row, columns=column, values="accuracy_mean", aggfunc="max")
+            .reindex(index=values[row], columns=values[column])
+            .to_numpy()
+            for rung in (1, search.rungs)
         )
-        charts.append(Chart(f"landscape-{place}", best.algorithm, [item, chosen], x, y, height_px=320))
+        texts = [["" if value != value else _shown(score, value) for value in shown] for shown in last]
+        y, x = (
+            ChartAxis(key, ticks={n: f"{each:g}" * bool(key) for n, each in enumerate(values[key])}) for key in values
+        )
+        settings = {"": 0, **best.settings}
+        at = [[values[key].index(settings[key])] for key in (column, row)]
+        ring = LineStyle("#FFFFFF", (), "o")
+        found = Series("", *at, ring, "marks", size_px=36, hollow=True, listed=False, hover=["what was found"])
+        items = [HeatMap(score.scale * grid, texts, label, limits), found]
+        charts.append(Chart(f"landscape-{place}", best.algorithm, items, x, y, height_px=320))
     return charts

@@ -14,7 +14,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.learning.metrics import METRICS
 from perfeds2.report.read import Clocks, load_run
-from perfeds2.report.run import clocks_chart, clocks_line, clocks_table, page
+from perfeds2.report.run import clocks_chart, clocks_table, page
 
 
 def test_a_device_takes_what_it_took_and_one_that_never_answered_is_away():
@@ -66,7 +66,6 @@ def test_its_report_shows_them_side_by_side(folder):
         ["A round, 90 % are shorter", "6 s", "3 s", "+100.0 %"],
         ["To 60 % personalised accuracy, after 3 rounds", "14 s", "9 s", "+55.6 %"],
     ]
-    assert clocks_line(run) == ("A round took 3 s in the median, 3 s on the simulator's clock; the run 20 s and 15 s.")
     chart = clocks_chart(run)
     assert chart is not None
     real, simulated = chart.series

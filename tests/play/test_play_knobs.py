@@ -14,7 +14,6 @@ from perfeds2.play.knobs import (
     KNOBS,
     MOST_UES,
     OURS,
-    command_line,
     knobs_at,
     read_state,
     same_again,
@@ -23,6 +22,7 @@ from perfeds2.play.knobs import (
     usual,
 )
 from perfeds2.spec.fields import settings
+from perfeds2.spec.line import as_words
 from perfeds2.spec.resolve import spec_from
 
 STATES = st.fixed_dictionaries({knob.name: st.sampled_from(knob.values) for knob in KNOBS})
@@ -47,7 +47,7 @@ def test_any_knobs_make_a_spec_that_its_command_line_makes_too(state):
     assert 1 <= state["quorum"] <= state["ues"]
     keywords = settings_at(state, 2.0)
     spec = spec_from(**keywords)
-    words = shlex.split(command_line("simulate", keywords))[2:]
+    words = as_words(keywords)
     flags = {
         flag.removeprefix("--").replace("-", "_"): text for flag, text in zip(words[::2], words[1::2], strict=True)
     }

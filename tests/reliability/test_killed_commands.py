@@ -11,7 +11,7 @@ import pytest
 from killable_commands import Commands, files_of
 from tiny_data import write_mnist
 
-from perfeds2.report.live_page import is_live
+from perfeds2.report.live import is_live
 from perfeds2.runs.folder import alone, read_run
 from perfeds2.runs.training import trainings_of
 

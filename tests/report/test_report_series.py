@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from perfeds2.chart import Bars, Box, Chart, ChartAxis, HeatMap, LineStyle, Series, draw
+from perfeds2.chart import Bars, Chart, ChartAxis, HeatMap, LineStyle, Series, draw
 from perfeds2.network.cell import Cell
 from perfeds2.report import curves, timelines
 from perfeds2.report.document import coincidences
@@ -70,7 +70,7 @@ def test_curves_that_coincide_are_said_to_and_only_those():
 
 def test_who_lies_below_is_wider_on_the_page_and_on_paper():
     chart = chart_of("Accuracy", A=[1.0, 2, 3], B=[1.0, 2, 3], C=[1.0, 2, 4])
-    assert [trace["line"]["width"] for trace in plot([chart])["data"]] == [5.0, 2.0, 2.0]
+    assert [trace["line"]["width"] for trace in plot(chart)["data"]] == [5.0, 2.0, 2.0]
     axes = draw(Figure().subplots(), chart)
     assert axes.lines[0].get_linewidth() > axes.lines[1].get_linewidth() == axes.lines[2].get_linewidth()
     assert [line.get_label() for line in axes.lines] == ["A", "B = A", "C"]
@@ -87,7 +87,8 @@ def test_a_loss_that_leaves_the_drawing_takes_its_interval_with_it():
         low=np.array([1.9, -1e6, -1e6]),
         high=np.array([2.1, 3e6, 3e6]),
     )
-    seen = curves.without_wild_intervals([calm, wild, Series("one", time_s, flat, BLACK)])
+    shown = [calm, wild, Series("one", time_s, flat, BLACK)]
+    seen = [curves.bounded(line, 0.0, curves.loss_ceiling(shown)) for line in shown]
     np.testing.assert_array_equal(seen[0].low, flat - 0.1)
     np.testing.assert_array_equal(seen[1].low, [1.9, 1e6, 1e6])
     np.testing.assert_array_equal(seen[1].high, [2.1, 1e6, 1e6])
@@ -115,26 +116,17 @@ def test_algorithms_with_one_timeline_form_one_group(compared: Path):
     ]
 
 
-@given(st.integers(0, 5000))
-def test_every_staleness_has_one_bin(largest: int):
-    starts, labels = timelines.staleness_bins(largest)
-    covered = []
-    for label in labels:
-        first, _, last = label.partition("–")
-        covered += range(int(first), int(last or first) + 1)
-    assert covered == list(range(largest + 1))
-    assert starts.tolist() == [int(label.partition("–")[0]) for label in labels]
-    assert len(labels) <= 30
-
-
-def test_staleness_shares_count_every_merge(compared: Path):
+def test_the_staleness_chart_counts_every_merge(compared: Path):
     run = load_run(compared)
-    for group in timelines.groups(run):
-        starts, _ = timelines.staleness_bins(max(t.depth for t in group.timelines) - 1)
-        shares = timelines.staleness_shares(group, starts)
+    groups = timelines.groups(run)
+    staleness, shares = timelines.merge_charts(run, groups)
+    for group, line in zip(groups, staleness.series, strict=True):
         merged = np.concatenate([t.staleness.ravel() for t in group.timelines])
-        assert shares.sum() == pytest.approx(1.0)
-        assert shares[0] == (merged == 0).mean()
+        for age, percent in zip(line.x, line.y, strict=True):
+            assert 100 * (merged < age).mean() <= percent + 1e-9 <= 100 * (merged <= age).mean() + 2e-9
+    for group, line in zip(groups, shares.series, strict=True):
+        assert line.y == pytest.approx(100 * group.timelines[0].shares)
+        assert sum(line.y) == pytest.approx(100.0)
 
 
 def marks(chart: Chart) -> dict[str, int]:
@@ -199,16 +191,14 @@ def test_every_item_of_a_chart_is_drawn_on_the_page_and_on_paper():
         "line", [1.0, 2.0], [3.0, 4.0], LineStyle("#000000", (7, 3), "o"), "line", low=[2.0, 3.0], high=[4.0, 5.0]
     )
     marks = Series("marks", [1.0], [2.0], LineStyle("", (), "*"), "marks", texts=["<b>"], hover=["<i>"], hollow=True)
-    bars = [Bars("bars", [1, 2], [3, 4], "#111111"), Bars("lying", [1, 2], [3, 4], "#222222", start=[0, 1], lying=True)]
+    bars = Bars("bars", [1, 2], [0, 1], [3, 4], "#222222")
     heat = HeatMap(np.eye(2), [["a", "b"], ["c", ""]], "heat", (0.0, 1.0))
     ticks = ChartAxis("x", ticks={0: "zero", 1: "one"})
-    for item in (line, marks, *bars, heat, Box("box", 0, [1.0, 2.0, 3.0], "#333333", ["p", "q", "r"])):
+    for item in (line, marks, bars, heat):
         chart = Chart("chart", "Title", [item], ticks, ticks, level=(1.0, "level"))
-        go.Figure(plot([chart]))  # refuses a property that does not exist
-        assert "<b>" not in str(plot([chart]))
-        assert "<i>" not in str(plot([chart]))
+        go.Figure(plot(chart))  # refuses a property that does not exist
+        assert "<b>" not in str(plot(chart))
+        assert "<i>" not in str(plot(chart))
         axes = draw(Figure().subplots(), chart)
         assert axes.has_data() or axes.images
         assert [text.get_text() for text in axes.get_xticklabels()] == ["zero", "one"]
-    stacked = plot([Chart("a", "first", [line]), Chart("b", "second", [line])])["layout"]
-    assert stacked["yaxis2"]["domain"][1] < stacked["yaxis"]["domain"][0]

@@ -101,8 +101,8 @@ def test_a_terminal_gets_a_bar_that_goes_and_a_picture_that_stays(capsys, on_a_t
     shown = capsys.readouterr()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.err)
     assert shown.out == ""
-    assert re.search(r"\[b\]Mine\[/b\] seed 1 .* 25% simulated 4 s", plain)
-    assert re.search(r"images .* 50% 5\.0 of 10\.0 MB", plain)
+    assert "compare: 25%, [b]Mine[/b] seed 1, simulated 4 s" in plain
+    assert "mnist: 50%, images, 5.0 of 10.0 MB" in plain
     assert plain.rstrip().endswith("picture of three")
 
 

@@ -414,9 +414,9 @@ def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
 @pytest.mark.parametrize(
     ("cost", "first"),
     [
-        ("seconds", "PerFedS2, quorum=4 reached 90 % soonest, after 3.1 s in the median."),
-        ("joules", "PerFedS2, quorum=1 reached 90 % with fewest joules, after 1 J in the median."),
-        ("rounds", "PerFedS2, quorum=1 reached 90 % with fewest rounds, after 1 rounds in the median."),
+        ("seconds", "PerFedS2, quorum=4 and PerFedS2, quorum=5 reached 90 % personalised accuracy first, after 3.1 s."),
+        ("joules", "PerFedS2, quorum=1 reached 90 % personalised accuracy with fewest joules, after 1 J."),
+        ("rounds", "PerFedS2, quorum=1 reached 90 % personalised accuracy with fewest rounds, after 1 rounds."),
     ],
 )
 def test_a_sweeps_page_leads_with_what_needs_least(costly, tmp_path, cost, first):
