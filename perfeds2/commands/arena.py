@@ -99,7 +99,7 @@ def arena(
     failures = 0
     with guarded("arena", place):
         from perfeds2.report.arena import print_arena, write_arena
-        from perfeds2.report.progress import print_failures, progress
+        from perfeds2.report.live import print_failures, progress
         from perfeds2.runs.pool import Workers
         from perfeds2.runs.store import open_others
         from perfeds2.spec.values import read_list

@@ -58,7 +58,7 @@ def sweep(
     place: list[Path] = []
     failures = 0
     with guarded("sweep", place):
-        from perfeds2.report.progress import print_failures, progress
+        from perfeds2.report.live import print_failures, progress
         from perfeds2.report.sweep import print_sweep, write_sweep
         from perfeds2.runs.pool import Workers
         from perfeds2.studies.grid import grid_from_flags, read_sweep

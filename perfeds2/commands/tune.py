@@ -62,7 +62,7 @@ def tune(
     quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
     place: list[Path] = []
     with guarded("tune", place):
-        from perfeds2.report.progress import progress
+        from perfeds2.report.live import progress
         from perfeds2.report.tuning import print_tuning, write_tuning
         from perfeds2.runs.pool import Workers
         from perfeds2.runs.store import open_others

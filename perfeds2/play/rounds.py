@@ -7,15 +7,13 @@ beginning of the whole answer, which follows.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from perfeds2.learning.task import cycles_per_sample, payload_bits
 from perfeds2.play.knobs import State, settings_at
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, model_of, upload_bits
-from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, upload_bits
+from perfeds2.spec.fields import Spec
 from perfeds2.spec.radio import make_energy
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
@@ -31,7 +29,7 @@ Table = dict[str, Any]
 def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: bool = True) -> Table:
     """The three cells as the page draws them: where UEs are, their jobs, and what it comes to."""
     window_s = float(state["window_s"])
-    spec = _weighed(spec_from(**settings_at(state, window_s, fixed)))
+    spec = spec_from(**settings_at(state, window_s, fixed))
     stage = Stage.of(spec, spec.run.seeds[0])
     most, cells = MOST if whole else FIRST, list[Table]()
     for algorithm in make_algorithms(spec, stage):
@@ -44,22 +42,6 @@ def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: b
     where = stage.cell.where
     places = np.stack([where.x_m, where.y_m], axis=1).round(2).tolist()
     return {"window_s": window_s, "ticks": TICKS, "places_m": places, "cells": [without_nan(cell) for cell in cells]}
-
-
-def _weighed(spec: Spec) -> Spec:
-    """With what an upload and a sample take written out: they would be found by tracing the model, again and again."""
-    if spec.radio.bits not in (None, 32):  # models on their way to UEs take more than uploads
-        return spec
-    upload, sample = _load(spec.task, spec.cell.ues)  # type: ignore[arg-type]  # frozen, so it has a hash
-    own = {"payload_bits": spec.cell.payload_bits or upload, "cycles_per_sample": spec.cell.cycles_per_sample or sample}
-    return spec.model_copy(update={"cell": spec.cell.model_copy(update=own)})
-
-
-@lru_cache(maxsize=64)
-def _load(task: TaskSpec, ues: int) -> tuple[float, float]:
-    """Bits of an upload, and cycles for a sample."""
-    model = model_of(Spec(task=task, cell=CellSpec(ues=ues)))
-    return payload_bits(model), cycles_per_sample(model)
 
 
 def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, horizon_s: float | None) -> Timeline:

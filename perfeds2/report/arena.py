@@ -12,8 +12,8 @@ from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import AXES, TIME, AlgorithmResult, over
-from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
-from perfeds2.report.results import Extra, Measure, results_table, to_target
+from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena, value_text
+from perfeds2.report.results import Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import (
     Cell,
@@ -30,7 +30,6 @@ from perfeds2.report.tables import (
     write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
-from perfeds2.runs.statistics import NO_INTERVAL
 
 WATCHED = "PerFedS2"  # it, the user's own methods and the first at the target are ranked in words
 MATRICES = {  # what methods are tested by, and the words for better and worse
@@ -38,6 +37,16 @@ MATRICES = {  # what methods are tested by, and the words for better and worse
     ACCURACY: ("Who is better at the end?", "better", "worse"),
     "worst_decile": ("Whose worst tenth of UEs is better off?", "better", "worse"),
 }
+TESTS = (
+    "The row against the column: Student's t-test on the differences of the same seeds, corrected by Holm's method for all pairs. A word "
+    "if p is below 0.05; a number alone shows no difference. A seed that never met the target counts as if it had at the horizon."
+)
+HOW = (
+    "Methods are tuned by successive halving over simulated time, on seeds of their own and on data held out of the UEs' training part; "
+    "what was found was then trained with the seeds above. In one seed all methods have the same cell, fading, data and first weights; "
+    "those whose rounds and jobs are the same also have the same timeline. Uploaded are the updates that were merged. The worst tenth is "
+    "the mean over a tenth of the UEs, rounded up; Jain's index is (Σx)²/(nΣx²) over the UEs' accuracies."
+)
 
 
 def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
@@ -45,7 +54,7 @@ def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) 
     arena = load_arena(folder)
     write_text(folder / "report.html", _page(arena, axis))
     about = "; ".join(f"{bout.title}: {_facts(arena, bout)}" for bout in arena.bouts)
-    tables = [bout_table(bout, on_page=False) for bout in arena.bouts]
+    tables = [bout_table(bout) for bout in arena.bouts]
     written = [folder / "report.html", write_latex(folder / "arena.tex", about, *tables)]
     if paper is not None:
         charts = {f"arena-{number}": bout_charts(bout, axis) for number, bout in enumerate(arena.bouts, 1)}
@@ -58,8 +67,8 @@ def print_arena(folder: Path) -> None:
     arena, console = load_arena(folder), open_console()
     for bout in arena.bouts:
         console.print(f"\n{bout.title}: {_facts(arena, bout)}", style="bold", markup=False)
-        console.print(for_terminal(bout_table(bout, on_page=False)))
-        print_prose(console, _meaning(arena, bout), "dim")
+        console.print(for_terminal(bout_table(bout)))
+        print_prose(console, _meaning(bout), "dim")
         for said in words(arena, bout):
             print_prose(console, said)
     if len(arena.bouts) > 1:
@@ -133,8 +142,8 @@ def _careful(bout: BoutFound) -> list[str]:
 # ---- tables
 
 
-def bout_table(bout: BoutFound, *, on_page: bool) -> Table:
-    """Return a row per method, sorted by who reached the target first. A page has the accuracy first, and the settings found."""
+def bout_table(bout: BoutFound) -> Table:
+    """Return a row per method, sorted by who reached the target first: accuracy, costs, fairness and the settings found."""
     run = replace(bout.run, algorithms=tuple(bout.ranked), looks=bout.run.styles)
     score, unit = run.score, " (%)" if run.score.is_share else ""
     costs = [
@@ -157,27 +166,21 @@ def bout_table(bout: BoutFound, *, on_page: bool) -> Table:
     ]
     if score.is_share:
         fair.append(Measure("jain", "Jain's index", "Jain's\nindex", ".4f", best=max))
-    found: list[Extra] = []
-    if on_page and any(each.settings for each in run.algorithms):
-        found.append((text_column("Settings found"), [_settings(each) for each in run.algorithms]))
-    return results_table(run, [end, *costs, *fair] if on_page else [*costs, end, *fair], found, head="Method")
+    found = (text_column("Settings found"), [_settings(each) for each in run.algorithms])
+    extras = [found] if any(each.settings for each in run.algorithms) else []
+    return results_table(run, [end, *costs, *fair], extras, head="Method")
 
 
 def _settings(method: AlgorithmResult) -> str:
-    said = [
-        f"{key} {value:g}{'*' * (key in method.edges)}" if isinstance(value, int | float) else f"{key} {value}"
-        for key, value in method.settings.items()
-    ]
+    said = [f"{key} {value_text(value)}{'*' * (key in method.edges)}" for key, value in method.settings.items()]
     return ", ".join(said) or "as given"
 
 
-def _meaning(arena: ArenaFolder, bout: BoutFound) -> str:
-    evaluated = f"Evaluated every {seconds(bout.eval_every_s)}."
-    if len(arena.seeds) == 1:
-        return evaluated
-    means = "means ± half of the 95 % interval" if arena.has_tests else "means"
-    none = "" if arena.has_tests else f" {NO_INTERVAL}"
-    return f"To the target: medians over seeds, [smallest, largest]; at the end: {means}. {evaluated}{none}"
+def _meaning(bout: BoutFound) -> str:
+    return (
+        "At the end: means over seeds, ± half of the 95 % interval with three seeds or more. To the target: medians, [smallest, "
+        f"largest]. Evaluated every {seconds(bout.eval_every_s)}. * the smallest or largest value that was searched."
+    )
 
 
 def overview(arena: ArenaFolder) -> Table:
@@ -229,36 +232,24 @@ def _page(arena: ArenaFolder, axis: str) -> str:
         f"{arena.tries} settings tried for each method" if arena.tries else "nothing tuned",
         f"perfeds2 {arena.version}",
     ]
-    is_only = len(arena.bouts) == 1
-    about = words(arena, arena.bouts[0])[1:] if is_only else []
-    sections = [] if is_only else [section("Who is first where?", overview(arena))]
+    sections = [section("Who is first where?", overview(arena))] if len(arena.bouts) > 1 else []
     for number, bout in enumerate(arena.bouts):
         sections += _bout_sections(arena, bout, number, axis)
-    sections.append(_how_section(arena))
-    return document(facts, headline(arena), map(paragraph, about), sections)
+    sections.append(
+        section("How it was done", verbatim(f"perfeds2 arena --resume {arena.folder.name}"), hint=escape(HOW))
+    )
+    return document(facts, headline(arena), [], sections)
 
 
 def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) -> Iterator[list[Part]]:
-    texts = [paragraph(text) for text in words(arena, bout)] if len(arena.bouts) > 1 else []
-    edge = (
-        " * the smallest or largest value that was searched." if any(each.edges for each in bout.run.algorithms) else ""
-    )
-    hint = escape(_meaning(arena, bout)) + edge
-    yield section(bout.title, *texts, bout_table(bout, on_page=True), caption=_facts(arena, bout), hint=hint)
+    texts = map(paragraph, words(arena, bout))
+    yield section(bout.title, *texts, bout_table(bout), caption=_facts(arena, bout), hint=escape(_meaning(bout)))
     charts = bout_charts(bout, axis, f"bout-{number}")
     hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
     title = f"{bout.title}: {bout.run.score.word} over {AXES[axis].words}"
     yield section(title, *with_legend(charts, "Methods shown"), hint=hint)
     for measure, (title, _, _) in MATRICES.items():
-        found = matrix(bout, measure)
-        if found is not None:
-            hint = (
-                "The row against the column: Student's t-test on the differences of the same seeds, corrected by Holm's method for "
-                f"all {len(bout.compared[measure])} pairs. A word if p is below 0.05; a number alone shows no difference."
-            )
-            if measure not in (ACCURACY, "worst_decile"):
-                hint += " A seed that never met the target counts as if it had at the horizon."
-            yield section(f"{bout.title}: {title}", found, hint=escape(hint))
+        yield section(f"{bout.title}: {title}", matrix(bout, measure) or "", hint=escape(TESTS))
 
 
 def bout_charts(bout: BoutFound, axis: str, group: str = "") -> list[Chart]:
@@ -267,18 +258,3 @@ def bout_charts(bout: BoutFound, axis: str, group: str = "") -> list[Chart]:
         return []
     run = over(bout.run, axis, "arena_metrics.csv")
     return [replace(chart, height_px=420) for chart in run_charts(run, [ACCURACY], group)]
-
-
-def _how_section(arena: ArenaFolder) -> list[Part]:
-    tuned = "Nothing was tuned: every method has the settings that were given. "
-    if any(bout.is_tuned for bout in arena.bouts):
-        tuned = (
-            f"Every method was tuned with {arena.tries} settings, by successive halving over simulated time, on seeds of their own "
-            "and on data held out of the UEs' training part; what was found was then trained with the seeds above. "
-        )
-    hint = tuned + (
-        "In one seed all methods have the same cell, fading, data and first weights; those whose rounds and jobs are the same also "
-        "have the same timeline. Uploaded are the updates that were merged. The worst tenth is the mean over a tenth of the UEs, "
-        "rounded up; Jain's index is (Σx)²/(nΣx²) over the UEs' accuracies."
-    )
-    return section("How it was done", verbatim(f"perfeds2 arena --resume {arena.folder.name}"), hint=escape(hint))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from perfeds2.chart import Chart, coinciding
@@ -149,3 +150,10 @@ def note(text: str) -> str:
 def verbatim(text: str) -> str:
     """Return text in a fixed-width font, as it is."""
     return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
+def quoted(path: Path, about: str) -> list[Part]:
+    """Return a small file as it is, below its name; nothing if there is none."""
+    if not path.is_file():
+        return []
+    return [f'<p class="hint">{escape(path.name)}, {escape(about)}:</p>', verbatim(path.read_text(encoding="utf-8"))]

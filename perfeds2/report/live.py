@@ -5,29 +5,34 @@ report, rewritten as results come, that reloads itself. The report replaces it a
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, Group
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.document import html_page, note, section
-from perfeds2.report.tables import Column, Table, for_terminal
-from perfeds2.report.terminal import LinePace, clock
-from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining, News
+from perfeds2.report.tables import Column, Table, for_terminal, text_column
+from perfeds2.report.terminal import LinePace, clock, live, open_console
+from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining, News, Progress
+
+if TYPE_CHECKING:  # it imports JAX
+    from perfeds2.runs.pool import Failure
 
 MOST_CURVES = 12  # that a reader can tell apart; of more, the best
 MOST_IN_A_LINE = 4
+SHOWN_WORKERS = 16
+SHOWN_FAILURES = 60
 BLOCKS = "▁▂▃▄▅▆▇█"
 FIRST_S = 2.0  # what is over sooner has no live page
 EVERY_S = 2.0
@@ -200,6 +205,58 @@ class BoardLines:
         score, best = score_of_board(board), sorted(curves_of(board), key=lambda each: -each.now)
         told = [f"{each.name} {value(score, each.now)} at {each.time_s[-1]:.4g} s" for each in best[:MOST_IN_A_LINE]]
         return told + ([f"and {len(best) - MOST_IN_A_LINE} more"] if len(best) > MOST_IN_A_LINE else [])
+
+
+# ---- what workers are at
+
+
+def progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
+    """Show a table on stderr that keeps up; plain lines without a terminal."""
+    return live(quiet, worker_table, ProgressLines())
+
+
+class ProgressLines:
+    """Lines for a log: every failure, the progress now and then, and the end."""
+
+    def __init__(self) -> None:
+        self._pace, self._said = LinePace(), 0
+
+    def __call__(self, now: Progress) -> Iterator[str]:
+        if now.error:
+            yield now.error
+        over = now.done + now.failed
+        if over != self._said and (over == now.total or self._pace.is_due()):
+            self._said = over
+            yield _heading(now)
+
+
+def worker_table(latest: Progress, age_s: float) -> Group:
+    """Return the latest standing. Its clock runs on while nothing happens."""
+    now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
+    rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
+    if (more := len(rows) - SHOWN_WORKERS) > 0:
+        rows = [*rows[:SHOWN_WORKERS], ["…", f"and {more} more"]]
+    workers = Table([Column("worker"), Column("at", "left"), Column("done")], rows)
+    return Group(Text(_heading(now), style="bold"), for_terminal(workers))
+
+
+def _heading(now: Progress) -> str:
+    failed = f", {now.failed:,} failed" if now.failed else ""
+    retried = f", {now.retried:,} tried again" if now.retried else ""
+    left = f", about {clock(now.left_s)} left" if now.left_s else ""
+    running = f"{now.done:,} of {now.total:,} trainings done, {len(now.workers)} running"
+    return f"{running}{failed}{retried}, {clock(now.elapsed_s)} so far{left}"
+
+
+def print_failures(failures: "Sequence[Failure]") -> None:
+    """Print on stderr which runs were given up and why, also where everything else is quiet."""
+    if not failures:
+        return
+    rows = [[failure.label, str(failure.attempts), failure.error] for failure in failures[:SHOWN_FAILURES]]
+    if len(failures) > SHOWN_FAILURES:
+        rows.append(["…", "", f"and {len(failures) - SHOWN_FAILURES:,} more, in failed.csv"])
+    table = Table([text_column(head) for head in ("run", "attempts", "error")], rows, "Failed")
+    open_console(stderr=True).print(for_terminal(table))
 
 
 # ---- on a page

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfeds2.chart import Chart, ChartAxis, Series
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
+from perfeds2.report.document import document, note, paragraph, quoted, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.tables import Cell, Column, Kind, Span, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import open_console
@@ -26,9 +26,42 @@ from perfeds2.studies.plan_data import (
 )
 
 SHOWN = 14  # rows in the terminal
+HEADS = [
+    "A",
+    "S",
+    "schedule",
+    "band",
+    "stale",
+    "steps",
+    "bits",
+    "seconds",
+    "span",
+    "kept",
+    "held",
+    "joules",
+    "least share",
+]
 ACROSS = 2  # maps beside each other on paper
 KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided", "wavers": "undecided"}
 DASHES_PX = {"holds": (), "fails": (7, 3), "slower": (2, 2)}  # of a seed that kept the target, lost it, or was late
+
+
+MAPS = (
+    "With ~: what one seed took in a short look. Green holds; red crosses lose the target clearly in a seed or more; an amber plus "
+    "holds but a neighbour fails; an amber triangle is held in too few looks of a seed; purple breaks a limit; a dash cannot be done. "
+    "Hollow: only looked at shortly. The large star is the choice."
+)
+CURVES = (
+    "A line is a seed: solid and green if it kept the target, dashed and red if it lost it clearly, dotted and grey if it was late or "
+    "never there. Triangles: kept from there on."
+)
+CANDIDATES = (
+    "Seconds: median over seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean over "
+    "seeds. Joules: of all UEs until the target is kept."
+)
+MARGINS = (
+    "One step to each side in A, S and local steps, on up to three seeds. Nothing is recommended beside a failure."
+)
 
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
@@ -76,39 +109,21 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
     seeds = counted(len(plan.seeds), "seed")
     facts = ["plan", plan.task, f"{plan.population} UEs", f"radio {plan.radio}", seeds, f"perfeds2 {plan.perfeds2}"]
     about = [paragraph(said) for said in (plan.check, *theory_lines(plan.theory)) if said]
-    looked = "" if axis == "joules" else "; with ~ what one seed took in a short look"
-    map_hint = (
-        f"{NUMBERS[axis]}{looked}. Green holds; red "
-        "crosses lose the target clearly in a seed or more; an amber plus holds but a neighbour fails; an amber triangle is held in "
-        "too few looks of a seed; purple breaks a limit; a dash cannot be done. Hollow: only looked at shortly. The large star is the choice."
-    )
-    curve_hint = (
-        f"A line is a seed: solid and green if it kept the target, dashed and red if it lost it clearly, dotted and grey if it was "
-        f"late or never there. The level is the target, {escape(plan.target.words)}. Triangles: kept from there on."
-    )
-    table_hint = (
-        f"Seconds: median over seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean "
-        f"over seeds. Joules: of all UEs until the target is kept. {len(plan.candidates)} choices, {plan.trainings} trainings."
-    )
-    margin_hint = (
-        "One step to each side in A, S and local steps, on up to three seeds. Nothing is recommended beside a failure."
-    )
-    curves = [
-        _curve_chart(plan, f"curves-{n}", f"{name}: {each.choice}", each)
-        for n, (name, each) in enumerate(_chosen(plan))
-    ]
+    curves = [_curve_chart(plan, name, each) for name, each in _chosen(plan)]
     margins = [
         [name, str(one.choice), "fails" if one.fails else "stands", one.why]
         for name, each in _chosen(plan)
         for one in each.neighbours
     ]
     beside = Table([Column(head, "left") for head in ("beside", "choice", "", "how")], margins)
+    adopt = [verbatim(plan.command or ""), *quoted(adopted, "the same as a spec")]
+    tried = f"{len(plan.candidates)} choices, {plan.trainings} trainings."
     sections = [
-        _adopt_section(plan, adopted),
-        section("Every A and S", list(maps), hint=map_hint),
-        section("Reached, and kept", [*curves], hint=curve_hint),
-        section("Margins", beside, hint=margin_hint) if margins else [],
-        section("In numbers", candidates_table(plan), hint=table_hint),
+        section("Adopt it", *adopt, hint="Type this; or give planned.toml as --spec.") if plan.command else [],
+        section("Every A and S", list(maps), hint=f"{NUMBERS[axis]}. {MAPS}"),
+        section("Reached, and kept", curves, hint=f"The level is the target, {escape(plan.target.words)}. {CURVES}"),
+        section("Margins", beside, hint=MARGINS) if margins else [],
+        section("In numbers", candidates_table(plan), hint=f"{tried} {CANDIDATES}"),
     ]
     return document(facts, plan.sentence, [*about, *map(note, plan.notes)], sections)
 
@@ -120,26 +135,13 @@ def _chosen(plan: Plan) -> list[tuple[str, Candidate]]:
     return [*found, ("as asked", asked)] if asked is not plan.best and asked.trials else found
 
 
-def _adopt_section(plan: Plan, adopted: Path) -> list[Part]:
-    if plan.command is None:
-        return []
-    more = []
-    if adopted.exists():
-        more = ['<p class="hint">planned.toml, the same as a spec:</p>', verbatim(adopted.read_text(encoding="utf-8"))]
-    return section("Adopt it", verbatim(plan.command), *more, hint="Type this; or give planned.toml as --spec.")
-
-
 # ---- the table
 
 
 def candidates_table(plan: Plan, most: int | None = None) -> Table:
     """Return a row per choice: the best, what the spec says, then those that were watched, soonest first."""
     ranked = ranked_candidates(plan)
-    heads = [
-        *["A", "S", "schedule", "band", "stale", "steps", "bits", "seconds", "span", "kept", "held", "joules"],
-        "least share",
-    ]
-    columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in heads]
+    columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in HEADS]
     rows: list[list[Cell]] = []
     for each in ranked[:most]:
         who = "the choice" if each is plan.best else "as asked" if each is plan.candidates[plan.asked] else ""
@@ -203,7 +205,7 @@ def map_charts(plan: Plan, axis: str = "seconds") -> list[Chart]:
     return [map_chart(group, plan.best, axis, f"map-{place}", title) for place, (title, group) in groups]
 
 
-def _curve_chart(plan: Plan, name: str, title: str, each: Candidate) -> Chart:
+def _curve_chart(plan: Plan, name: str, each: Candidate) -> Chart:
     """Draw every seed of a choice over simulated time."""
     trials, until_s = (
         (each.confirmed, plan.target.confirm_s) if each.confirmed else (each.trials, plan.target.horizon_s)
@@ -223,4 +225,5 @@ def _curve_chart(plan: Plan, name: str, title: str, each: Candidate) -> Chart:
                 Series("", [trial.time_s], [target], replace(style, marker="v"), "marks", hover=hover, size_px=9)
             )
     y = ChartAxis(score.head, form=score.form, unit=score.unit)
-    return Chart(name, title, items, ChartAxis("Simulated seconds"), y, (target, ""), group=name)
+    x, identity = ChartAxis("Simulated seconds"), name.replace(" ", "-")
+    return Chart(identity, f"{name}: {each.choice}", items, x, y, (target, ""), group=identity)

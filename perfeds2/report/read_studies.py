@@ -21,7 +21,6 @@ from perfeds2.report.read import (
     finite,
     load_run,
     read_csv,
-    read_text,
 )
 from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
 from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, statistic, time_to_target
@@ -42,7 +41,6 @@ class SweepFolder:
     evaluations: Any
     front: Any
     failed: Any
-    toml: str
 
     @property
     def score(self) -> Score:
@@ -94,7 +92,7 @@ def load_sweep_folder(folder: Path) -> SweepFolder:
     if summary is None or evaluations is None:
         raise ValueError(f"no run of this sweep is done; perfeds2 sweep --resume {folder} goes on.")
     axes = [str(name) for name in summary.columns[: list(summary.columns).index("algorithm")]]
-    return SweepFolder(folder, axes, summary, evaluations, front, failed, read_text(folder / "sweep.toml"))
+    return SweepFolder(folder, axes, summary, evaluations, front, failed)
 
 
 def _run_of_rows(

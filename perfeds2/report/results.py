@@ -74,7 +74,7 @@ def page_measures(run: RunResults) -> list[Measure]:
 
 
 def results_table(
-    run: RunResults, measures: Iterable[Measure], extras: Sequence[Extra] = (), head: str = "Algorithm", kind: str = ""
+    run: RunResults, measures: Iterable[Measure], extras: Sequence[Extra] = (), head: str = "Algorithm"
 ) -> Table:
     """Return a row per algorithm, with what went wrong under its name."""
     columns: list[Extra] = [(text_column(head, head.lower()), [_named(each) for each in run.algorithms])]
@@ -82,7 +82,7 @@ def results_table(
     columns += extras
     rows = [list(row) for row in zip(*(cells for _, cells in columns), strict=True)]
     styles = [run.styles[each.name] for each in run.algorithms]
-    return Table([column for column, _ in columns], rows, kind=kind, styles=styles)
+    return Table([column for column, _ in columns], rows, styles=styles)
 
 
 def _named(algorithm: AlgorithmResult) -> Cell:
@@ -152,8 +152,6 @@ def radio_line(radio: Mapping[str, Any]) -> str:
 
 def energy_line(run: RunResults) -> str:
     """Say what a merged update cost."""
-    found = [
-        (each.name, each.mean("joules_per_merge")) for each in run.algorithms if "joules_per_merge" in each.estimates
-    ]
-    costs = ", ".join(f"{name} {joules * 1000:,.3g}" for name, joules in found if joules)
+    found = {each.name: each.mean("joules_per_merge") for each in run.algorithms}
+    costs = ", ".join(f"{name} {joules * 1000:,.3g}" for name, joules in found.items() if joules)
     return f"Energy of all UEs, mJ a merged update: {costs}." if costs else ""

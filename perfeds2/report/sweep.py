@@ -1,5 +1,6 @@
 """How is a sweep shown: as a page, for a paper, in the terminal?"""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds
-from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
+from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import AXES, SECONDS, Cost, over
 from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, value_text
@@ -22,7 +23,7 @@ from perfeds2.report.run import curves_section
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import Column, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import open_console
-from perfeds2.runs.statistics import INTERVAL_SEEDS, NO_INTERVAL
+from perfeds2.runs.statistics import NO_INTERVAL
 
 SHOWN_ROWS = 60
 SHOWN_FRONT = 8
@@ -64,24 +65,23 @@ def page(sweep: SweepFolder, axis: str = "seconds") -> str:
     grid = " × ".join(f"{sweep.summary[axis].nunique()} {axis}" for axis in sweep.axes) or "1 point"
     facts = ["sweep", grid, counted(len(sweep.run.seeds), "seed"), f"perfeds2 {__version__}"]
     hint = "At the end: means over seeds, ± half of the 95 % interval. To the target: medians; a seed that never met it is later than all."
-    curves_hint = (
-        f"{over_seeds(len(sweep.run.seeds), sweep.run.has_intervals)} A line is an algorithm at a point of the grid. Click a name to "
-        "hide it, double-click to see it alone."
-    )
-    spec = (
-        ['<p class="hint">sweep.toml, the grid and what it goes over:</p>', verbatim(sweep.toml)] if sweep.toml else []
-    )
+    lines = f"{over_seeds(len(sweep.run.seeds), sweep.run.has_intervals)} Click a name to hide it, double-click to see it alone."
+    grid_file = quoted(sweep.folder / "sweep.toml", "the grid and what it goes over")
     again = "It goes on with what is missing, and draws this page again. Every evaluation is in sweep.csv."
     sections = [
-        _settings_section(sweep, cost),
+        section(
+            f"Over {', '.join(sweep.axes[:1])}", *with_legend(setting_charts(sweep, cost), "Lines shown"), hint=lines
+        ),
         section("In numbers", numbers_table(sweep, cost), hint=hint),
-        curves_section(over(sweep.run, axis, "sweep.csv"), curves_hint),
+        curves_section(over(sweep.run, axis, "sweep.csv"), lines),
         *(
             section(chart.title, chart, hint="A point is an algorithm at a point of the grid.")
             for chart in front_charts(sweep)
         ),
         [] if sweep.failed is None else section("Failed", _failed_table(sweep.failed)),
-        section("Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *spec, hint=again),
+        section(
+            "Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *grid_file, hint=again
+        ),
     ]
     headline, paragraphs = words(sweep, cost)
     return document(facts, headline, map(paragraph, paragraphs), sections)
@@ -143,16 +143,13 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
     places = dict(zip(values, values if is_number else range(len(values)), strict=True))
     ticks = {places[value]: value_text(value) for value in values} if not is_number or len(values) <= 8 else None
     x = ChartAxis(axis, ticks=ticks, log=is_number and _spans_decade(values))
-    within = (0.0, 100.0) if score.is_share else None
-    ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale, within)
-    charts = [Chart("ends", f"{score.named(ACCURACY)}, at the end", ends, x, ChartAxis(within=within))]
+    title, limits = f"{score.named(ACCURACY)}, at the end", (0.0, 100.0) if score.is_share else None
+    ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale)
+    charts = [Chart("ends", title, ends, x, ChartAxis(within=limits), group="settings")]
     if sweep.summary[f"{cost.to_target}_median"].notna().any():
-        costs = _setting_lines(sweep, places, cost.to_target, "median")
-        targets = sorted({f"{score.scale * value:g}" for value in sweep.summary["target_accuracy"]})
-        title = f"{cost.head} to {' or '.join(targets)}{score.unit}, median"
-        tops = [line.y if line.high is None else np.fmax(line.y, line.high) for line in costs]
-        top = np.nanmax(np.concatenate(tops))  # a line that never met the target is all NaN
-        charts.append(Chart("costs", title, costs, x, ChartAxis(limits=(0.0, 1.05 * top))))
+        costs = _setting_lines(sweep, places, cost.to_target, "median", 1)
+        title = f"{cost.head} to {'the target' if sweep.run.target_accuracy is None else sweep.run.target}, median"
+        charts.append(Chart("costs", title, costs, x, ChartAxis(within=(0.0, math.inf)), group="settings"))
     return charts
 
 
@@ -169,37 +166,17 @@ def lines_of(sweep: SweepFolder) -> dict[str, Any]:
     return lines
 
 
-def _setting_lines(
-    sweep: SweepFolder,
-    places: Mapping[Any, float],
-    name: str,
-    middle: str,
-    scale: int = 1,
-    within: tuple[float, float] | None = None,
-) -> list[Series]:
+def _setting_lines(sweep: SweepFolder, places: Mapping[Any, float], name: str, middle: str, scale: int) -> list[Series]:
     axis, lines = sweep.axes[0], lines_of(sweep)
     styles = (named_styles if len(sweep.axes) == 1 else ordered_styles)(list(lines))
     made = []
     for label, rows in lines.items():
         y, low, high = (scale * rows[f"{name}_{part}"].to_numpy(float) for part in (middle, "low", "high"))
-        if within is not None:
-            low, high = np.clip(low, *within), np.clip(high, *within)
         ends = {"low": low, "high": high} if np.isfinite(low).any() else {}
         hover = [f"{label}: {value:,.4g} at {axis}={value_text(at)}" for value, at in zip(y, rows[axis], strict=True)]
         style = replace(styles[label], marker=styles[label].marker or "o")
         made.append(Series(label, [places[at] for at in rows[axis]], y, style, "line", hover=hover, size_px=6, **ends))
     return made
-
-
-def _settings_section(sweep: SweepFolder, cost: Cost) -> list[Part]:
-    if not sweep.axes:
-        return []
-    title, charts = f"Over {sweep.axes[0]}", setting_charts(sweep, cost)
-    if not charts:
-        return section(title, note(f"{len(lines_of(sweep))} lines cannot be told apart; see the table below."))
-    bands = "Bands are 95 % intervals over seeds. " * (len(sweep.run.seeds) >= INTERVAL_SEEDS)
-    hint = f"{bands}Click a name to hide it, double-click to see it alone."
-    return section(title, *with_legend(charts, "Lines shown"), hint=hint)
 
 
 def front_charts(sweep: SweepFolder) -> list[Chart]:
@@ -213,12 +190,9 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
         style = replace(styles[name], marker=styles[name].marker or "o")
         items.append(Series(name, rows[FRONT_COSTS[0]], rows[FRONT_COSTS[1]], style, "marks", hover=hover))
     best = _on_front(sweep)
-    seconds, joules = best[FRONT_COSTS[0]], best[FRONT_COSTS[1]]
-    texts = [sweep.point(row) for row in best.to_dict("records")]
-    items.append(Series("time-energy front", seconds, joules, LineStyle("", (7, 3)), hover=[""] * len(best)))
-    items.append(
-        Series("", seconds, joules, LineStyle("", (), "o"), "marks", texts=texts, size_px=12, hollow=True, listed=False)
-    )
+    texts, look = [sweep.point(row) for row in best.to_dict("records")], LineStyle("", (7, 3), "o")
+    costs = [best[cost] for cost in FRONT_COSTS]
+    items.append(Series("time-energy front", *costs, look, "line", texts=texts, hover=texts, size_px=12, hollow=True))
     labels = ("Seconds to the target, median", "Joules")
     x, y = (
         ChartAxis(label, log=_spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)

@@ -109,8 +109,8 @@ def together(members: Sequence[Member]) -> RunResults:
         notes=tuple(f"{member.label}: {text}" for member in members for text in member.run.notes),
         algorithms=tuple(replace(line.outcome, name=line.name) for line in lines),
         score=(trained or runs)[0].score,
-        metrics=_joined(members, "metrics"),
-        ue_metrics=_joined(members, "ue_metrics"),
+        metrics=_joined((member.label, member.run.metrics) for member in members),
+        ue_metrics=_joined((member.label, member.run.ue_metrics) for member in members),
         timelines={
             (f"{name} ({member.label})", seed): timeline
             for member in members
@@ -127,12 +127,8 @@ def lines_of(members: Sequence[Member]) -> list[MemberLine]:
     return sorted(lines, key=lambda line: names.index(line.outcome.name))
 
 
-def _joined(members: Sequence[Member], name: str) -> pd.DataFrame | None:
-    found = [
-        table.assign(algorithm=table["algorithm"] + f" ({member.label})")
-        for member in members
-        if (table := getattr(member.run, name)) is not None
-    ]
+def _joined(tables: Iterable[tuple[str, pd.DataFrame | None]]) -> pd.DataFrame | None:
+    found = [table.assign(algorithm=table["algorithm"] + f" ({label})") for label, table in tables if table is not None]
     return pd.concat(found, ignore_index=True) if found else None
 
 

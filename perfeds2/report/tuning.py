@@ -1,6 +1,5 @@
 """How is a tuning shown: what was found, and what does the landscape around it look like?"""
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,8 +11,9 @@ from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, HeatMap, LineStyle, Series
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report.document import Part, document, note, section, verbatim
+from perfeds2.report.document import Part, document, note, quoted, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
+from perfeds2.report.read_studies import value_text
 from perfeds2.report.tables import (
     Cell,
     Column,
@@ -28,7 +28,7 @@ from perfeds2.report.tables import (
 from perfeds2.report.terminal import open_console, print_prose
 
 if TYPE_CHECKING:  # it imports JAX
-    from perfeds2.studies.tune import Best, Tuning
+    from perfeds2.studies.tune import Tuning
 
 ACROSS = 3  # landscapes beside each other
 
@@ -61,15 +61,15 @@ def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
         f"Every setting in its first {search.horizons_s[0]:.4g} s, the best of the others at each place. Numbers are "
         "those of the last rung, as far as a setting came there; the ring is what was found."
     )
-    tried, spec = _tried_table(tuning), tuning.path / "tuned.toml"
-    text = [verbatim(spec.read_text(encoding="utf-8"))] if spec.exists() else []
+    tried = _tried_table(tuning)
     rungs = f"The better third of a rung goes on for three times as long. {len(tried.rows)} settings, best first."
-    adopt = "In this folder. tuned.toml has what was found for each algorithm:"
+    adopt = [verbatim("perfeds2 compare --spec tuned.toml --out compared")]
+    adopt += quoted(tuning.path / "tuned.toml", "what was found for each algorithm")
     sections: list[list[Part]] = [
         section("Settings found", best_table(tuning), hint=escape(meaning(tuning))),
         section("The landscape", list(charts), hint=hint),
         section("Everything that was tried", tried, hint=rungs),
-        section("Adopt it", verbatim("perfeds2 compare --spec tuned.toml --out compared"), *text, hint=adopt),
+        section("Adopt it", *adopt, hint="In this folder."),
     ]
     about = ["tuning", *facts(tuning), f"perfeds2 {__version__}"]
     return document(about, headline(tuning), map(note, edge_notes(tuning)), sections)
@@ -99,34 +99,25 @@ def meaning(tuning: "Tuning") -> str:
 
 def edge_notes(tuning: "Tuning") -> list[str]:
     """Say what should be searched further, and how."""
-    notes = []
-    for best in tuning.best:
-        for key in best.edges:
-            values, value = tuning.search.axes[best.algorithm][key], best.settings[key]
-            less = max(1, value // 3) if isinstance(value, int) else value / 3
-            side, further = ("smallest", less) if value == values[0] else ("largest", value * 3)
-            wider = ",".join(f"{each:g}" for each in sorted({value, further}))
-            notes.append(
-                f"{best.algorithm}: {key} = {value:g} is the {side} that was tried; the best may lie beyond it: "
-                f"--search {best.algorithm}.{key}={wider} and so on."
-            )
-    return notes
+    return [
+        f"{best.algorithm}: {key} = {value_text(best.settings[key])} is at the edge of what was tried; the best may lie beyond it. "
+        f"Search further with --search {best.algorithm}.{key}=VALUES."
+        for best in tuning.best
+        for key in best.edges
+    ]
 
 
 def headline(tuning: "Tuning") -> str:
     """Say which algorithm tuning helped most, and how much."""
-    score, gains = score_of(tuning.search.metric), dict[str, tuple[float, float, float]]()
+    score, gains = score_of(tuning.search.metric), list[tuple[float, str, str]]()
     for best in tuning.best:
         before, after = (best.before or {}).get("mean"), best.score["mean"]
-        if before is not None and after is not None:
-            gains[best.algorithm] = after - before, before, after
-    better = {name: gain for name, gain in gains.items() if gain[0] > 0}
-    if not better:
+        if before is not None and after is not None and after > before:
+            gains.append((after - before, best.algorithm, f"from {score.show(before)} to {score.show(after)}"))
+    if not gains:
         return f"Nothing better than before was found for {listed([best.algorithm for best in tuning.best])}."
-    name = max(better, key=lambda each: better[each][0])
-    _, before, after = better[name]
-    most = f"{name} most: from {score.show(before)} to {score.show(after)}"
-    return f"Tuning helps {len(better)} of {counted(len(tuning.best), 'algorithm')}, {most}."
+    _, most, how = max(gains)
+    return f"Tuning helps {len(gains)} of {counted(len(tuning.best), 'algorithm')}, {most} most: {how}."
 
 
 # ---- tables
@@ -139,15 +130,10 @@ def best_table(tuning: "Tuning") -> Table:
     scores = [Column(f"Validation {score.head}", narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
     rows: list[list[Cell]] = []
     for best in tuning.best:
-        settings = [_setting(best, key) for key in keys]
+        settings = [f"{value_text(best.settings.get(key, '–'))}{'*' * (key in best.edges)}" for key in keys]
         found = [_shown(score, (each or {}).get("mean")) for each in (best.score, best.before)]
         rows.append([best.algorithm, *found, *settings])
     return Table([text_column("Algorithm", "algorithm"), *scores, *map(Column, keys)], rows, kind="plain")
-
-
-def _setting(best: "Best", key: str) -> str:
-    value = best.settings.get(key, "–")
-    return f"{value:g}{'*' if key in best.edges else ''}" if isinstance(value, int | float) else str(value)
 
 
 def _shown(score: Score, value: float | None) -> str:
@@ -163,11 +149,7 @@ def _tried_table(tuning: "Tuning") -> Table:
         own = own.reindex(columns=range(1, search.rungs + 1))
         ranked = own.fillna(0.0).sort_values(list(own.columns)[::-1], ascending=False, kind="stable").index
         for number in ranked:
-            settings = search.candidates(name)[int(number)].items()
-            said = [
-                f"{key} {value:g}" if isinstance(value, int | float) else f"{key} {json.dumps(value)}"
-                for key, value in settings
-            ]
+            said = [f"{key} {value_text(value)}" for key, value in search.candidates(name)[int(number)].items()]
             rows.append([name, ", ".join(said), *(_shown(score, value) for value in own.loc[number])])
     heads = [Column(f"{score.head} in {horizon_s:.4g} s") for horizon_s in search.horizons_s]
     return Table([text_column("Algorithm"), text_column("Settings"), *heads], rows)

@@ -113,17 +113,3 @@ def test_the_first_answer_is_the_beginning_of_the_whole_one(moved, monkeypatch):
         known = set(zip(*(late["jobs"][name] for name in ("ue", "start", "end")), strict=True))
         assert over <= known
         assert len(late["rounds"]) <= 150
-
-
-def test_what_is_weighed_once_is_what_a_run_would_weigh():
-    """The clock's load is looked up; the same cells come out as where the model is traced every time."""
-    from perfeds2.play.rounds import _weighed
-    from perfeds2.spec.build import make_cell, upload_bits
-
-    for more in ({}, {"bits": 8, "downlink": "multicast"}, {"task": "synthetic"}):
-        spec = spec_from(ues=5, horizon_s=1.0, **more)
-        weighed = _weighed(spec)
-        assert upload_bits(weighed) == upload_bits(spec)
-        cells = [make_cell(each, 0) for each in (spec, weighed)]
-        assert cells[0].cycles_per_sample == cells[1].cycles_per_sample
-        assert cells[0].downlink == cells[1].downlink

@@ -23,7 +23,7 @@ from rich.console import Console
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.progress import ProgressLines, board, print_failures
+from perfeds2.report.live import ProgressLines, print_failures, worker_table
 from perfeds2.report.read import AXES
 from perfeds2.report.read_studies import differing, load_members, load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
@@ -218,7 +218,7 @@ def test_the_live_table_says_what_every_worker_is_at():
     at = {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}
     now = Progress("", 0.4, 0.0, 0, 100, 37, 10, 1, 2, 50.0, at)
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(board(now, age_s=4.0))
+    console.print(worker_table(now, age_s=4.0))
     shown = console.export_text()
     assert "37 of 100 trainings done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
     assert "quorum=5, seed=3   31%" in shown
