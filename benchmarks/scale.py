@@ -135,7 +135,7 @@ def csv_lines(found: dict[Case, Cost]) -> str:
 
 def table_lines(found: dict[Case, Cost]) -> str:
     """Markdown, as it stands in docs/reports/scale.md."""
-    lines = ["| what | n | A | ms a round | µs a merge | peak MiB |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| what | n | A | ms per round | µs per merge | peak MiB |", "|---|---:|---:|---:|---:|---:|"]
     for case, cost in found.items():
         words = (
             f"{case.what}, {'S = 5' if case.stale == 'restart' else 'unbounded'}" if case.what == "clock" else case.what
@@ -198,8 +198,8 @@ def draw(found: dict[Case, Cost], path: Path) -> None:
         largest = max(case.ues for case in found)
         clock.plot([largest / 100, largest], [1, 100], ":", color=NEUTRAL, label="proportional to n")
         for axes, x, y in (
-            (clock, "UEs n", "clock, ms a round"),
-            (a_round, f"quorum A, n = {max(c.ues for c in found if c.against == 'A'):,}", "ms a round"),
+            (clock, "UEs n", "clock, ms per round"),
+            (a_round, f"quorum A, n = {max(c.ues for c in found if c.against == 'A'):,}", "ms per round"),
             (memory, "UEs n", "peak memory, MiB"),
         ):
             axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)

@@ -258,6 +258,15 @@ def test_a_picture_is_what_its_command_draws():
 
 
 @pytest.mark.slow
+def test_a_chart_shows_the_numbers_of_its_table():
+    charts = importlib.import_module("charts")
+    assert {path.stem for path in charts.FOLDER.glob("*.svg")} == set(charts.CHARTS)
+    for name, draw in charts.CHARTS.items():
+        there = (charts.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert there == draw(), f"run: python docs/site/charts.py {name}"
+
+
+@pytest.mark.slow
 def test_a_picture_that_is_none_is_an_error(capsys):
     assert importlib.import_module("pictures").main(["quorun"]) == 2
     assert "choose from straggler, quorum" in capsys.readouterr().err

@@ -6,7 +6,7 @@ anchor that leads nowhere is an error. On the way to WHERE/pages
 - the reference is made from the code (``reference.py``);
 - a folder in the navigation (``site.yml``) becomes its pages;
 - a file of the repository that a page links to becomes a page, so that no link leads out of the site;
-- drawings of ideas (``pictures.py``) stand in the page itself, light or dark as it is;
+- drawings of ideas (``pictures.py``) and charts (``charts.py``) stand in the page itself, light or dark as it is;
 - equations, written as GitHub reads them, become MathML, which browsers set without a script;
 - a dotted name or a command in code leads to its reference.
 """
@@ -39,7 +39,7 @@ EQUATION = re.compile(r" *```math\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 IN_A_LINE = re.compile(r"(?:<br>)?\$`(.+?)`\$")
 LONG_NAME = re.compile(r"`([^`\s]{20,})`")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s#]+)")
-PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]*images/concepts/[\w-]+\.svg)\)")
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]*images/(?:concepts|charts)/[\w-]+\.svg)\)")
 NAME = re.compile(r"(?<!\[)`(perfeds2[. ][\w. -]+)`")
 
 
