@@ -68,7 +68,9 @@ def performance() -> str:
         goal = number(target) if "≥" in target else None
         for case, ratio in zip(cases, NUMBER.findall(measured), strict=True):
             label = f"{start}, {case}" if start else last
-            found.append(Value(label.replace("one constraint per UE", "loop"), number(ratio), f"{ratio} ×", target=goal))
+            found.append(
+                Value(label.replace("one constraint per UE", "loop"), number(ratio), f"{ratio} ×", target=goal)
+            )
     return bars("Times as fast as … (logarithmic; | is the target)", found, floor=0.5)
 
 
