@@ -28,9 +28,9 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
             "test_who_is_not_heard_at_all_is_chosen_last_and_who_has_arrived_first",
         ),
         (
-            "linear_sum_assignment(worth, maximize=True)",
-            "linear_sum_assignment(worth)",
-            "test_the_assignment_is_the_best_there_is",
+            "return _first(moment, -worth)",
+            "return _first(moment, worth)",
+            "test_chen_is_the_best_of_all_assignments_that_meet_the_deadline",
         ),
     ),
     (

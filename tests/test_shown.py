@@ -2,6 +2,7 @@
 
 import base64
 import re
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
@@ -79,7 +80,7 @@ def test_each_says_in_a_line_what_it_is(played, trained, swept):
 
 def test_they_are_equal_when_they_were():
     assert TIMELINE == TIMELINE
-    assert Cell.draw(1, 0).with_distances([5.0]).seed == 0
+    assert replace(Cell.draw(1, 0), distance_m=np.array([5.0])).seed == 0
     own = type("Mine", (Cell,), {})
     assert repr(own.draw(2)).startswith("<Mine: 2 UEs")
 

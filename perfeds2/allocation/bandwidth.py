@@ -10,11 +10,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
-from perfeds2.network.link import LN2, Array, closer_nats_per_hz, nats_per_hz
+from perfeds2.network.link import LN2, Array, PerUe, closer_nats_per_hz, nats_per_hz
 
-Bandwidth = Float[np.ndarray, " n"]
+Bandwidth = PerUe  # in Hz
+Mask = Bool[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class Uplink:
 
     round: int
     bandwidth_hz: float  # B, to be shared
-    signal_hz: Float[np.ndarray, " n"]  # p·h·d^−κ / N0 in this round
-    compute_s: Float[np.ndarray, " n"]  # seconds of computing still to do before sending
-    bits: Float[np.ndarray, " n"]  # bits still to send; 0 for a UE that has nothing to send
-    shares: Float[np.ndarray, " n"]  # η, participation targets, summing to 1
-    planned: Bool[np.ndarray, " n"] | None  # the round's planned UEs; None when the first arrivals close it
+    signal_hz: PerUe  # p·h·d^−κ / N0 in this round
+    compute_s: PerUe  # seconds of computing still to do before sending
+    bits: PerUe  # bits still to send; 0 for a UE that has nothing to send
+    shares: PerUe  # η, participation targets, summing to 1
+    planned: Mask | None  # the round's planned UEs; None when the first arrivals close it
     most_bits_per_s_hz: float | None = None  # what modulation carries at most; None: whatever the signal allows
 
     @property
@@ -138,40 +139,30 @@ def proportional_fair(uplink: Uplink) -> Bandwidth:
 def allocate(policy: Policy, uplink: Uplink) -> Bandwidth:
     """Ask the policy and check its answer: b ≥ 0, finite, Σb ≤ B."""
     bandwidth = np.asarray(policy(uplink), float)
-    name, n = getattr(policy, "__name__", type(policy).__name__), uplink.bits.size
-    if bandwidth.shape != (n,):
-        raise ValueError(
-            f"bandwidth policy {name} returned shape {bandwidth.shape} in round {uplink.round}; expected ({n},)."
-        )
-    if bandwidth.min() >= 0 and bandwidth.sum() <= uplink.bandwidth_hz * (1 + 1e-9):
-        return bandwidth  # NaN and infinity fail this, too
-    bad = ~(np.isfinite(bandwidth) & (bandwidth >= 0))
-    if bad.any():
-        ue = int(np.flatnonzero(bad)[0])
-        raise ValueError(
-            f"bandwidth policy {name} gave UE {ue} {bandwidth[ue]} Hz in round {uplink.round}; expected a finite number ≥ 0."
-        )
-    ue = int(bandwidth.argmax())
+    is_share = bandwidth.shape == uplink.bits.shape and bandwidth.min() >= 0  # NaN fails this, too
+    if is_share and bandwidth.sum() <= uplink.bandwidth_hz * (1 + 1e-9):
+        return bandwidth
+    name = getattr(policy, "__name__", type(policy).__name__)
     raise ValueError(
-        f"bandwidth policy {name} gave away {bandwidth.sum():.9g} Hz in round {uplink.round}, more than the cell's "
-        f"{uplink.bandwidth_hz:.9g} Hz (UE {ue} has most: {bandwidth[ue]:.9g} Hz)."
+        f"bandwidth policy {name} gave {np.array2string(bandwidth, threshold=20)} Hz in round {uplink.round}; expected "
+        f"{uplink.bits.size} finite numbers ≥ 0 that sum to at most {uplink.bandwidth_hz:.9g} Hz."
     )
 
 
-def _planned(uplink: Uplink) -> Bool[np.ndarray, " n"]:
+def _planned(uplink: Uplink) -> Mask:
     """Who must be served: the planned UEs, or all of them, as far as they have something to send."""
     return uplink.bits > 0 if uplink.planned is None else uplink.planned & (uplink.bits > 0)
 
 
-def _evenly(uplink: Uplink, serve: Bool[np.ndarray, " n"]) -> Bandwidth:
+def _evenly(uplink: Uplink, serve: Mask) -> Bandwidth:
     return np.where(serve, uplink.bandwidth_hz / max(np.count_nonzero(serve), 1), 0.0)
 
 
 def _end_together(
     uplink: Uplink,
-    serve: Bool[np.ndarray, " n"],
-    bits: Float[np.ndarray, " n"],
-    compute_s: Float[np.ndarray, " n"],
+    serve: Mask,
+    bits: PerUe,
+    compute_s: PerUe,
     least_hz: Bandwidth | None = None,
 ) -> Bandwidth:
     """Share the band among the UEs served so that they end together; the others keep theirs of ``least_hz``, or have none."""
@@ -184,14 +175,14 @@ def _end_together(
     return _spread(serve, _finish_together(band, signal, bits[serve], compute_s[serve], least_hz[serve], most))
 
 
-def _spread(serve: Bool[np.ndarray, " n"], bandwidth: Float[np.ndarray, " s"]) -> Bandwidth:
+def _spread(serve: Mask, bandwidth: Array) -> Bandwidth:
     """Bandwidths of the UEs served, among zeros for the others."""
     everybody = np.zeros(serve.size)
     everybody[serve] = bandwidth
     return everybody
 
 
-def _signal(uplink: Uplink, serve: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " s"]:
+def _signal(uplink: Uplink, serve: Mask) -> Array:
     signal = uplink.signal_hz[serve]
     if not signal.min() > 0:
         ue = int(np.flatnonzero(serve)[~(signal > 0)][0])
@@ -209,12 +200,12 @@ NO_BITS = 1e-100  # fewer than this count as this many: the crumbs that rounding
 
 def _finish_together(
     bandwidth_hz: float,
-    signal_hz: Float[np.ndarray, " s"],
-    bits: Float[np.ndarray, " s"],
-    compute_s: Float[np.ndarray, " s"],
-    least_hz: Float[np.ndarray, " s"],
+    signal_hz: Array,
+    bits: Array,
+    compute_s: Array,
+    least_hz: Array,
     most: float = np.inf,
-) -> Float[np.ndarray, " s"]:
+) -> Array:
     """Share the band so that the last UE ends as early as it can, nobody getting less than ``least_hz``.
 
     To end at T a UE needs b_i(T) = R_i/u_i: R_i = bits·ln2/(T − compute) in nat/s, u_i = ln(1 + g_i/b_i), or what modulation
@@ -299,9 +290,7 @@ def _excess(snr: Array, most: float) -> Array:
     return excess
 
 
-def _at_fairness(
-    target: Float[np.ndarray, " s"], snr: Float[np.ndarray, " s"]
-) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+def _at_fairness(target: Array, snr: Array) -> tuple[Array, Array]:
     """The x with φ(x) = target, from a guess, and the slope of ln φ against ln x: between 1 and 2, so Newton is quick."""
     slope, target = np.ones(snr.size), np.log(target)
     for _ in range(MOST_STEPS):
@@ -313,7 +302,7 @@ def _at_fairness(
     return snr, slope
 
 
-def _log_fairness(snr: Float[np.ndarray, " s"]) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+def _log_fairness(snr: Array) -> tuple[Array, Array]:
     """ln φ(x) of ``proportional_fair``, and its slope against ln x."""
     log = np.log1p(snr)
     gain = (1 + snr) * log - snr

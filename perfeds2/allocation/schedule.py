@@ -135,9 +135,8 @@ def _gaps(schedule: Rows) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"],
     ue = schedule.ravel()
     order = np.lexsort((round_, ue))
     round_, ue = round_[order], ue[order]
-    before = np.concatenate([[-1], round_[:-1]])
-    first = np.concatenate([[True], ue[1:] != ue[:-1]])[: ue.size]
-    return round_, ue, round_ - np.where(first, -1, before[: ue.size]) - 1
+    before = np.where(np.diff(ue, prepend=-1) == 0, np.roll(round_, 1), -1)
+    return round_, ue, round_ - before - 1
 
 
 def check_schedule(

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
+from perfeds2.allocation.bandwidth import Mask
 from perfeds2.network.cell import Cell
-from perfeds2.network.link import rate_bps
+from perfeds2.network.link import PerUe, rate_bps
 
 Chosen = Int[np.ndarray, " A"]
+Numbers = Int[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -28,22 +30,22 @@ class Moment:
     time_s: float  # now
     quorum: int  # A, how many are to be chosen
     bandwidth_hz: float  # B
-    signal_hz: Float[np.ndarray, " n"]  # p·h·d^−κ / N0 in this round, or now where it changes inside rounds
-    compute_s: Float[np.ndarray, " n"]  # computing left before a UE can send; all of it for a UE without a job
-    bits: Float[np.ndarray, " n"]  # bits left to send; all of them for a UE without a job
-    versions: Int[np.ndarray, " n"]  # the model each UE works from, or -1 if it rests
-    merged_in: Int[np.ndarray, " n"]  # the last round each UE was merged in; -1 for never
+    signal_hz: PerUe  # p·h·d^−κ / N0 in this round, or now where it changes inside rounds
+    compute_s: PerUe  # computing left before a UE can send; all of it for a UE without a job
+    bits: PerUe  # bits left to send; all of them for a UE without a job
+    versions: Numbers  # the model each UE works from, or -1 if it rests
+    merged_in: Numbers  # the last round each UE was merged in; -1 for never
     most_bits_per_s_hz: float | None = None  # what no link exceeds, if anything
-    own_bps: Float[np.ndarray, " n"] | None = None  # rates of uplinks beside the band; NaN for who has none
-    here: Bool[np.ndarray, " n"] | None = None  # who is there now; None: everybody always is
+    own_bps: PerUe | None = None  # rates of uplinks beside the band; NaN for who has none
+    here: Mask | None = None  # who is there now; None: everybody always is
 
     @property
-    def age(self) -> Int[np.ndarray, " n"]:
+    def age(self) -> Numbers:
         """How many rounds a UE has sat out since it was merged last, or since the start."""
         return self.round - 1 - self.merged_in
 
     @property
-    def away(self) -> Bool[np.ndarray, " n"]:
+    def away(self) -> Mask:
         """Who is not there now."""
         return np.zeros(self.versions.size, bool) if self.here is None else ~self.here
 
@@ -107,8 +109,8 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
     """The assignment of UEs to resource blocks with the fewest packet errors (Chen et al. 2021), who is late last.
 
     A blocks of B/A each; a UE on a block loses its packet with probability q = 1 − exp(−m·b/g). The assignment has the largest
-    sum of 1 − q, by the Hungarian algorithm. Whoever computes and sends longer than the deadline is not chosen as long as
-    there are others. Noise is flat in our cells, so all blocks are alike to a UE.
+    sum of 1 − q. Noise is flat in our cells, so all blocks are alike to a UE, and the best assignment is the A UEs with the smallest
+    q. Whoever computes and sends longer than the deadline is not chosen as long as there are others.
     """
     if not 0 < deadline_s < np.inf:
         raise ValueError(f"the deadline must be a number of seconds above 0, got {deadline_s}.")
@@ -121,20 +123,12 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
         worth = np.where(
             late_s > 0, -1.0 - late_s.argsort(kind="stable").argsort(), success
         )  # the least late of the late first
-        return np.sort(assign(np.repeat(worth[:, None], moment.quorum, axis=1)))
+        return _first(moment, -worth)
 
     return choose
 
 
-def assign(worth: Float[np.ndarray, "n blocks"]) -> Int[np.ndarray, " blocks"]:
-    """For each block another UE, so that the sum of their worth is largest."""
-    from scipy.optimize import linear_sum_assignment  # late: it takes a while to load
-
-    ue, block = linear_sum_assignment(worth, maximize=True)
-    return ue[np.argsort(block)].astype(np.int64)
-
-
-def _sending_s(moment: Moment, bandwidth_hz: float) -> Float[np.ndarray, " n"]:
+def _sending_s(moment: Moment, bandwidth_hz: float) -> PerUe:
     """How long each UE would send on such a band; very long where it is not heard at all."""
     rate = rate_bps(bandwidth_hz, moment.signal_hz, moment.most_bits_per_s_hz)
     if moment.own_bps is not None:
@@ -142,7 +136,7 @@ def _sending_s(moment: Moment, bandwidth_hz: float) -> Float[np.ndarray, " n"]:
     return np.minimum(moment.bits / np.maximum(rate, TINY), 1 / TINY)
 
 
-def _first(moment: Moment, *keys: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> Chosen:
+def _first(moment: Moment, *keys: PerUe | Numbers) -> Chosen:
     """The A UEs with the smallest keys, the last key first; ties go to the smaller number. Who is away comes last."""
     return np.sort(np.lexsort((np.arange(keys[0].size), *keys, moment.away))[: moment.quorum])
 
@@ -170,7 +164,7 @@ class _Seen:
     def __init__(self, cell: Cell) -> None:
         self._cell, self._blocks, self._sum = cell, 0, np.zeros(cell.ues)
 
-    def mean_signal_hz(self, block: int) -> Float[np.ndarray, " n"]:
+    def mean_signal_hz(self, block: int) -> PerUe:
         if block + 1 < self._blocks:
             self._blocks, self._sum = 0, np.zeros(self._cell.ues)
         while self._blocks <= block:

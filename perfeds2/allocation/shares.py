@@ -66,21 +66,14 @@ def check_shares(shares: Shares, quorum: int, max_staleness: int | None) -> None
     if not np.isfinite(shares).all():
         raise ValueError(f"shares must be finite, but UE {int(np.flatnonzero(~np.isfinite(shares))[0])}'s is not.")
     wrong = np.flatnonzero((shares < low * (1 - TOLERANCE)) | (shares > high * (1 + TOLERANCE)))
-    sums = abs(shares.sum() - 1) <= TOLERANCE
-    if wrong.size == 0 and sums:
+    if wrong.size == 0 and abs(shares.sum() - 1) <= TOLERANCE:
         return
     nearest = nearest_feasible(shares, quorum, max_staleness)
-    show = wrong[:5] if wrong.size else np.arange(min(shares.size, 5))
-    more = f" and {wrong.size - 5} more" if wrong.size > 5 else ""
-    complaint = f"shares sum to {shares.sum():.9g}, expected 1" if not sums else "shares are out of range"
-    if wrong.size:
-        complaint += ": " + ", ".join(f"UE {ue} has {shares[ue]:.6g}" for ue in wrong[:5]) + more
+    shown = (wrong if wrong.size else np.arange(shares.size))[:5]
+    told = ", ".join(f"UE {ue} has {shares[ue]:.6g} (nearest: {nearest[ue]:.6g})" for ue in shown)
     raise ValueError(
-        f"{complaint}; with quorum {quorum} and max_staleness {max_staleness} a share must be from {low:.6g} to {high:.6g}. "
-        f"The nearest that can be met (nearest_feasible): "
-        + ", ".join(f"UE {ue} {nearest[ue]:.6g}" for ue in show)
-        + (", …" if show.size < shares.size else "")
-        + "."
+        f"shares must be from {low:.6g} to {high:.6g} with quorum {quorum} and max_staleness {max_staleness}, and sum to 1; got a "
+        f"sum of {shares.sum():.9g}. {told}. nearest_feasible gives the nearest that can be met."
     )
 
 

@@ -20,8 +20,8 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
+from perfeds2.network.fleet import MOST_SPREAD
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.network.spread import MOST
 from perfeds2.spec.build import upload_bits
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -159,7 +159,7 @@ def fleet_text(devices: Sequence[Fitted], samples: int) -> str:
     table.writerow(("name", "samples_per_s", "compute_spread", "rate_bps", "rate_spread"))
     for each in devices:
         speed, rate = f"{samples / each.compute_s:.6g}", f"{each.rate_bps:.6g}"
-        spreads = [f"{min(spread, MOST):.3g}" for spread in (each.compute_spread, each.rate_spread)]
+        spreads = [f"{min(spread, MOST_SPREAD):.3g}" for spread in (each.compute_spread, each.rate_spread)]
         table.writerow((f"device {each.ue}", speed, spreads[0], rate, spreads[1]))
     return text.getvalue()
 

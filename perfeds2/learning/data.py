@@ -5,7 +5,7 @@ them out of a text. They answer the same questions.
 """
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from perfeds2.learning.partition import Partition
 
+Ue = Int[Array, ""]  # the number of a UE
+Counts = Int[Array, " n"]
+RandomKey = Key[Array, ""]
 Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # a label a sample, or a row of numbers
 Part = tuple[Any, Any, Bool[Array, " m"]]
 
@@ -37,15 +40,15 @@ class Data(typing.Protocol):
         """How long ``train_part`` and ``test_part`` are in an evaluation."""
         ...
 
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
         """Training samples of one UE, drawn independently and with replacement."""
         ...
 
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def train_part(self, ue: Ue, length: int) -> Part:
         """A UE's training samples, padded, with a mask."""
         ...
 
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def test_part(self, ue: Ue, length: int) -> Part:
         """A UE's test samples, padded, with a mask."""
         ...
 
@@ -80,9 +83,9 @@ class Shards:
 
     x: Shaped[Array, "m ..."]
     y: Shaped[Array, "m ..."]
-    start: Int[Array, " n"]
-    train_count: Int[Array, " n"]
-    test_count: Int[Array, " n"]
+    start: Counts
+    train_count: Counts
+    test_count: Counts
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition) -> "Shards":
@@ -98,14 +101,7 @@ class Shards:
     @classmethod
     def join(cls, each: Sequence["Shards"]) -> "Shards":
         """Several, one behind the other."""
-        begin = np.cumsum([0, *(one.y.shape[0] for one in each[:-1])])
-        return cls(
-            jnp.concatenate([one.x for one in each]),
-            jnp.concatenate([one.y for one in each]),
-            jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
-            jnp.concatenate([one.train_count for one in each]),
-            jnp.concatenate([one.test_count for one in each]),
-        )
+        return joined(each, [len(one.y) for one in each], lambda one, at: replace(one, start=one.start + at))
 
     def held_out(self) -> "Shards":
         """The last quarter of each training part, which is shuffled; the samples behind it are no one's."""
@@ -116,7 +112,7 @@ class Shards:
     def ues(self) -> int:
         return self.start.size
 
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
         """Training samples of one UE, drawn independently and with replacement."""
         at = self.start[ue] + draw_numbers(key, self.train_count[ue], shape)
         return self.x[at], self.y[at]
@@ -131,10 +127,10 @@ class Shards:
         train, test = (1 << (size - 1).bit_length() for size in longest)
         return min(max(128, train), MOST_SAMPLES), min(max(32, test), MOST_SAMPLES)
 
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def train_part(self, ue: Ue, length: int) -> Part:
         return self._part(self.start[ue], self.train_count[ue], length)
 
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def test_part(self, ue: Ue, length: int) -> Part:
         return self._part(self.start[ue] + self.train_count[ue], self.test_count[ue], length)
 
     def _part(self, start: Int[Array, ""], size: Int[Array, ""], length: int) -> Part:
@@ -156,7 +152,7 @@ class Generated:
     common one. Its labels are the ``labels_per_ue`` it knows.
     """
 
-    key: Key[Array, ""]
+    key: RandomKey
     ues: int
     features: int
     classes: int
@@ -171,7 +167,7 @@ class Generated:
     def train_count(self) -> Int[np.ndarray, " n"]:
         return np.zeros(self.ues, int)
 
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
         centre, rule, known = self._world(ue)
         spread = jnp.arange(1, self.features + 1) ** -0.6
         x = centre + spread * jax.random.normal(key, (*shape, self.features))
@@ -180,16 +176,16 @@ class Generated:
     def lengths(self) -> tuple[int, int]:
         return 64, 64
 
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def train_part(self, ue: Ue, length: int) -> Part:
         return *self.batches(self._mine(ue, 1), ue, (length,)), jnp.ones(length, bool)
 
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def test_part(self, ue: Ue, length: int) -> Part:
         return *self.batches(self._mine(ue, self.test_noise), ue, (length,)), jnp.ones(length, bool)
 
-    def _mine(self, ue: Int[Array, ""], what: int) -> Key[Array, ""]:
+    def _mine(self, ue: Ue, what: int) -> RandomKey:
         return jax.random.fold_in(jax.random.fold_in(self.key, what), ue)
 
-    def _world(self, ue: Int[Array, ""]) -> tuple[Float[Array, " f"], Float[Array, "f c"], Bool[Array, " c"]]:
+    def _world(self, ue: Ue) -> tuple[Float[Array, " f"], Float[Array, "f c"], Bool[Array, " c"]]:
         common = jax.random.normal(self.key, (self.features, self.classes))
         if not self.differ:
             return jnp.zeros(self.features), common, jnp.ones(self.classes, bool)
@@ -199,12 +195,19 @@ class Generated:
         return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
 
 
-def held_out_of(count: Int[Array, " n"]) -> Int[Array, " n"]:
+def joined(each: Sequence[Any], sizes: Sequence[int], moved: Callable[[Any, int], Any]) -> Any:
+    """Return one object with the arrays of several behind one another; places among the samples are moved along."""
+    begin = np.cumsum([0, *sizes[:-1]]).tolist()
+    parts = [moved(one, at) for one, at in zip(each, begin, strict=True)]
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
+
+
+def held_out_of(count: Counts) -> Counts:
     """How many of so many training samples are held out: a quarter, at least one, and never all."""
     return jnp.clip(jnp.round(VALIDATION * count).astype(count.dtype), jnp.minimum(1, count - 1), None)
 
 
-def draw_numbers(key: Key[Array, ""], size: Int[Array, ""], shape: tuple[int, ...]) -> Int[Array, "*s"]:
+def draw_numbers(key: RandomKey, size: Ue, shape: tuple[int, ...]) -> Int[Array, "*s"]:
     """Numbers below ``size``, independent and uniform."""
     uniform = jax.random.uniform(key, shape)
     return jnp.minimum((uniform * size).astype(jnp.int32), size - 1)

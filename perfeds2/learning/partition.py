@@ -10,11 +10,18 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.random import Generator, default_rng
 
+Labels = Int[np.ndarray, " N"]  # a number for each training sample: its label, or its owner
+TestLabels = Int[np.ndarray, " M"]
+Counts = Int[np.ndarray, " n"]  # a number for each UE
+ShareRows = Float[np.ndarray, "g n"]  # which share of each label's samples each UE gets
+Amounts = Int[np.ndarray, "g n"]
 SIZE_SPREAD = 0.6  # standard deviation of the logarithm of UEs' data sizes: the paper says only that they differ
 TEST_SHARE = 0.25  # of a UE's samples, where the data have no test set of their own
 FEW = 10  # samples that everybody should have at least,
 MOST_DRAWS = 100  # as far as so many draws can do it
+TOO_FEW = "too few to train and test on"
 
 
 @dataclass(frozen=True)
@@ -22,26 +29,26 @@ class Partition:
     """Sample numbers grouped by UE: its training part, then its test part, each UE after the other."""
 
     order: Int[np.ndarray, " m"]  # sample numbers, UE after UE
-    start: Int[np.ndarray, " n"]  # where a UE's part of ``order`` begins
-    train_count: Int[np.ndarray, " n"]  # how many training samples it has
-    test_count: Int[np.ndarray, " n"]  # how many test samples follow them
+    start: Counts  # where a UE's part of ``order`` begins
+    train_count: Counts  # how many training samples it has
+    test_count: Counts  # how many test samples follow them
 
 
 @dataclass(frozen=True)
 class Samples:
     """What a split looks at. Test samples are numbered behind the training samples, where the data have such."""
 
-    labels: Int[np.ndarray, " N"]  # from 0; of numbers, which tenth of them it is in
-    test_labels: Int[np.ndarray, " M"] | None = None
-    owners: Int[np.ndarray, " N"] | None = None  # whose they are by nature, from 0
-    test_owners: Int[np.ndarray, " M"] | None = None
+    labels: Labels  # from 0; of numbers, which tenth of them it is in
+    test_labels: TestLabels | None = None
+    owners: Labels | None = None  # whose they are by nature, from 0
+    test_owners: TestLabels | None = None
     names: tuple[str, ...] = ()  # of the owners
 
 
 Split = Callable[[Samples, int, int], Partition]  # of samples, a number of UEs, and a seed
 
 
-# ---- the splits
+# ---- the splits. Each is written as the name that chooses it.
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class ByLabel:
     labels_per_ue: int
 
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
-        return partition_by_label(samples.labels, ues, self.labels_per_ue, seed, test_labels=samples.test_labels)
+        return partition_by_label(samples.labels, ues, self.labels_per_ue, seed, samples.test_labels)
 
 
 @dataclass(frozen=True)
@@ -60,11 +67,18 @@ class Dirichlet:
 
     alpha: float
 
+    def __post_init__(self) -> None:
+        if not 1e-3 <= self.alpha <= 1e6:
+            raise ValueError(f"alpha from 0.001 to 1e6, got {self.alpha:g}")
+
+    def __str__(self) -> str:
+        return f"dirichlet:{self.alpha:g}"
+
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
-        def draw(random: np.random.Generator, labels: int) -> Float[np.ndarray, "g n"]:
+        def draw(random: Generator, labels: int) -> ShareRows:
             return random.dirichlet(np.full(ues, self.alpha), labels)
 
-        return divide(samples, ues, seed, draw, f"dirichlet:{self.alpha:g}")
+        return divide(samples, ues, seed, draw, str(self))
 
 
 @dataclass(frozen=True)
@@ -73,17 +87,27 @@ class Quantity:
 
     sigma: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma <= 10:
+            raise ValueError(f"sigma from 0 to 10, got {self.sigma:g}")
+
+    def __str__(self) -> str:
+        return f"quantity:{self.sigma:g}"
+
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
-        def draw(random: np.random.Generator, _: int) -> Float[np.ndarray, "g n"]:
+        def draw(random: Generator, _: int) -> ShareRows:
             size = np.exp(self.sigma * random.standard_normal(ues))
             return (size / size.sum())[None]
 
-        return divide(samples, ues, seed, draw, f"quantity:{self.sigma:g}" if self.sigma else "iid")
+        return divide(samples, ues, seed, draw, str(self))
 
 
 @dataclass(frozen=True)
 class Natural:
     """``natural``: whose they are is known; of more UEs than are wanted, some are drawn."""
+
+    def __str__(self) -> str:
+        return "natural"
 
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
         if samples.owners is None:
@@ -91,7 +115,7 @@ class Natural:
         count = int(samples.owners.max()) + 1
         if ues > count:
             raise ValueError(f"its samples are of {count} UEs, got {ues} UEs; use fewer UEs (--ues).")
-        random = np.random.default_rng([seed, 3])
+        random = default_rng([seed, 3])
         chosen = np.arange(count) if ues == count else random.choice(count, ues, replace=False)
         place = np.full(count, -1)
         place[chosen] = np.arange(ues)
@@ -100,12 +124,8 @@ class Natural:
         short = too_few(mine, theirs, ues)
         if short is not None:
             name = samples.names[chosen[short]] if samples.names else str(chosen[short])
-            train, test = (0 if who is None else int((who == short).sum()) for who in (mine, theirs))
-            found = (
-                f"{train} sample{'s' * (train != 1)}" if theirs is None else f"{train} training and {test} test samples"
-            )
-            needed = "at least 2" if theirs is None else "at least 1 of each"
-            raise ValueError(f"UE {name} has {found}, and needs {needed}; leave it out of the data.")
+            found = " and ".join(str(np.count_nonzero(who == short)) for who in (mine, theirs) if who is not None)
+            raise ValueError(f"UE {name} has {found} samples, {TOO_FEW}; leave it out of the data.")
         return hand_out(samples.labels, mine, theirs, ues, random)
 
 
@@ -120,19 +140,20 @@ class Given:
         found = np.asarray(self.function(samples, ues, seed))
         labels = int(samples.labels.max()) + 1
         if found.shape == samples.labels.shape and found.dtype.kind in "iu":
-            if samples.test_labels is not None:
-                raise ValueError(f"--split {self.name} must give shares: the data have a test set of their own.")
-            if found.min() < -1 or found.max() >= ues or too_few(found, None, ues) is not None:
-                raise ValueError(f"--split {self.name} must give each of {ues} UEs, from 0, at least 2 samples.")
-            return hand_out(samples.labels, found, None, ues, np.random.default_rng([seed, 3]))
-        if found.shape not in ((ues,), (labels, ues)) or found.dtype.kind != "f" or not (found >= 0).all():
+            is_legal = -1 <= found.min() <= found.max() < ues and too_few(found, None, ues) is None
+            if samples.test_labels is not None or not is_legal:
+                raise ValueError(
+                    f"--split {self.name} must give each of {ues} UEs, from 0, at least 2 samples; or shares, if the data have a "
+                    f"test set of their own."
+                )
+            return hand_out(samples.labels, found, None, ues, default_rng([seed, 3]))
+        shares = np.atleast_2d(found)
+        are_shares = found.shape in ((ues,), (labels, ues)) and found.dtype.kind == "f" and (found >= 0).all()
+        if not (are_shares and (shares.sum(axis=1) > 0).all() and shares.max() < np.inf):
             raise ValueError(
                 f"--split {self.name} gave {found.dtype} of shape {found.shape}; expected a UE for each of "
-                f"{samples.labels.size} samples, or shares of shape ({labels}, {ues}) or ({ues},)."
+                f"{samples.labels.size} samples, or positive shares of shape ({labels}, {ues}) or ({ues},)."
             )
-        shares = np.atleast_2d(found)
-        if not (np.isfinite(shares).all() and (shares.sum(axis=1) > 0).all()):
-            raise ValueError(f"--split {self.name} gave shares that do not add up to something.")
         return divide(samples, ues, seed, lambda *_: shares / shares.sum(axis=1, keepdims=True), self.name)
 
 
@@ -142,22 +163,10 @@ def labels_of(number: float) -> ByLabel:
     return ByLabel(int(number))
 
 
-def dirichlet_of(alpha: float) -> Dirichlet:
-    if not 1e-3 <= alpha <= 1e6:
-        raise ValueError(f"alpha from 0.001 to 1e6, got {alpha:g}")
-    return Dirichlet(alpha)
-
-
-def quantity_of(sigma: float) -> Quantity:
-    if not 0 <= sigma <= 10:
-        raise ValueError(f"sigma from 0 to 10, got {sigma:g}")
-    return Quantity(sigma)
-
-
 SPLITS: Mapping[str, Any] = {
     "labels:K": labels_of,
-    "dirichlet:ALPHA": dirichlet_of,
-    "quantity:SIGMA": quantity_of,
+    "dirichlet:ALPHA": Dirichlet,
+    "quantity:SIGMA": Quantity,
     "iid": Quantity(0.0),
     "natural": Natural(),
 }
@@ -167,13 +176,11 @@ SPLITS: Mapping[str, Any] = {
 
 
 def partition_by_label(
-    labels: Int[np.ndarray, " N"],
+    labels: Labels,
     ues: int,
     labels_per_ue: int,
     seed: int,
-    *,
-    test_labels: Int[np.ndarray, " M"] | None = None,
-    test_fraction: float = TEST_SHARE,
+    test_labels: TestLabels | None = None,
 ) -> Partition:
     """Give every UE ``labels_per_ue`` of the labels (l in the paper) and an unequal amount of data.
 
@@ -183,11 +190,10 @@ def partition_by_label(
     """
     classes = np.unique(labels)
     check_labels_per_ue(labels_per_ue, classes.size)
-    random = np.random.default_rng([seed, 3])
+    random = default_rng([seed, 3])
     going_round = np.resize(random.permutation(classes.size), ues * labels_per_ue).reshape(ues, labels_per_ue)
     size = np.exp(SIZE_SPREAD * random.standard_normal(ues))
-    train: list[list[np.ndarray]] = [[] for _ in range(ues)]
-    test: list[list[np.ndarray]] = [[] for _ in range(ues)]
+    halves: list[tuple[list[np.ndarray], list[np.ndarray]]] = [([], []) for _ in range(ues)]  # training and test part
     for number, label in enumerate(classes.tolist()):
         holders = np.flatnonzero((going_round == number).any(axis=1))
         if holders.size == 0:
@@ -195,18 +201,18 @@ def partition_by_label(
         mine = random.permutation(np.flatnonzero(labels == label))
         if test_labels is None:
             parts = _divide(mine, size[holders], 2, label)
-            for ue, part in zip(holders, parts, strict=True):
-                cut = min(max(round(part.size * test_fraction), 1), part.size - 1)
-                test[ue].append(part[:cut])
-                train[ue].append(part[cut:])
+            cuts = [min(max(round(part.size * TEST_SHARE), 1), part.size - 1) for part in parts]
+            pairs = [(part[cut:], part[:cut]) for part, cut in zip(parts, cuts, strict=True)]
         else:
             theirs = labels.size + random.permutation(np.flatnonzero(test_labels == label))
-            for ue, part, held in zip(
-                holders, _divide(mine, size[holders], 1, label), _divide(theirs, size[holders], 1, label), strict=True
-            ):
-                train[ue].append(part)
-                test[ue].append(held)
-    return _flatten(train, test, random)
+            pairs = zip(*(_divide(each, size[holders], 1, label) for each in (mine, theirs)), strict=True)
+        for ue, pair in zip(holders, pairs, strict=True):
+            for half, part in zip(halves[ue], pair, strict=True):
+                half.append(part)
+    drawn = [[random.permutation(np.concatenate(half)) for half in both] for both in halves]
+    sizes = np.array([[half.size for half in both] for both in drawn])
+    start = np.concatenate([[0], sizes.sum(axis=1).cumsum()[:-1]])
+    return Partition(np.concatenate([half for both in drawn for half in both]), start, sizes[:, 0], sizes[:, 1])
 
 
 def check_labels_per_ue(labels_per_ue: int, classes: int) -> None:
@@ -222,19 +228,10 @@ def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray, least: int, lab
             f"use fewer UEs or fewer labels per UE."
         )
     spare = samples.size - least * weights.size
-    ends = np.floor(np.cumsum(weights) / weights.sum() * spare + 1e-9).astype(int) + least * np.arange(
-        1, weights.size + 1
-    )
+    ends = np.floor(np.cumsum(weights) / weights.sum() * spare + 1e-9).astype(int)
+    ends += least * np.arange(1, weights.size + 1)
     ends[-1] = samples.size
     return np.split(samples, ends[:-1])
-
-
-def _flatten(train: list[list[np.ndarray]], test: list[list[np.ndarray]], random: np.random.Generator) -> Partition:
-    parts = [[random.permutation(np.concatenate(half[ue])) for half in (train, test)] for ue in range(len(train))]
-    order = np.concatenate([half for both in parts for half in both])
-    sizes = np.array([[half.size for half in both] for both in parts])
-    start = np.concatenate([[0], sizes.sum(axis=1).cumsum()[:-1]])
-    return Partition(order, start, sizes[:, 0], sizes[:, 1])
 
 
 # ---- by shares
@@ -244,7 +241,7 @@ def divide(
     samples: Samples,
     ues: int,
     seed: int,
-    draw: Callable[[np.random.Generator, int], Float[np.ndarray, "g n"]],
+    draw: Callable[[Generator, int], ShareRows],
     what: str,
 ) -> Partition:
     """Give out each label's samples by the shares that are drawn for it; all samples at once where one row is drawn.
@@ -252,10 +249,10 @@ def divide(
     Drawn again until everybody has ten samples, or a fifth of an equal share where that is less; the best of many draws
     does, if it gives everybody something. A test set of the data's own is given out by the same shares.
     """
-    random = np.random.default_rng([seed, 3])
+    random = default_rng([seed, 3])
     sets = [samples.labels] if samples.test_labels is None else [samples.labels, samples.test_labels]
     enough = min(FEW, samples.labels.size // (5 * ues))
-    best: tuple[int, list[Int[np.ndarray, "g n"]]] = (-1, [])
+    best: tuple[int, list[Amounts]] = (-1, [])
     for _ in range(MOST_DRAWS):
         shares = draw(random, 1 + max(int(labels.max()) for labels in sets))
         groups = [labels if len(shares) > 1 else np.zeros_like(labels) for labels in sets]
@@ -266,18 +263,15 @@ def divide(
         if best[0] >= enough:
             break
     if best[0] < 0:
-        needed = "2 samples" if len(sets) == 1 else "a training and a test sample"
         raise ValueError(
-            f"--split {what} leaves a UE without {needed} (in {MOST_DRAWS} draws): {samples.labels.size} samples for {ues} "
-            f"UEs; use fewer UEs, or a more even split."
+            f"--split {what} gives a UE {TOO_FEW} (in {MOST_DRAWS} draws): {samples.labels.size} samples for {ues} UEs; use "
+            f"fewer UEs, or a more even split."
         )
     owners = [owned(group, size, random) for group, size in zip(groups, best[1], strict=True)]
     return hand_out(samples.labels, owners[0], owners[1] if len(sets) > 1 else None, ues, random)
 
 
-def amounts(
-    shares: Float[np.ndarray, "g n"], count: Int[np.ndarray, " g"], random: np.random.Generator
-) -> Int[np.ndarray, "g n"]:
+def amounts(shares: ShareRows, count: Int[np.ndarray, " g"], random: Generator) -> Amounts:
     """How many of so many samples each UE gets: its share, up or down to a whole number, on average exactly."""
     ends = np.floor(shares.cumsum(axis=1) * count[:, None] + random.random((len(count), 1))).astype(int)
     ends = np.minimum(ends, count[:, None])
@@ -285,9 +279,7 @@ def amounts(
     return np.diff(ends, axis=1, prepend=0)
 
 
-def owned(
-    labels: Int[np.ndarray, " N"], sizes: Int[np.ndarray, "g n"], random: np.random.Generator
-) -> Int[np.ndarray, " N"]:
+def owned(labels: Labels, sizes: Amounts, random: Generator) -> Labels:
     """Whose each sample is, when each UE gets so many of each label, whichever they are."""
     shuffled = random.permutation(labels.size)
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -296,7 +288,7 @@ def owned(
     return owners
 
 
-def too_few(owners: Int[np.ndarray, " N"], test_owners: Int[np.ndarray, " M"] | None, ues: int) -> int | None:
+def too_few(owners: Labels, test_owners: TestLabels | None, ues: int) -> int | None:
     """The first UE that has not enough to train and to test; None if all have."""
     count = np.bincount(owners[owners >= 0], minlength=ues)
     lacking = count < 2
@@ -306,11 +298,11 @@ def too_few(owners: Int[np.ndarray, " N"], test_owners: Int[np.ndarray, " M"] | 
 
 
 def hand_out(
-    labels: Int[np.ndarray, " N"],
-    owners: Int[np.ndarray, " N"],
-    test_owners: Int[np.ndarray, " M"] | None,
+    labels: Labels,
+    owners: Labels,
+    test_owners: TestLabels | None,
     ues: int,
-    random: np.random.Generator,
+    random: Generator,
 ) -> Partition:
     """Samples by UE, training part before test part, each shuffled. Without a test set, a quarter of each label is cut off.
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int
 
-from perfeds2.learning.data import Batch, Data, Joinable, Part
+from perfeds2.learning.data import Batch, Counts, Data, Joinable, Part, RandomKey, Ue
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["everybody", "first"], meta_fields=["ues"])
@@ -25,19 +25,19 @@ class SomeOfPool:
     ues: int
 
     @property
-    def train_count(self) -> Int[Array, " n"]:
+    def train_count(self) -> Counts:
         return jax.lax.dynamic_slice_in_dim(self.everybody.train_count, self.first, self.ues)
 
     def lengths(self) -> tuple[int, int]:
         return self.everybody.lengths()
 
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
         return self.everybody.batches(key, self.first + ue, shape)
 
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def train_part(self, ue: Ue, length: int) -> Part:
         return self.everybody.train_part(self.first + ue, length)
 
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def test_part(self, ue: Ue, length: int) -> Part:
         return self.everybody.test_part(self.first + ue, length)
 
 

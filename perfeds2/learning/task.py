@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.learning.data import Data, Shards
-from perfeds2.learning.files.own_file import OwnFile, own_data
+from perfeds2.learning.files.own_file import OwnFile, own_data, usual_loss, usual_split
 from perfeds2.learning.files.sources import Source, find
 from perfeds2.learning.losses import Loss, Metric
 from perfeds2.learning.models.from_torch import from_torch
@@ -98,9 +98,9 @@ class Task:
         """Your own samples from FILE.csv, FILE.npz or a folder of npz files, one a UE (docs/how-to/data.md)."""
         file = OwnFile.open(path)
         table = file.table(tuple(target), ue_column, loss if isinstance(loss, str) else None)
-        chosen = loss or file.usual_loss(table)
+        chosen = loss or usual_loss(table)
         recipe = Recipe.of_file(file, tuple(target), ue_column, chosen if isinstance(chosen, str) else None)
-        split = split or file.usual_split(table)
+        split = split or usual_split(table)
         task = recipe(ues or (len(table.names) or 20), None, seed, split=split)
         return replace(task, model=judged(model or bare(task.model), recipe.learned, chosen, metric))
 
@@ -139,7 +139,7 @@ class Recipe:
         learned = Targets(len(table.labels), table.shift, table.unit)
         sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
         network = sized(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype)
-        data = partial(own_data, file, target, ue_column, loss)
+        data = partial(own_data, partial(file.table, target, ue_column, loss))
         return cls(file.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
 
     @property

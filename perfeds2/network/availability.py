@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 Interval = tuple[float, float]  # from a second on, until another; that one no longer
 
@@ -78,7 +78,7 @@ class Availability:
         since_s, until_s, here = self._last
         if not since_s <= time_s < until_s:
             periods = self._periods(time_s)
-            passed = self._passed(periods, time_s)
+            passed = ((periods * self._period_s)[:, None] + self._borders_s <= time_s).sum(axis=1)  # odd: it is there
             next_s = periods * self._period_s + np.take_along_axis(self._borders_s, passed[:, None], axis=1)[:, 0]
             again_s = (periods + 1) * self._period_s + self._borders_s[:, 0]
             until_s = float(np.where(np.isinf(next_s) & self._repeats, again_s, next_s).min())
@@ -86,10 +86,6 @@ class Availability:
             here.flags.writeable = False
             self._last = since_s, until_s, here = time_s, until_s, here
         return since_s, until_s, here
-
-    def _passed(self, periods: Float[np.ndarray, " n"], time_s: float) -> Int[np.ndarray, " n"]:
-        """How many borders of its period a UE has passed: an odd number, and it is there."""
-        return ((periods * self._period_s)[:, None] + self._borders_s <= time_s).sum(axis=1)
 
     def _periods(self, time_s: float) -> Float[np.ndarray, " n"]:
         """How many periods are over; rounding must not put a border into the period that it ends."""

@@ -1,19 +1,18 @@
 """Who is in the cell, how well does the base station hear them, and how fast do they compute?"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from perfeds2.network.blocks import BLOCK, each_block
-from perfeds2.network.device import compute_seconds
-from perfeds2.network.downlink import UE_NOISE_FIGURE_DB, Downlink
 from perfeds2.network.fleet import Fleet
+from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, PerUe
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import STREAMS, Radio, Where
 from perfeds2.shown import as_html, axes_for, draw_places, in_a_line
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Layout = Literal["disc", "uniform", "equal"]
+Ues = Int[np.ndarray, " h"]  # some UEs, by number
 LOCKS = [Lock() for _ in range(64)]  # a block of UEs draws with one generator, one round after the other
 
 
@@ -30,10 +30,10 @@ LOCKS = [Lock() for _ in range(64)]  # a block of UEs draws with one generator, 
 class Cell:
     """One base station and n unequal UEs around it. The defaults are the paper's Table I; what it leaves open is ours."""
 
-    distance_m: Float[np.ndarray, " n"]  # to the base station (the paper's first c_i, erratum 4)
-    cpu_hz: Float[np.ndarray, " n"]  # ϑ_i
+    distance_m: PerUe  # to the base station (the paper's first c_i, erratum 4)
+    cpu_hz: PerUe  # ϑ_i
     cycles_per_sample: float = 250_000.0  # the paper's second c_i; it gives no value
-    power_w: Float[np.ndarray, " n"] | float = 0.01  # p_i
+    power_w: PerUe | float = 0.01  # p_i
     bandwidth_hz: float = 1e6  # B, shared by OFDMA
     path_loss_exponent: float = 3.8  # κ
     noise_dbm_per_hz: float = -174.0  # N0
@@ -46,7 +46,7 @@ class Cell:
     )
     most_bits_per_s_hz: float | None = None  # no link carries more; None: the radio's own, and Table I's has none
     coherence_s: float | None = None  # after so many seconds the fading is redrawn; None: every round
-    angle_rad: Float[np.ndarray, " n"] | None = None  # in which direction each UE is; None: drawn, when it matters
+    angle_rad: PerUe | None = None  # in which direction each UE is; None: drawn, when it matters
     moves: Moves | None = None  # how UEs move; None: not at all
     downlink: Downlink | None = None  # how models are sent; None: for nothing, but for downlink_s
     fleet: Fleet | None = None  # gains, uplinks and hours of UEs' own; None: all have the cell's, and are always there
@@ -59,25 +59,17 @@ class Cell:
                 f"a cell needs one distance and one CPU frequency per UE, at least one UE; "
                 f"got {self.distance_m.shape} distances and {self.cpu_hz.shape} frequencies."
             )
-        for name in (f.name for f in fields(Cell) if f.name not in OPTIONAL):
-            values = np.atleast_1d(np.asarray(getattr(self, name), float))
-            if name == "noise_dbm_per_hz":
-                low, range_ = values == -np.inf, ""
-            elif name in {"distance_m", "downlink_s", "seed", "cycles_per_sample"}:
-                low, range_ = values < 0, " and at least 0"
-            else:
-                low, range_ = values <= 0, " and above 0"
-            wrong = low | ~np.isfinite(values)
+        for name in (field.name for field in fields(self) if field.name in LIMITS):
+            value, limit = getattr(self, name), LIMITS[name]
+            values = np.atleast_1d(np.asarray(1.0 if value is None else value, float))
+            low = values < 0 if limit == "at least 0" else values <= 0
+            wrong = (low & (limit != "")) | ~np.isfinite(values)
             if wrong.any():
-                raise ValueError(f"{name} must be finite{range_}, got {values[wrong][0]}.")
+                raise ValueError(f"{name} must be finite{limit and ' and '}{limit}, got {values[wrong][0]}.")
         if self.seed != int(self.seed) or self.seed >= 2**64:
             raise ValueError(f"seed must be a whole number below 2^64, got {self.seed}.")
         if not self.rician_k >= 0:
             raise ValueError(f"rician_k must be at least 0, got {self.rician_k}.")
-        for name in ("most_bits_per_s_hz", "coherence_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise ValueError(f"{name} must be finite and above 0, got {value}.")
         if self.angle_rad is not None and self.angle_rad.shape != self.distance_m.shape:
             raise ValueError(f"{self.ues} UEs need as many angles, got {self.angle_rad.shape}.")
         if self.fleet is not None and self.fleet.ues != self.ues:
@@ -155,85 +147,45 @@ class Cell:
         moves = self.moves
         return None if moves is None else moves.walk(moves, self.where.x_m, self.where.y_m, self.seed)
 
-    def signal_hz(self, round_: int, ues: Int[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
+    def signal_hz(self, round_: int, ues: Ues | None = None) -> PerUe:
         """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round; of all UEs, or of these.
 
         A draw belongs to (seed, round, UE): whoever else is in the cell and whatever policy runs, it is the same.
         """
-        mean_hz, angle = self.mean_signal_hz, None
-        if self.rician_k == math.inf:
-            mean_hz = mean_hz if ues is None else mean_hz[ues]
-            return self._own_stay(mean_hz * self.signal_of_amplitude(1.0), mean_hz, ues)
-        signal = self._uniform(round_)
-        if self.rician_k > 0:
-            angle = self._uniform(round_, 1)
-        if ues is not None:
-            signal, mean_hz, angle = signal[ues], mean_hz[ues], None if angle is None else angle[ues]
-        each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
-        return self._own_stay(signal, mean_hz, ues)
 
-    def _own_stay(
-        self, signal: Float[np.ndarray, " h"], mean_hz: Float[np.ndarray, " h"], ues: Int[np.ndarray, " h"] | None
-    ) -> Float[np.ndarray, " h"]:
-        """Nothing fades on an uplink of one's own."""
-        if self.fleet is not None and not self.fleet.shares_band.all():
-            own = ~self.fleet.shares_band if ues is None else ~self.fleet.shares_band[ues]
+        def of(values: np.ndarray) -> np.ndarray:
+            return values if ues is None else values[ues]
+
+        mean_hz = of(self.mean_signal_hz)
+        if self.rician_k == math.inf:
+            signal = mean_hz * self.signal_of_amplitude(1.0)
+        else:
+            signal = of(self._uniform(round_))
+            angle = of(self._uniform(round_, 1)) if self.rician_k > 0 else None
+            each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
+        if self.fleet is not None and not self.fleet.shares_band.all():  # nothing fades on an uplink of one's own
+            own = of(~self.fleet.shares_band)
             signal[own] = mean_hz[own]
         return signal
 
-    def signal_at(self, round_: int, time_s: float) -> Float[np.ndarray, " n"]:
+    def signal_at(self, round_: int, time_s: float) -> PerUe:
         """The signals at a second of a round. With a coherence time, draws belong to (seed, block of time, UE)."""
-        return self.signal_hz(round_) if self.coherence_s is None else self.signal_in(self._block_of_time(time_s))
+        return self.signal_in(self.block_at(round_, time_s))
 
-    def block_at(self, round_: int, time_s: float) -> int:
-        """Which draw of the fading holds then: the round's, or with a coherence time that of the block of time."""
-        return round_ if self.coherence_s is None else self._block_of_time(time_s)
-
-    def signal_in(self, block: int) -> Float[np.ndarray, " n"]:
+    def signal_in(self, block: int) -> PerUe:
         """The signals in a round or a block of time: its fading, and where the UEs are, looked up every metre of their way."""
         signal_hz = self.signal_hz(block)
         if self.moves is None:
             return signal_hz
-        return signal_hz * self._moved(block - block % self._look_blocks)
+        return signal_hz * self._kept("moved", block, lambda here: here.mean_signal_hz / self.mean_signal_hz)
 
-    @cached_property
-    def _look_blocks(self) -> int:
-        """How many blocks UEs are taken to stand still: as many as fit into a metre of their way."""
-        assert self.moves is not None
-        assert self.coherence_s is not None
-        return max(1, int(LOOK_M / (self.moves.speed_mps * self.coherence_s)))
+    def block_at(self, round_: int, time_s: float) -> int:
+        """Which draw of the fading holds then: the round's, or with a coherence time that of the block of time.
 
-    def _moved(self, block: int) -> Float[np.ndarray, " n"]:
-        """What the way until a block has made of the mean signals. What was asked last is asked again, algorithm after algorithm."""
-        return self._kept("moved", block, lambda here: here.mean_signal_hz / self.mean_signal_hz)
-
-    def _kept(
-        self, what: str, block: int, make: "Callable[[Cell], Float[np.ndarray, ' n']]"
-    ) -> Float[np.ndarray, " n"]:
-        """Return what was made before of the cell in a block of time, or make it."""
-        known = self._known
-        if (what, block) not in known:
-            if len(known) * self.ues >= MOST_KEPT:
-                known.clear()
-            known[what, block] = make(self.at(block * (self.coherence_s or 0.0)))
-        return known[what, block]
-
-    @cached_property
-    def _known(self) -> dict[tuple[str, int], Float[np.ndarray, " n"]]:
-        return {}
-
-    @property
-    def changes_in_rounds(self) -> bool:
-        """Whether signals depend on when a round is, not just on which it is."""
-        return self.coherence_s is not None
-
-    def changes_s(self, time_s: float) -> float:
-        """When the signals change next within a round: at the end of this block of time, or not at all."""
-        return math.inf if self.coherence_s is None else (self._block_of_time(time_s) + 1) * self.coherence_s
-
-    def _block_of_time(self, time_s: float) -> int:
-        """The last block that begins by then; rounding must not put a border into the block that it ends."""
-        assert self.coherence_s is not None
+        It is the last block that begins by then; rounding must not put a border into the block that it ends.
+        """
+        if self.coherence_s is None:
+            return round_
         block = int(time_s / self.coherence_s)
         while (block + 1) * self.coherence_s <= time_s:
             block += 1
@@ -241,11 +193,36 @@ class Cell:
             block -= 1
         return block
 
+    def changes_s(self, time_s: float) -> float:
+        """When the signals change next within a round: at the end of this block of time, or not at all."""
+        return math.inf if self.coherence_s is None else (self.block_at(0, time_s) + 1) * self.coherence_s
+
+    def _kept(self, what: str, block: int, make: "Callable[[Cell], PerUe]") -> PerUe:
+        """Return what was made of the cell with its UEs where they are in a block of time, or make it.
+
+        What was asked last is asked again, algorithm after algorithm. UEs are taken to stand still for a metre of their way.
+        """
+        if self.moves is None or self.coherence_s is None:
+            block, start_s = 0, 0.0
+        else:
+            block -= block % max(1, int(LOOK_M / (self.moves.speed_mps * self.coherence_s)))
+            start_s = block * self.coherence_s
+        known = self._known
+        if (what, block) not in known:
+            if len(known) * self.ues >= MOST_KEPT:
+                known.clear()
+            known[what, block] = make(self.at(start_s))
+        return known[what, block]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, int], PerUe]:
+        return {}
+
     def _fade(
         self,
-        signal: Float[np.ndarray, " h"],
-        angle: Float[np.ndarray, " h"] | None,
-        mean_hz: Float[np.ndarray, " h"],
+        signal: PerUe,
+        angle: PerUe | None,
+        mean_hz: PerUe,
         at: slice,
     ) -> None:
         """The signal in place of U: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1.
@@ -274,21 +251,19 @@ class Cell:
     @property
     def most_fading(self) -> float:
         """No signal is above the mean one by more than this: 1 − U is at least 2^−53."""
-        if self.rician_k == 0 and self.radio is None:
-            return self.fading_scale * math.sqrt(2 * 53 * math.log(2)) * (1 + 1e-9)
         k = self.rician_k
         steady = 1.0 if k == np.inf else math.sqrt(k / (1 + k))
         return self.signal_of_amplitude(steady + math.sqrt(53 * math.log(2) / (1 + k))) * (1 + 1e-9)
 
     @cached_property
-    def mean_signal_hz(self) -> Float[np.ndarray, " n"]:
+    def mean_signal_hz(self) -> PerUe:
         """The signal at h = 1, before fading."""
         signal_hz = self._signal_of_the_radio()
         if self.fleet is not None and not self.fleet.shares_band.all():
             signal_hz[~self.fleet.shares_band] = self.fleet.signal_on(self.bandwidth_hz)
         return signal_hz
 
-    def _signal_of_the_radio(self) -> Float[np.ndarray, " n"]:
+    def _signal_of_the_radio(self) -> PerUe:
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
             gain = self.distance_m**-self.path_loss_exponent
@@ -299,7 +274,7 @@ class Cell:
         return self.sent_power_w * self._gain / noise_w_per_hz
 
     @cached_property
-    def _gain(self) -> Float[np.ndarray, " n"]:
+    def _gain(self) -> PerUe:
         assert self.radio is not None
         gain = self.radio.gain(self.where)
         if self.fleet is not None:
@@ -307,9 +282,9 @@ class Cell:
         return gain
 
     @property
-    def sent_power_w(self) -> Float[np.ndarray, " n"] | float:
+    def sent_power_w(self) -> PerUe | float:
         """What UEs send with: all they have, or what power control lets them have."""
-        if self.radio is None or self.radio.power_control is None:
+        if self.radio is None:
             return self.power_w
         return self.radio.power_w(self._gain, self.power_w, self.bandwidth_hz / self.ues)
 
@@ -320,21 +295,21 @@ class Cell:
             return self.most_bits_per_s_hz
         return None if self.radio is None else self.radio.most_bits_per_s_hz
 
-    def _uniform(self, round_: int, stream: int = 0) -> Float[np.ndarray, " n"]:
+    def _uniform(self, round_: int, stream: int = 0) -> PerUe:
         """U, uniform from 0 to 1: a stream of the key (seed, round), whose i-th number is UE i's."""
         uniform = np.empty(self.ues)
-        each_block(self.ues, partial(self._draw, uniform, round_, stream))
-        return uniform
 
-    def _draw(self, uniform: Float[np.ndarray, " n"], round_: int, stream: int, at: slice) -> None:
-        dice, start = self._dice[at.start // BLOCK]
-        with LOCKS[
-            at.start // BLOCK % len(LOCKS)
-        ]:  # not the generator's own: before NumPy 2.4 it would wait for itself
-            start["state"]["key"][1] = round_
-            start["state"]["counter"][1] = stream
-            dice.bit_generator.state = start
-            dice.random(out=uniform[at])
+        def draw(at: slice) -> None:
+            block = at.start // BLOCK
+            dice, start = self._dice[block]
+            with LOCKS[block % len(LOCKS)]:  # not the generator's own: before NumPy 2.4 it would wait for itself
+                start["state"]["key"][1] = round_
+                start["state"]["counter"][1] = stream
+                dice.bit_generator.state = start
+                dice.random(out=uniform[at])
+
+        each_block(self.ues, draw)
+        return uniform
 
     @cached_property
     def _dice(self) -> list[tuple[np.random.Generator, dict]]:
@@ -349,26 +324,22 @@ class Cell:
             dice.append((np.random.Generator(philox), dict(philox.state)))
         return dice
 
-    def compute_s(self, samples: float) -> Float[np.ndarray, " n"]:
+    def compute_s(self, samples: float) -> PerUe:
         """Seconds from being handed a model, at what ``downlink_s`` says, to having the gradient."""
         return self.downlink_s + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
 
-    def job_s(self, samples: float, at_once: int) -> Float[np.ndarray, " n"]:
+    def job_s(self, samples: float, at_once: int) -> PerUe:
         """The same with the time that the downlink takes to send so many UEs the model."""
-        if self.downlink is None:
-            return self.compute_s(samples)
         return self.model_s(at_once) + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
 
-    def model_s(self, at_once: int) -> Float[np.ndarray, " n"] | float:
+    def model_s(self, at_once: int) -> PerUe | float:
         """Seconds until UEs have a model, if so many of them are handed one (multicast: everybody), the base station being free."""
         if self.downlink is None:
             return self.downlink_s
         heard_hz, cap = self.heard_hz(0.0), self.cap_bits_per_s_hz
         return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, cap)
 
-    def send_models(
-        self, ues: Int[np.ndarray, " h"], now_s: float, free_s: float
-    ) -> tuple[Float[np.ndarray, " h"], float]:
+    def send_models(self, ues: Ues, now_s: float, free_s: float) -> tuple[PerUe, float]:
         """How long these UEs wait for the model they are handed now, and when the base station has sent it.
 
         It sends one hand-out after the other: it is free for this one at ``free_s``.
@@ -380,23 +351,15 @@ class Cell:
         seconds = self.downlink.seconds(heard_hz, self.bandwidth_hz, ues.size, cap)
         return begin_s - now_s + seconds, begin_s + float(seconds.max())
 
-    def heard_hz(self, time_s: float) -> Float[np.ndarray, " n"]:
+    def heard_hz(self, time_s: float) -> PerUe:
         """What UEs hear of the base station over the noise density, without fading, where they are then."""
-        block = 0
-        if self.moves is not None:
-            block = self._block_of_time(time_s)
-            block -= block % self._look_blocks
-        return self._kept("heard", block, self._heard_from)
+        return self._kept("heard", self.block_at(0, time_s), self._heard_from)
 
-    def _heard_from(self, here: "Cell") -> Float[np.ndarray, " n"]:
+    def _heard_from(self, here: "Cell") -> PerUe:
         assert self.downlink is not None
         noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
         gain_hz = here.mean_signal_hz * self.signal_of_amplitude(1.0) / here.sent_power_w
         return gain_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
-
-    def with_distances(self, distance_m: Sequence[float] | Float[np.ndarray, " n"]) -> "Cell":
-        """The same cell with its UEs elsewhere."""
-        return replace(self, distance_m=np.asarray(distance_m, float))
 
     def __repr__(self) -> str:
         near, far, slow, fast = (each for ue in (self.distance_m, self.cpu_hz) for each in (ue.min(), ue.max()))
@@ -420,16 +383,20 @@ class Cell:
         return draw_places(axes_for(axes, (4, 3.4)), self.where.x_m, self.where.y_m, self.cpu_hz)
 
 
-OPTIONAL = (
-    "radio",
-    "rician_k",
-    "most_bits_per_s_hz",
-    "coherence_s",
-    "angle_rad",
-    "moves",
-    "downlink",
-    "fleet",
-)  # have rules of their own
+LIMITS = {  # infinite and NaN are refused everywhere
+    "noise_dbm_per_hz": "",
+    **dict.fromkeys(("distance_m", "downlink_s", "seed", "cycles_per_sample"), "at least 0"),
+    **dict.fromkeys(("cpu_hz", "power_w", "bandwidth_hz", "path_loss_exponent", "fading_scale"), "above 0"),
+    **dict.fromkeys(("most_bits_per_s_hz", "coherence_s"), "above 0"),
+}
 LOOK_M = 1.0  # shadows are alike over 10 m and more
 MOST_KEPT = 4_000_000  # numbers
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself
+
+
+def compute_seconds(samples: float, cycles_per_sample: PerUe | float, cpu_hz: PerUe) -> PerUe:
+    """Seconds a UE computes on one job: cycles a sample × samples / CPU frequency (Tcmp, the paper's eq. (11))."""
+    return np.asarray(cycles_per_sample, float) * samples / np.asarray(cpu_hz, float)
+
+
+CELLS = {"paper": Cell}  # by name; a class is drawn, a function is called with the settings its parameters name

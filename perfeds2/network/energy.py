@@ -1,13 +1,11 @@
 """What does a job cost a UE's battery? E = κ·cycles·f² + p·t: computing, and sending for so many seconds."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from perfeds2.network.cell import Cell
-
-PerUe = Float[np.ndarray, " n"]
+from perfeds2.network.link import PerUe
 
 
 @dataclass(frozen=True)
@@ -18,9 +16,6 @@ class EnergyModel:
     radiates: bool = True  # sending takes what is radiated, p; else only what follows
     sending_w: float = 0.0  # what the phone takes while it sends
     joules_per_bit: float = 0.0  # and for every bit
-
-    def with_kappa(self, kappa: float | None) -> "EnergyModel":
-        return self if kappa is None else replace(self, kappa=kappa)
 
     def computing_w(self, cell: Cell) -> PerUe:
         """While it computes: κ·f² a cycle, f cycles a second."""

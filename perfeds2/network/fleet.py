@@ -4,14 +4,39 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from perfeds2.network.availability import Availability
-from perfeds2.network.spread import Spread
+from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Traces
 
-PerUe = Float[np.ndarray, " n"]
 MOST_DOUBLINGS = 900.0  # 2^900 is still a number
+STREAM = 15  # of draws: (seed, stream, version)
+MOST_SPREAD = 3.0  # larger than that is no spread: a device that is 20 times as slow as usual now and then
+CUT = 4.0  # deviations
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much a UE differs from job to job: the deviations of the logarithms; 0 for who is always the same.
+
+    Computing times and the rates of uplinks of one's own are log-normal around their medians: a job's is the median times exp(s·z), with
+    the spread s and a standard normal z, cut at ±4. z belongs to (seed, UE, model version), in whatever order jobs are played.
+    """
+
+    compute: PerUe
+    rate: PerUe
+
+    def __post_init__(self) -> None:
+        for values in (self.compute, self.rate):
+            if not ((values >= 0) & (values <= MOST_SPREAD)).all():
+                raise ValueError(f"a spread must be from 0 to {MOST_SPREAD:g}, got {values.tolist()!r:.60}.")
+
+    def factors(self, seed: int, version: int) -> tuple[PerUe, PerUe]:
+        """What the computing times and the rates of everybody's job on a model are multiplied by."""
+        normal = np.random.default_rng([seed, STREAM, version]).standard_normal((self.compute.size, 2))
+        normal = np.clip(normal, -CUT, CUT)
+        return np.exp(self.compute * normal[:, 0]), np.exp(self.rate * normal[:, 1])
 
 
 @dataclass(frozen=True)
@@ -26,18 +51,16 @@ class Fleet:
     energy_budget_j: PerUe | None = None  # what each UE may spend in a run
 
     def __post_init__(self) -> None:
-        for name, values in (("gain_db", self.gain_db), ("rate_bps", self.rate_bps)):
-            if np.isinf(values).any() or (name == "rate_bps" and (values <= 0).any()):
-                raise ValueError(f"{name} must be finite{' and above 0' if name == 'rate_bps' else ''}, or no number.")
-        budget_j = self.energy_budget_j
-        if budget_j is not None and (budget_j.shape != self.gain_db.shape or (budget_j <= 0).any()):
-            raise ValueError("energy_budget_j must be above 0 or NaN, one number per UE.")
-        if self.gain_db.shape != self.rate_bps.shape:
-            raise ValueError(f"a fleet needs as many gains as rates, got {self.gain_db.size} and {self.rate_bps.size}.")
-        if self.presence is not None and self.presence.ues != self.ues:
-            raise ValueError(f"a fleet of {self.ues} UEs needs as many hours, got {self.presence.ues}.")
-        if self.spread is not None and self.spread.compute.shape != self.gain_db.shape:
-            raise ValueError(f"a fleet of {self.ues} UEs needs as many spreads, got {self.spread.compute.size}.")
+        if np.isinf(self.gain_db).any() or np.isinf(self.rate_bps).any() or (self.rate_bps <= 0).any():
+            raise ValueError("gain_db and rate_bps must be finite or NaN, and rate_bps above 0.")
+        if self.energy_budget_j is not None and (self.energy_budget_j <= 0).any():
+            raise ValueError("energy_budget_j must be above 0 or NaN.")
+        sizes = [self.gain_db.size, self.rate_bps.size]
+        sizes += [] if self.energy_budget_j is None else [self.energy_budget_j.size]
+        sizes += [] if self.presence is None else [self.presence.ues]
+        sizes += [] if self.spread is None else [self.spread.compute.size]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"a fleet needs one value for each UE everywhere, got {sizes}.")
 
     @property
     def ues(self) -> int:

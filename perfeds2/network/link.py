@@ -4,13 +4,16 @@ A link is described by one number, ``signal_hz`` = p·h·d^−κ / N0: the recei
 bandwidth at which the signal-to-noise ratio is one, and (over ln 2) the rate that no bandwidth exceeds.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 Array = Float[np.ndarray, "..."]
+PerUe = Float[np.ndarray, " n"]
 LN2 = float(np.log(2))
+UE_NOISE_FIGURE_DB = 7.0  # ITU-R M.2412
 
 
 def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, most_bits_per_s_hz: float | None = None) -> Array:
@@ -27,25 +30,16 @@ def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, most_bits_pe
     return rate
 
 
-def bandwidth_for_rate(
-    rate_bps: Array | float, signal_hz: Array | float, *, infeasible: Literal["raise", "inf"] = "raise"
-) -> Array:
+def bandwidth_for_rate(rate_bps: Array | float, signal_hz: Array | float) -> Array:
     """Bandwidth in Hz at which a UE reaches a rate: b = −R / (W₋₁(−Γe^−Γ) + Γ), Γ = R/g (erratum 1).
 
-    A UE's rate saturates at g/ln 2 however much band it gets. A rate at or above that is an error that names the UEs,
-    or, with ``infeasible="inf"``, comes back as an infinite bandwidth.
+    A UE's rate saturates at g/ln 2 however much band it gets: a rate at or above that needs an infinite bandwidth.
     """
     rate, signal = np.broadcast_arrays(np.asarray(rate_bps, float), np.asarray(signal_hz, float))
     nats = rate * np.log(2)
     load = np.divide(nats, signal, out=np.full(rate.shape, np.inf), where=signal > 0)  # Γ
     load = np.where(rate == 0, 0.0, load)
     feasible = load < 1
-    if infeasible == "raise" and not feasible.all():
-        first = int(np.flatnonzero(~feasible.ravel())[0])
-        raise ValueError(
-            f"UE {first} would need {rate.ravel()[first]:.6g} bit/s, but its rate saturates at "
-            f"{signal.ravel()[first] / np.log(2):.6g} bit/s on any bandwidth; lower the rate, move it closer or raise its power."
-        )
     solvable = feasible & (load > 0)
     bandwidth = np.where(feasible, 0.0, np.inf)
     bandwidth[solvable] = nats[solvable] / nats_per_hz(-np.log(load[solvable]))
@@ -94,3 +88,30 @@ def _nats_per_hz_near_saturation(headroom: Array) -> Array:
         slope = 1 / 2 + u * (1 / 12 + square * (-1 / 720 + square / 30240))
         u = u - (value - headroom) / slope
     return u
+
+
+@dataclass(frozen=True)
+class Downlink:
+    """How models are sent, with which power, and how long they are.
+
+    The base station sends on a band of its own as wide as the uplink's, one hand-out after the other. A model is long and well coded,
+    so fading averages out: rates are those of the mean signals, where UEs are when it begins.
+    """
+
+    way: Literal["multicast", "unicast"]
+    power_w: float
+    model_bits: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.power_w < np.inf and 0 < self.model_bits < np.inf):
+            raise ValueError(f"a downlink's power_w and model_bits must be finite and above 0, got {self}.")
+
+    def seconds(self, signal_hz: PerUe, bandwidth_hz: float, at_once: int, cap: float | None) -> PerUe:
+        """Multicast: once for all, at the rate of the weakest of these UEs. Unicast: each on its part of band and power, of so many.
+
+        ``signal_hz`` is what UEs would hear of the base station's power, over the noise density.
+        """
+        if self.way == "multicast":
+            signal_hz = np.full(signal_hz.size, signal_hz.min())
+            return self.model_bits / rate_bps(bandwidth_hz, signal_hz, cap)
+        return self.model_bits / rate_bps(bandwidth_hz / at_once, signal_hz / at_once, cap)

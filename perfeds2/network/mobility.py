@@ -7,9 +7,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from perfeds2.network.link import PerUe
 from perfeds2.network.radios import SPEED_OF_LIGHT
 
-PerUe = Float[np.ndarray, " n"]
+InPlane = Float[np.ndarray, "2 n"]  # x and y of all UEs
+
 WAY, TURN = 21, 22  # streams of draws: (seed, stream, number, axis), whose i-th number is UE i's
 STEP_S = 1.0  # how often a Gauss–Markov walker thinks again
 MEMORY = 0.85  # how much of its velocity it keeps then
@@ -55,11 +57,11 @@ class Waypoints:
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         while not (self._turns_s[-1] > time_s).all():
             self._go_on()
-        ahead = np.argmax(self._turns_s > time_s, axis=0)[None]  # the first turn that is still to come
-        before_s, after_s = (np.take_along_axis(self._turns_s, ahead - back, 0)[0] for back in (1, 0))
-        part = (time_s - before_s) / (after_s - before_s)
-        (x0, x1), (y0, y1) = ([np.take_along_axis(of, ahead - back, 0)[0] for back in (1, 0)] for of in self._places)
-        return x0 + part * (x1 - x0), y0 + part * (y1 - y0)
+        turn, ue = np.argmax(self._turns_s > time_s, axis=0), np.arange(self._turns_s.shape[1])
+        last, coming = (turn - 1, ue), (turn, ue)
+        part = (time_s - self._turns_s[last]) / (self._turns_s[coming] - self._turns_s[last])
+        x, y = (of[last] + part * (of[coming] - of[last]) for of in self._places)
+        return x, y
 
     def _go_on(self) -> None:
         """One more turn for everybody."""
@@ -81,36 +83,33 @@ class GaussMarkov:
     def __init__(self, moves: Moves, x_m: PerUe, y_m: PerUe, seed: int) -> None:
         self._moves, self._seed, self._size = moves, seed, x_m.size
         self._spread = moves.speed_mps / np.sqrt(2)  # of each component
-        self._start = (0, x_m, y_m, *(self._spread * drawn for drawn in self._new(0)))
+        self._start = (0, np.stack([x_m, y_m]), self._spread * self._new(0))
         self._now = self._start  # the last step asked for: time mostly goes on
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         step = int(time_s / STEP_S)
-        number, x, y, vx, vy = self._now if self._now[0] <= step else self._start
-        while number < step:
-            number, x, y, vx, vy = self._next(number, x, y, vx, vy)
-        self._now = (number, x, y, vx, vy)
-        _, x1, y1, _, _ = self._next(number, x, y, vx, vy)
-        part = time_s / STEP_S - step
-        return x + part * (x1 - x), y + part * (y1 - y)
+        now = self._now if self._now[0] <= step else self._start
+        while now[0] < step:
+            now = self._next(*now)
+        self._now = now
+        here, there = now[1], self._next(*now)[1]
+        x, y = here + (time_s / STEP_S - step) * (there - here)
+        return x, y
 
-    def _next(self, number: int, x: PerUe, y: PerUe, vx: PerUe, vy: PerUe) -> tuple[int, PerUe, PerUe, PerUe, PerUe]:
-        x, y = x + STEP_S * vx, y + STEP_S * vy
-        away = np.hypot(x, y)
+    def _next(self, number: int, place: InPlane, velocity: InPlane) -> tuple[int, InPlane, InPlane]:
+        place = place + STEP_S * velocity
+        away = np.hypot(*place)
         outside = away > self._moves.radius_m
         if outside.any():
             inwards = np.where(outside, np.maximum(2 * self._moves.radius_m / np.maximum(away, 1e-9) - 1, 0.0), 1.0)
-            along = np.where(outside, 2 * (vx * x + vy * y) / np.maximum(away, 1e-9) ** 2, 0.0)
-            vx, vy = vx - along * x, vy - along * y
-            x, y = inwards * x, inwards * y
+            along = np.where(outside, 2 * (velocity * place).sum(axis=0) / np.maximum(away, 1e-9) ** 2, 0.0)
+            velocity, place = velocity - along * place, inwards * place
         fresh = self._spread * np.sqrt(1 - MEMORY**2)
-        new_x, new_y = self._new(number + 1)
-        return number + 1, x, y, MEMORY * vx + fresh * new_x, MEMORY * vy + fresh * new_y
+        return number + 1, place, MEMORY * velocity + fresh * self._new(number + 1)
 
-    def _new(self, number: int) -> tuple[PerUe, PerUe]:
-        n = self._size
-        drawn = [np.random.default_rng([self._seed, TURN, number, axis]).standard_normal(n) for axis in (0, 1)]
-        return drawn[0], drawn[1]
+    def _new(self, number: int) -> InPlane:
+        draws = (np.random.default_rng([self._seed, TURN, number, axis]) for axis in (0, 1))
+        return np.stack([draw.standard_normal(self._size) for draw in draws])
 
 
 MOBILITY: dict[str, Callable[..., Walk] | None] = {"none": None, "waypoint": Waypoints, "gauss-markov": GaussMarkov}

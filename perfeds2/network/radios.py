@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from perfeds2.network.blocks import each_block
+from perfeds2.network.link import PerUe
 
-PerUe = Float[np.ndarray, " n"]
 SPEED_OF_LIGHT = 3e8  # m/s, as TR 38.901 rounds it
 STREAMS = {"angle": 11, "sight": 12, "shadow": 13, "blocked shadow": 14}  # of draws: (seed, stream)
 WAVES = 32  # of which a shadow map is made
@@ -116,22 +116,21 @@ class Scenario:
             shadow_map(where.seed, "shadow", self.shadow_m),
             shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m),
         )
-        each_block(loss.size, partial(self._block, radio, where, luck, maps, loss))
-        return loss
 
-    def _block(
-        self, radio: Radio, where: Where, luck: PerUe, maps: "tuple[Waves, Waves]", loss: PerUe, at: slice
-    ) -> None:
-        x, y = where.x_m[at], where.y_m[at]
-        path = path_of(radio, np.hypot(x, y))
-        seen = luck[at] < self.chance_to_see(path.ground_m)
-        loss[at] = self.mean_db(path, seen)
-        if radio.shadowing_db == 0:
-            return
-        own = np.where(seen, self.shadow_db(path), self.blocked_shadow_db)
-        deviation = own if radio.shadowing_db is None else np.full(x.size, radio.shadowing_db)
-        for of, waves in ((seen, maps[0]), (~seen, maps[1])):
-            loss[at][of] += deviation[of] * waves(x[of], y[of])
+        def work(at: slice) -> None:
+            x, y = where.x_m[at], where.y_m[at]
+            path = path_of(radio, np.hypot(x, y))
+            seen = luck[at] < self.chance_to_see(path.ground_m)
+            loss[at] = self.mean_db(path, seen)
+            if radio.shadowing_db == 0:
+                return
+            own = np.where(seen, self.shadow_db(path), self.blocked_shadow_db)
+            deviation = own if radio.shadowing_db is None else np.full(x.size, radio.shadowing_db)
+            for of, waves in ((seen, maps[0]), (~seen, maps[1])):
+                loss[at][of] += deviation[of] * waves(x[of], y[of])
+
+        each_block(loss.size, work)
+        return loss
 
     def mean_db(self, path: Path, seen: Bool[np.ndarray, " n"]) -> PerUe:
         """Without shadows."""

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 TraceEnd = Literal["repeat", "hold"]
+MOST_BPS = 1e18
 PerUe = Float[np.ndarray, " m"]
 
 
@@ -26,10 +27,14 @@ class Trace:
     def __post_init__(self) -> None:
         if self.time_s.shape != self.bps.shape or self.time_s.ndim != 1 or not self.time_s.size:
             raise ValueError(f"a trace needs as many rates as seconds, got {self.bps.shape} and {self.time_s.shape}.")
-        if self.time_s[0] != 0 or not (np.diff(self.time_s) > 0).all() or not np.isfinite(self.time_s).all():
-            raise ValueError("the seconds of a trace must begin with 0 and rise.")
-        if not (np.isfinite(self.bps).all() and (self.bps >= 0).all() and (self.bps > 0).any()):
-            raise ValueError("the rates of a trace must be finite, at least 0, and not all 0.")
+        rises = np.diff(self.time_s, prepend=-1.0) > 0
+        if self.time_s[0] != 0 or not rises.all() or not np.isfinite(self.time_s).all():
+            raise ValueError(f"its seconds must begin with 0 and rise, got {self.time_s[: rises.argmin() + 1][-3:]}.")
+        wrong = ~((self.bps >= 0) & (self.bps <= MOST_BPS))
+        if wrong.any() or not self.bps.any():
+            raise ValueError(
+                f"its rates must be from 0 to {MOST_BPS:g} bit/s and not all 0, got {self.bps[wrong.argmax()]:g}."
+            )
 
     @property
     def lasts_s(self) -> float:
@@ -41,8 +46,11 @@ class Traces:
     """The traces of some UEs, side by side."""
 
     def __init__(self, ues: Sequence[int], traces: Sequence[Trace], end: TraceEnd = "repeat") -> None:
-        if end == "hold" and any(trace.bps[-1] == 0 for trace in traces):
-            raise ValueError("a trace that ends with 0 bit/s cannot be held: nothing would ever be sent again.")
+        silent = [ue for ue, trace in zip(ues, traces, strict=True) if trace.bps[-1] == 0]
+        if end == "hold" and silent:
+            raise ValueError(
+                f"the trace of UE {silent[0]} ends with 0 bit/s, which --trace-end hold keeps for ever; use repeat."
+            )
         self.ues: Int[np.ndarray, " m"] = np.array(ues, np.int64)
         self.traces, self.end = tuple(traces), end
         sizes = [trace.time_s.size + 1 for trace in traces]  # with the end

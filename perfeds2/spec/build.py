@@ -154,7 +154,7 @@ def make_cell(spec: Spec, seed: int) -> Cell:
             cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
-    return cell if settings.distance_m is None else cell.with_distances(settings.distance_m)
+    return cell if settings.distance_m is None else replace(cell, distance_m=np.asarray(settings.distance_m, float))
 
 
 def model_bits(spec: Spec) -> float:

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
+from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.fields import Spec
@@ -23,7 +23,8 @@ OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "sh
 
 def make_energy(spec: Spec) -> EnergyModel:
     """What computing and sending take."""
-    return ENERGY[spec.energy.model or "yang"].with_kappa(spec.energy.kappa)
+    energy, kappa = ENERGY[spec.energy.model or "yang"], spec.energy.kappa
+    return energy if kappa is None else replace(energy, kappa=kappa)
 
 
 def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:

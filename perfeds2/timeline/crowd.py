@@ -62,7 +62,7 @@ def crowd_size(conditions: Conditions) -> int | None:
     if protocol.stale != "restart" or most is None or conditions.schedule is not None or protocol.drafts:
         return None
     known = conditions.bandwidth is equal_share and type(cell).signal_hz is Cell.signal_hz
-    known = known and not cell.changes_in_rounds and cell.is_plain
+    known = known and cell.coherence_s is None and cell.is_plain
     known = known and conditions.budget is None and cell.downlink is None
     return HOPE * most if known and cell.ues >= LEAST_CROWD and HOPE * most <= cell.ues // 4 else None
 

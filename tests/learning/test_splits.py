@@ -128,7 +128,7 @@ def test_some_of_many_natural_ues_are_drawn_by_the_seed():
     with pytest.raises(ValueError, match="its samples are of 20 UEs, got 21 UEs"):
         Natural()(samples, 21, 0)
     few = Samples(np.zeros(3, int), owners=np.array([0, 0, 1]), names=("ann", "bob"))
-    with pytest.raises(ValueError, match="UE bob has 1 sample, and needs at least 2"):
+    with pytest.raises(ValueError, match="UE bob has 1 samples, too few to train and test on"):
         Natural()(few, 2, 0)
     with pytest.raises(ValueError, match="--split natural needs data that say whose"):
         Natural()(Samples(np.zeros(3, int)), 1, 0)
@@ -143,9 +143,9 @@ def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        (np.zeros(3), "expected a UE for each of 6 samples, or shares of shape \\(2, 2\\)"),
+        (np.zeros(3), "expected a UE for each of 6 samples, or positive shares of shape \\(2, 2\\)"),
         (np.full(6, 2), "must give each of 2 UEs, from 0, at least 2 samples"),
-        (np.zeros((2, 2)), "do not add up"),
+        (np.zeros((2, 2)), "or positive shares"),
     ],
 )
 def test_an_own_split_that_is_none_is_refused(found, sentence):
@@ -154,7 +154,9 @@ def test_an_own_split_that_is_none_is_refused(found, sentence):
 
 
 def test_too_little_for_a_split_is_a_sentence():
-    with pytest.raises(ValueError, match=r"leaves a UE without 2 samples .* 30 samples for 20 UEs; use fewer UEs"):
+    with pytest.raises(
+        ValueError, match=r"gives a UE too few to train and test on .* 30 samples for 20 UEs; use fewer UEs"
+    ):
         Dirichlet(0.01)(Samples(np.repeat([0, 1], 15)), 20, 0)
 
 

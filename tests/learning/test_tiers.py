@@ -67,7 +67,7 @@ def test_tiers_are_of_equal_size_and_sorted_by_speed():
     tiers = tiers_by_latency(cell, 1e5, 120, 5)
     assert sorted(np.bincount(tiers.of)) == [4, 4, 5, 5, 5]
     alone_s = cell.compute_s(120)
-    near = cell.with_distances(np.full(23, 50.0))  # then only computing differs
+    near = replace(cell, distance_m=np.full(23, 50.0))  # then only computing differs
     of = np.array(tiers_by_latency(near, 1e5, 120, 5).of)
     assert all(alone_s[of == m].max() <= alone_s[of == m + 1].min() for m in range(4))
     assert tiers_by_latency(Cell.draw(3), 1e5, 120, 5).count == 3

@@ -1,11 +1,12 @@
 """Where the UEs are, how the fading falls, how long they compute, and what is no cell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from perfeds2.network.cell import Cell
-from perfeds2.network.device import compute_seconds
+from perfeds2.network.cell import Cell, compute_seconds
 
 
 def fading(cell: Cell, rounds: int) -> np.ndarray:
@@ -35,7 +36,7 @@ def test_a_stronger_fade_scales_the_signal():
 def test_the_signal_follows_path_loss_power_and_noise():
     near = Cell(np.array([10.0]), np.array([1e9]), seed=3)
     # Ten times as far is 10^−3.8; twice the power is twice; 3.0103 dB more noise is half.
-    np.testing.assert_allclose(near.with_distances([100.0]).signal_hz(0), near.signal_hz(0) * 10**-3.8)
+    np.testing.assert_allclose(replace(near, distance_m=np.array([100.0])).signal_hz(0), near.signal_hz(0) * 10**-3.8)
     loud = Cell(np.array([10.0]), np.array([1e9]), power_w=0.02, noise_dbm_per_hz=-174 + 10 * np.log10(2), seed=3)
     np.testing.assert_allclose(loud.signal_hz(0), near.signal_hz(0), rtol=1e-12)
 

@@ -7,8 +7,8 @@ import pytest
 
 from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY
+from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.spec.build import make_cell
 from perfeds2.spec.resolve import spec_from

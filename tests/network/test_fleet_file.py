@@ -99,8 +99,8 @@ def test_the_batch_matters_to_the_clock_only_where_seconds_a_step_are_given(flee
 BAD = {
     "": "is empty; expected a line of column names",
     "rate_bps\n": "has no devices",
-    "rate_bps,colour\n1e6,red\n": "has a column 'colour' in line 1 that means nothing; expected any of name, distance_m,",
-    "rate_bps,rate_bps\n1,2\n": "has the column 'rate_bps' twice in line 1",
+    "rate_bps,colour\n1e6,red\n": "has a column 'colour' in line 1; expected any of name, distance_m,",
+    "rate_bps,rate_bps\n1,2\n": "has a column 'rate_bps' in line 1; expected",
     "rate_bps,cpu_hz\n1e6,1e9\n1e6\n": "has 1 values in line 3, but 2 columns",
     "rate_bps\nnan\n": "has rate_bps 'nan' in line 2; expected a number from 1e-09 to 1e+18",
     "rate_bps\n1e6\n-5\n": "has rate_bps '-5' in line 3",
@@ -117,13 +117,13 @@ BAD = {
     "available\n0-x\n": "in line 2: 'x' is no number of seconds",
     "available\n0-nan\n": "in line 2: 'nan' is no number of seconds",
     "uplink_trace\nmissing.csv\n": "names a trace in line 2 that is not there: ",
-    "uplink_trace\nempty.csv\n": "whose line 1 is ''; expected time_s,bps",
-    "uplink_trace\nzero.csv\n": "in which all rates are 0: nothing could ever be sent",
-    "uplink_trace\nnone.csv\n": "without any rates",
-    "uplink_trace\nlate.csv\n": "with time_s 1 in line 2; expected 0 in the first line",
-    "uplink_trace\nback.csv\n": "with time_s 3 in line 4; expected more than the line before",
-    "uplink_trace\nnegative.csv\n": "with -1 bit/s in line 2; expected a number from 0 to 1e18",
-    "uplink_trace\nwords.csv\n": "with '0,fast' in line 2; expected two numbers",
+    "uplink_trace\nempty.csv\n": "line 1 is ''; expected time_s,bps",
+    "uplink_trace\nzero.csv\n": "its rates must be from 0 to 1e+18 bit/s and not all 0",
+    "uplink_trace\nnone.csv\n": "a trace needs as many rates as seconds",
+    "uplink_trace\nlate.csv\n": "its seconds must begin with 0 and rise, got [1.]",
+    "uplink_trace\nback.csv\n": "its seconds must begin with 0 and rise, got [0. 3. 3.]",
+    "uplink_trace\nnegative.csv\n": "its rates must be from 0 to 1e+18 bit/s and not all 0, got -1",
+    "uplink_trace\nwords.csv\n": "line 2 is '0,fast'; expected two numbers",
     'rate_bps\n"1e6': "has rate_bps",
 }
 TRACES = {
@@ -152,7 +152,7 @@ def test_a_bad_file_is_refused_in_one_sentence_with_its_line(text, sentence, tmp
 
 def test_what_is_no_text_or_not_there_is_refused(tmp_path):
     (tmp_path / "fleet.csv").write_bytes(b"\xff\xfe\x00rate")
-    with pytest.raises(InputError, match="is no text in UTF-8"):
+    with pytest.raises(InputError, match="is no readable CSV in UTF-8"):
         spec_from(cell=str(tmp_path / "fleet.csv"))
     with pytest.raises(InputError, match="refers to no file"):
         spec_from(cell=str(tmp_path / "other.csv"))
@@ -169,7 +169,7 @@ def test_settings_of_fleets_are_refused_where_they_change_nothing(fleet, tmp_pat
     with pytest.raises(InputError, match="--distance-m and --cell"):
         make_cell(spec_from(cell=str(fleet), distance_m=[1, 2, 3, 4]), 0)
     (tmp_path / "up.csv").write_text("time_s,bps\n0,1e5\n10,0\n")
-    with pytest.raises(InputError, match=r"line 7: the trace up.csv ends with 0 bit/s, which --trace-end hold"):
+    with pytest.raises(InputError, match=r"the trace of UE \d+ ends with 0 bit/s, which --trace-end hold"):
         make_cell(spec_from(cell=str(fleet), trace_end="hold"), 0)
 
 

@@ -104,7 +104,7 @@ def finish_together(uplink: Uplink) -> np.ndarray:
     bits, compute_s, signal_hz = uplink.bits[sends], uplink.compute_s[sends], uplink.signal_hz[sends]
 
     def needed(wait_s: float) -> np.ndarray:
-        return bandwidth_for_rate(bits / (compute_s.max() - compute_s + wait_s), signal_hz, infeasible="inf")
+        return bandwidth_for_rate(bits / (compute_s.max() - compute_s + wait_s), signal_hz)
 
     low, high = 0.0, 1e-6
     while needed(high).sum() > uplink.bandwidth_hz:

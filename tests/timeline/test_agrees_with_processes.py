@@ -12,7 +12,7 @@ from twin import Mast, Radio, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
+from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.protocol import Protocol

@@ -15,8 +15,8 @@ from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
+from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.spec.build import Stage, check, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.radio import make_budget

@@ -19,7 +19,7 @@ from test_agrees_with_processes import assert_agrees
 from perfeds2.allocation import bandwidth
 from perfeds2.allocation.schedulers import best_channel
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
+from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as module
 from perfeds2.timeline.clock import start_clock

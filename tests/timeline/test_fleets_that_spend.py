@@ -16,11 +16,10 @@ from twin import Battery, RoundRules, play_with_processes
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
 from perfeds2.network.energy import ENERGY, EnergyModel
-from perfeds2.network.fleet import Fleet
+from perfeds2.network.fleet import CUT, Fleet, Spread
+from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.network.spread import CUT, Spread
 from perfeds2.timeline.budget import Budget
 from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.energy import energy_of

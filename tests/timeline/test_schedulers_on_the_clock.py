@@ -25,8 +25,8 @@ from perfeds2.allocation.schedulers import (
 )
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
-from perfeds2.network.downlink import Downlink
 from perfeds2.network.fleet import Fleet
+from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.clock import start_clock

@@ -1,5 +1,6 @@
 """Who speaks in Shakespeare's plays, and what do they say?"""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from perfeds2.learning.files.formats import DataBroken, read_json_file, read_text
+from perfeds2.learning.files.formats import DataBroken, naming, read_bytes, read_text
 
 WINDOW = 80  # characters of a sample, before the one that follows
 MARKER = "by William Shakespeare"
@@ -30,12 +31,12 @@ class Role:
 
 def read_roles(path: Path) -> list[Role]:
     """Roles with at least one sample, by name: from LEAF's JSON (``all_data`` or roles only) or from the plays' text."""
-    everyone = (
-        _roles_of_json(path, read_json_file(path)) if ".json" in path.suffixes else roles_of_text(read_text(path))
-    )
-    roles = sorted((role for role in everyone if role.samples), key=lambda role: role.name)
-    if not roles:
-        raise DataBroken(f"{path} holds no role with more than {WINDOW} characters.")
+    with naming(path):
+        is_json = ".json" in path.suffixes
+        everyone = _roles_of_json(json.loads(read_bytes(path))) if is_json else roles_of_text(read_text(path))
+        roles = sorted((role for role in everyone if role.samples), key=lambda role: role.name)
+        if not roles:
+            raise DataBroken(f"holds no role with more than {WINDOW} characters.")
     return roles
 
 
@@ -54,30 +55,23 @@ def check_edition(path: Path) -> None:
         )
 
 
-def _roles_of_json(path: Path, table: Any) -> list[Role]:
+def _roles_of_json(table: Any) -> list[Role]:
     """LEAF's layout: ``users``, ``hierarchies`` (their plays) and ``user_data`` with ``raw`` lines or windows x, y."""
     match table:
         case {"users": list(users), "hierarchies": list(plays), "user_data": dict(data)}:
-            pass
-        case _:
-            raise DataBroken(f"{path} lacks users, hierarchies or user_data, which LEAF's files have.")
-    if len(users) != len(plays) or not all(isinstance(word, str) for word in [*users, *plays]):
-        raise DataBroken(f"{path} holds {len(users)} users and {len(plays)} plays; expected a play for each user.")
-    roles = []
-    for user, play in zip(users, plays, strict=True):
-        match data.get(user):
-            case {"raw": str(raw)}:
-                roles.append(Role(user, play, _one_line(raw)))
-            case {"x": list(x), "y": list(y)} if len(x) == len(y) and all(isinstance(text, str) for text in [*x, *y]):
-                text = "".join([*x[:1], *y])
-                if any(window != text[at : at + WINDOW] for at, window in enumerate(x)):
-                    raise DataBroken(
-                        f"{path} holds not all windows of {user}, in order; use LEAF's unsampled all_data."
-                    )
-                roles.append(Role(user, play, text))
-            case _:
-                raise DataBroken(f"{path} holds neither the lines nor the windows of {user}.")
-    return roles
+            return [_role(user, play, data.get(user)) for user, play in zip(users, plays, strict=True)]
+    raise DataBroken("lacks users, hierarchies or user_data, which LEAF's files have.")
+
+
+def _role(user: str, play: str, lines: Any) -> Role:
+    match lines:
+        case {"raw": str(raw)}:
+            return Role(user, play, _one_line(raw))
+        case {"x": list(x), "y": list(y)} if len(x) == len(y):
+            text = "".join([*x[:1], *y])
+            if all(window == text[at : at + WINDOW] for at, window in enumerate(x)):
+                return Role(user, play, text)
+    raise DataBroken(f"holds neither the lines nor all windows of {user}, in order; use LEAF's unsampled all_data.")
 
 
 def roles_of_text(text: str) -> list[Role]:

@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, UInt8
+from jaxtyping import Array, Int, UInt8
 
-from perfeds2.learning.data import Batch, Part, draw_numbers, held_out_of
+from perfeds2.learning.data import Batch, Counts, Part, RandomKey, Ue, draw_numbers, held_out_of, joined
 from perfeds2.learning.datasets.plays import WINDOW, Role, check_edition, read_roles
 from perfeds2.learning.files.sources import Download, Form, Found, Source
 from perfeds2.learning.models.lstm import LSTM
@@ -22,6 +22,7 @@ from perfeds2.learning.partition import ByLabel, Natural, Split
 from perfeds2.learning.task import Recipe
 
 MOST_WINDOWS = 64  # of a part, in an evaluation
+TEST_SHARE = 0.2  # of a role's lines
 FEWEST_SAMPLES = 64  # of a role that can be a UE, beside the gap between its training and test part
 OTHER = 0  # LEAF's newline, which its samples never hold: stands for any character that is not in the alphabet
 ALPHABET = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"  # LEAF's 80
@@ -60,19 +61,19 @@ class Windows:
     """All roles' lines flat on the device, a role a UE. Sample i is the characters i to i + 79, and character i + 80."""
 
     text: UInt8[Array, " m"]  # numbers of letters, role after role
-    start: Int[Array, " n"]  # a UE's first training window
-    train_count: Int[Array, " n"]  # how many windows it trains on
-    test_start: Int[Array, " n"]
-    test_count: Int[Array, " n"]
+    start: Counts  # a UE's first training window
+    train_count: Counts  # how many windows it trains on
+    test_start: Counts
+    test_count: Counts
 
     @classmethod
-    def of(cls, roles: Sequence[Role], *, test_fraction: float = 0.2) -> "Windows":
+    def of(cls, roles: Sequence[Role]) -> "Windows":
         """Split each role in time: it trains on what it says first. The two parts have no character in common."""
         samples = np.array([role.samples for role in roles])
         if samples.min() < WINDOW + 2:
             raise ValueError(f"a role needs {WINDOW + 2} samples to be split, got {samples.min()}.")
         usable = samples - WINDOW  # the windows that touch both parts are left out
-        test = np.clip(np.round(usable * test_fraction).astype(int), 1, usable - 1)
+        test = np.clip(np.round(usable * TEST_SHARE).astype(int), 1, usable - 1)
         start = np.concatenate([[0], np.cumsum(samples + WINDOW)[:-1]])
         text = jnp.asarray(np.concatenate([letters(role.text) for role in roles]))
         first, train, test_start, tests = (
@@ -83,14 +84,11 @@ class Windows:
     @classmethod
     def join(cls, each: Sequence["Windows"]) -> "Windows":
         """Several, one behind the other."""
-        begin = np.cumsum([0, *(one.text.size for one in each[:-1])])
-        return cls(
-            jnp.concatenate([one.text for one in each]),
-            jnp.concatenate([one.start + int(at) for one, at in zip(each, begin, strict=True)]),
-            jnp.concatenate([one.train_count for one in each]),
-            jnp.concatenate([one.test_start + int(at) for one, at in zip(each, begin, strict=True)]),
-            jnp.concatenate([one.test_count for one in each]),
-        )
+
+        def moved(one: Windows, at: int) -> Windows:
+            return replace(one, start=one.start + at, test_start=one.test_start + at)
+
+        return joined(each, [one.text.size for one in each], moved)
 
     def held_out(self) -> "Windows":
         """The last quarter of what each role trains on. A gap keeps the two apart, a short one where a role says little."""
@@ -103,7 +101,7 @@ class Windows:
     def ues(self) -> int:
         return self.start.size
 
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:
+    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
         """Training windows of one UE, drawn independently and with replacement."""
         return self._cut(self.start[ue] + draw_numbers(key, self.train_count[ue], shape))
 
@@ -111,10 +109,10 @@ class Windows:
         """How many windows of a part an evaluation looks at."""
         return MOST_WINDOWS, MOST_WINDOWS
 
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def train_part(self, ue: Ue, length: int) -> Part:
         return self._part(self.start[ue], self.train_count[ue], length)
 
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:
+    def test_part(self, ue: Ue, length: int) -> Part:
         return self._part(self.test_start[ue], self.test_count[ue], length)
 
     def _part(self, start: Int[Array, ""], size: Int[Array, ""], length: int) -> Part:

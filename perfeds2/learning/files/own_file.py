@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from perfeds2.learning.data import Shards
-from perfeds2.learning.files.arrays import read_folder, read_npz
-from perfeds2.learning.files.formats import DataBroken
-from perfeds2.learning.files.tables import Meaning, SampleTable, read_csv
+from perfeds2.learning.files.formats import DataBroken, naming
+from perfeds2.learning.files.tables import Meaning, SampleTable, read_arrays, read_csv, read_folder
 from perfeds2.learning.partition import SIZE_SPREAD, Dirichlet, Natural, Partition, Quantity, Samples, Split
 from perfeds2.learning.target import tenths
 
@@ -51,22 +50,14 @@ class OwnFile:
         """What it says. A loss that is for numbers, or for labels, says which the target is."""
         return _meant(self.path, self.digest, target, ue_column, MEANINGS.get(loss or ""))
 
-    def usual_loss(self, table: SampleTable) -> str:
-        return "mse" if not table.labels else "binary" if len(table.labels) == 2 else "cross-entropy"
-
-    def usual_split(self, table: SampleTable) -> Split:
-        if table.owners is not None:
-            return Natural()
-        return Dirichlet(USUAL_ALPHA) if table.labels else Quantity(SIZE_SPREAD)
-
     def defaults(self, target: tuple[str, ...], ue_column: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that fit it, by section. ``given`` is what was said of the task: a loss, a metric, a split."""
         loss, metric = given.get("loss"), given.get("metric")
         table = self.table(target, ue_column, loss if isinstance(loss, str) else None)
         metric = metric or ("accuracy" if table.labels else "r2")
-        task: dict[str, Any] = {"loss": self.usual_loss(table), "metric": metric}
+        task: dict[str, Any] = {"loss": usual_loss(table), "metric": metric}
         if given.get("split") is None and given.get("labels_per_ue") is None:
-            task["split"] = _written(self.usual_split(table))
+            task["split"] = str(usual_split(table))
         deviation = float(np.sqrt(np.mean(np.square(table.unit)))) if table.unit else 1.0
         reached = {"r2": 0.5} | dict.fromkeys(("rmse", "mae"), float(f"{-0.5 * deviation:.3g}"))
         run = {"target_accuracy": reached[metric]} if isinstance(metric, str) and metric in reached else {}
@@ -74,26 +65,33 @@ class OwnFile:
         return {"task": task, "run": run} | ({"cell": {"ues": len(table.names)}} if natural else {})
 
 
-def own_data(
-    file: OwnFile,
-    target: tuple[str, ...],
-    ue_column: str | None,
-    loss: str | None,
-    ues: int,
-    split: Split,
-    seed: int,
-) -> Shards:
-    """A file's samples in the hands of UEs. Columns are brought to mean 0 and deviation 1 over all training parts."""
-    table = file.table(target, ue_column, loss)
-    x, y, parts = table.x, table.y, given_out(table, ues, split, seed)
-    if table.x_test is not None and table.y_test is not None:
-        x, y = np.concatenate([x, table.x_test]), np.concatenate([y, table.y_test])
-    return Shards.of(scaled(x, parts, len(table.centre)), y, parts)
+def usual_loss(table: SampleTable) -> str:
+    return "mse" if not table.labels else "binary" if len(table.labels) == 2 else "cross-entropy"
 
 
-def given_out(table: SampleTable, ues: int, split: Split, seed: int) -> Partition:
-    y = table.y if table.y_test is None else np.concatenate([table.y, table.y_test])
-    groups, count = y if table.labels else tenths(y[:, 0]), len(table.y)
+def usual_split(table: SampleTable) -> Split:
+    if table.owners is not None:
+        return Natural()
+    return Dirichlet(USUAL_ALPHA) if table.labels else Quantity(SIZE_SPREAD)
+
+
+def own_data(read: Callable[[], SampleTable], ues: int, split: Split, seed: int) -> Shards:
+    """Give a file's samples to UEs. Columns get mean 0 and deviation 1 over all training parts."""
+    table = read()
+    x, parts, count = _both(table.x, table.x_test), _parts(table, ues, split, seed), len(table.centre)
+    if count:
+        mean, deviation = _scale_of(x[:, :count], parts)
+        x = np.concatenate([((x[:, :count] - mean) / deviation).astype(x.dtype), x[:, count:]], axis=1)
+    return Shards.of(x, _both(table.y, table.y_test), parts)
+
+
+def _both(train: np.ndarray, test: np.ndarray | None) -> np.ndarray:
+    return train if test is None else np.concatenate([train, test])
+
+
+def _parts(table: SampleTable, ues: int, split: Split, seed: int) -> Partition:
+    y, count = _both(table.y, table.y_test), len(table.y)
+    groups = y if table.labels else tenths(y[:, 0])
     tests = None if table.y_test is None else groups[count:]
     return split(Samples(groups[:count], tests, table.owners, table.test_owners, table.names), ues, seed)
 
@@ -108,7 +106,7 @@ def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str,
     if table.columns:
         told["inputs"] = list(table.columns)
     if table.centre:
-        mean, deviation = scale_of(table.x[:, : len(table.centre)], given_out(table, ues, split, seed))
+        mean, deviation = _scale_of(table.x[:, : len(table.centre)], _parts(table, ues, split, seed))
         more = len(table.columns) - len(table.centre)
         told["input_mean"] = [*(np.array(table.centre) + np.array(table.stretch) * mean).tolist(), *[0.0] * more]
         told["input_deviation"] = [*(np.array(table.stretch) * deviation).tolist(), *[1.0] * more]
@@ -119,28 +117,12 @@ def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str,
     return {name: json.dumps(value) for name, value in told.items()}
 
 
-def scaled(x: np.ndarray, parts: Partition, columns: int) -> np.ndarray:
-    """The first columns with mean 0 and deviation 1 over the training parts, whatever the test parts hold."""
-    if not columns:
-        return x
-    mean, deviation = scale_of(x[:, :columns], parts)
-    made = x.copy()
-    made[:, :columns] = (x[:, :columns] - mean) / deviation
-    return made
-
-
-def scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of each column over the training parts; of one that is always the same, 1."""
+def _scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of each column over the training parts; of one that is always the same, 1."""
     ends = np.stack([parts.train_count, parts.test_count], axis=1).ravel()
     training = parts.order[np.repeat(np.tile([True, False], parts.start.size), ends)]
     mean, deviation = x[training].mean(axis=0, dtype=float), x[training].std(axis=0, dtype=float)
     return mean, np.where(deviation > 1e-6, deviation, 1.0)
-
-
-def _written(split: Split) -> str:
-    if isinstance(split, Dirichlet):
-        return f"dirichlet:{split.alpha:g}"
-    return f"quantity:{split.sigma:g}" if isinstance(split, Quantity) else "natural"
 
 
 def _identity(file: Path) -> tuple[int, int, int]:
@@ -163,8 +145,9 @@ def _meant(
 
 @lru_cache(maxsize=1)  # for all seeds
 def _read_once(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None) -> SampleTable:  # noqa: ARG001 (another digest is another file)
-    if path.suffix == ".csv" and not path.is_dir():
-        return read_csv(path, target, ue_column)
-    if target or ue_column:
-        raise DataBroken(f"has arrays x and y, no columns; leave {'--target' if target else '--ue-column'} out.")
-    return read_folder(path) if path.is_dir() else read_npz(path)
+    with naming():
+        if path.suffix == ".csv" and not path.is_dir():
+            return read_csv(path, target, ue_column)
+        if target or ue_column:
+            raise DataBroken("has arrays x and y, no columns; leave --target and --ue-column out.")
+        return read_folder(path) if path.is_dir() else read_arrays(path)

@@ -4,12 +4,13 @@ A data set is looked for in the given folder, in $PERFEDS2_DATA, then in the use
 folder with the data set's name. ``fetch`` downloads the official files over HTTPS and checks them.
 """
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from perfeds2.learning.files.formats import DataBroken
 
 VARIABLE = "PERFEDS2_DATA"
 
@@ -47,8 +48,7 @@ class Source:
     forms: tuple[Form, ...]  # fastest to read first
     downloads: tuple[Download, ...]
     terms: str
-    not_read: tuple[str, ...] = ()  # common files of the data set in a form we do not read
-    check: Callable[[Path], None] = lambda _: None  # raises ValueError for a download with the wrong content
+    check: Callable[[Path], None] = lambda _: None  # raises DataBroken for a download with the wrong content
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,10 @@ class Found:
     @property
     def official(self) -> bool:
         """Whether every file has the official checksum. Reads all files."""
+        import pooch
+
         sums = {download.file: download.sha256 for download in self.source.downloads}
-        return all(sums.get(path.name) == _sha256(path) for path in self.files)
+        return all(sums.get(path.name) == pooch.file_hash(str(path)) for path in self.files)
 
 
 # ---- finding
@@ -93,15 +95,14 @@ def folders(data_dir: Path | str | None = None) -> tuple[Path, ...]:
 def look_for(source: Source, data_dir: Path | str | None = None) -> Found:
     """Return the first complete copy of a data set, or what is missing."""
     missing: tuple[str, ...] = ()
-    for base in folders(data_dir):
-        for folder in (base / source.name, base):
-            for form in source.forms:
-                files = [_first_file(folder, names) for names in form.files]
-                found = tuple(path for path in files if path is not None)
-                if len(found) == len(files):
-                    return Found(source, form.name, found)
-                if found and not missing:
-                    missing = tuple(names[0] for names, path in zip(form.files, files, strict=True) if path is None)
+    for folder in (each for base in folders(data_dir) for each in (base / source.name, base)):
+        for form in source.forms:
+            files = {names[0]: _first_file(folder, names) for names in form.files}
+            found = tuple(path for path in files.values() if path is not None)
+            if len(found) == len(files):
+                return Found(source, form.name, found)
+            if found and not missing:
+                missing = tuple(name for name, path in files.items() if path is None)
     return Found(source, missing=missing)
 
 
@@ -114,11 +115,6 @@ def find(source: Source, data_dir: Path | str | None = None) -> Found:
     found, name = look_for(source, data_dir), source.name
     if found.files:
         return found
-    for folder in (each for base in folders(data_dir) for each in (base / name, base)):
-        if path := _first_file(folder, source.not_read):
-            raise DataMissing(
-                f"{path} is not read; expected {source.downloads[0].file} beside it: get it with `perfeds2 data fetch {name}`."
-            )
     what = f"is incomplete ({', '.join(found.missing)} missing)" if found.missing else "was not found"
     looked = ", ".join(map(str, folders(data_dir)))
     raise DataMissing(
@@ -128,14 +124,6 @@ def find(source: Source, data_dir: Path | str | None = None) -> Found:
 
 def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if os.path.isfile(folder / name)), None)
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return "unreadable"
 
 
 # ---- fetching
@@ -173,8 +161,11 @@ def fetch(
         for url in download.urls:
             try:
                 _fetch_from(url, download, folder, watch, downloader)
-                _check(source, folder / download.file)
+                source.check(folder / download.file)
                 break
+            except DataBroken as error:
+                (folder / download.file).unlink()
+                reasons.append(str(error))
             except (OSError, ValueError, RuntimeError) as error:  # requests' errors are OSErrors
                 reasons.append(f"{url.split('/')[2]}: {_reason(error)}")
         else:
@@ -200,15 +191,6 @@ def _fetch_from(
     pooch.retrieve(url, known, fname=download.file, path=folder, downloader=get)
 
 
-def _check(source: Source, path: Path) -> None:
-    """Delete a file with the wrong content."""
-    try:
-        source.check(path)
-    except ValueError:
-        path.unlink(missing_ok=True)
-        raise
-
-
 def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
     """Refuse redirects to plain HTTP. requests calls this for every response."""
     following = response.headers.get("location", "")
@@ -217,19 +199,10 @@ def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    import requests
+    from requests.exceptions import ConnectionError as NoConnection
 
-    match error:
-        case requests.exceptions.Timeout():
-            return "no answer in time"
-        case requests.exceptions.ConnectionError():
-            return "no connection"
-        case requests.exceptions.HTTPError() if error.response is not None:
-            return f"answered {error.response.status_code}"
-        case ValueError() if "hash" in str(error).lower():
-            return "the file has another checksum than the official one"
-        case OSError() if error.strerror:
-            return error.strerror
+    if isinstance(error, NoConnection):
+        return "no connection"
     return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
 
 

@@ -1,138 +1,147 @@
-"""What do a user's own samples say: which numbers are inputs, what is to be learned, whose is each?
+"""Read a user's own samples: what the inputs are, what is to be learned, and whose each sample is.
 
-From a CSV file whose columns have names, or from arrays (``arrays.py``). What is wrong is one sentence with the line or row.
+From a CSV file with column names, from an npz file with x and y, or from a folder of npz files, one for each UE. Problems name
+the line of a CSV file or the row of an array.
 """
 
 import csv
+import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from perfeds2.errors import did_you_mean
-from perfeds2.learning.files.formats import UNREADABLE, DataBroken
+from perfeds2.learning.files.formats import DataBroken, naming, read_npz, times
 
-TARGETS = ("label", "target", "y")  # what a target's column is called, where nobody says
-OWNERS = ("ue", "client")  # … and a UE's
-FEW_VALUES = 20  # whole numbers of so many values in a CSV file are labels; of more, numbers
+TARGETS = ("label", "target", "y")  # usual names of a target's column
+OWNERS = ("ue", "client")  # … and of a UE's
+FEW_VALUES = 20  # whole numbers with at most this many values are labels in a CSV file
 MOST_LABELS = 1000
-MOST_TEXTS = 32  # that a column of texts may hold: each becomes a column of its own
+MOST_TEXTS = 32  # in a column of texts: each becomes a column of its own
 LARGEST = 1e30
+PARTS = ("x", "y", "ue", "x_test", "y_test", "ue_test")
+LAYOUTS = ({"x", "y"}, {"x", "y", "ue"}, {"x", "y", "x_test", "y_test"}, set(PARTS))
+DIMENSIONS = {"x": range(2, 65), "y": (1, 2), "ue": (1,)}
 Meaning = Literal["labels", "numbers"]  # of a target
+Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 
 @dataclass(frozen=True)
 class SampleTable:
-    """Samples as rows, with their targets. Of numbers, the targets are in units of their own: mean 0, deviation 1."""
+    """Samples as rows, with their targets. Targets that are numbers have mean 0 and deviation 1."""
 
     x: Shaped[np.ndarray, "N f"]  # bytes or single precision
-    y: Shaped[np.ndarray, "N ..."]  # a label from 0, or a row of numbers; as long as nobody knows which, 0
-    labels: tuple[str, ...] = ()  # what each label was called; empty for numbers
-    shift: tuple[float, ...] = ()  # of numbers: their mean,
-    unit: tuple[float, ...] = ()  # and their standard deviation, each
-    owners: Int[np.ndarray, " N"] | None = None  # whose, from 0
+    given: tuple[Shaped[np.ndarray, " N"], ...]  # the columns to be learned, as the file has them
+    usual: Meaning  # what they look like
+    said: tuple[str, ...]  # what was taken for what
+    called: str = "y"  # the name of the columns to be learned
+    owners: Int[np.ndarray, " N"] | None = None  # whose each sample is, from 0
     names: tuple[str, ...] = ()  # of the owners
     x_test: Shaped[np.ndarray, "M f"] | None = None
-    y_test: Shaped[np.ndarray, "M ..."] | None = None
-    test_owners: Int[np.ndarray, " M"] | None = None
-    columns: tuple[str, ...] = ()  # what the inputs are called, in a CSV file
-    centre: tuple[float, ...] = ()  # so many of the first columns are to be brought to mean 0 and deviation 1;
-    stretch: tuple[float, ...] = ()  # as they stand here, this was taken off and divided by already
-    said: tuple[str, ...] = ()  # what was taken for what
-    given: tuple[Shaped[np.ndarray, " N"], ...] = ()  # the columns that are to be learned, as they stand in the file
     given_test: tuple[Shaped[np.ndarray, " M"], ...] = ()
-    called: str = "y"  # what they are called
-    usual: Meaning = "labels"  # what they look like
+    test_owners: Int[np.ndarray, " M"] | None = None
+    columns: tuple[str, ...] = ()  # names of the inputs, in a CSV file
+    centre: tuple[float, ...] = ()  # of the first columns, the mean that was subtracted
+    stretch: tuple[float, ...] = ()  # and the deviation they were divided by; training parts are scaled again
+    y: Shaped[np.ndarray, "..."] = field(default_factory=lambda: np.zeros(0))  # labels from 0, or rows of numbers
+    y_test: Shaped[np.ndarray, "M ..."] | None = None
+    labels: tuple[str, ...] = ()  # the name of each label; empty for numbers
+    shift: tuple[float, ...] = ()  # of numbers: their mean
+    unit: tuple[float, ...] = ()  # and their standard deviation
 
     def meant(self, meaning: Meaning | None) -> "SampleTable":
-        """With its targets as labels or as numbers; as they look where nobody says."""
-        return with_target(self, meaning or self.usual)
+        """Return the table with its targets as labels or as numbers; as they look by default."""
+        return _with_labels(self) if (meaning or self.usual) == "labels" else _with_numbers(self)
 
 
 # ---- a CSV file
 
 
 def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> SampleTable:
-    """A line a sample. Every column that is neither target nor UE is an input. What its targets mean is not decided yet."""
-    frame, names = _read_frame(path)
+    """Read a line as a sample. Every column that is neither target nor UE is an input."""
+    frame = _read_frame(path)
+    names = list(frame)
     target = _chosen(names, target, TARGETS, "--target")
+    owner = _chosen(names, [ue_column] if ue_column else [], OWNERS, "--ue-column")
+    inputs = [name for name in names if name not in (*target, *owner)]
     if not target:
         raise DataBroken(
             f"has no column called {' or '.join(TARGETS)}; say by --target which of {_some(names)} is to be learned."
         )
-    (ue,) = _chosen(names, [ue_column] if ue_column else [], OWNERS, "--ue-column") or [None]
-    if ue in target:
-        raise DataBroken(f"--target and --ue-column are both {ue}; the one is learned, the other says whose a line is.")
-    inputs = [name for name in names if name not in target and name != ue]
     if not inputs:
-        raise DataBroken(f"has no column beside {' and '.join([*target, *([ue] if ue else [])])} to learn from.")
-    table, texts = _inputs(frame, inputs)
-    owners, owner_names = (None, ()) if ue is None else _owners(frame[ue], ue)
-    table = replace(table, owners=owners, names=owner_names)
+        raise DataBroken(f"has no column beside {' and '.join([*target, *owner])} to learn from.")
     said = [f"{len(frame):,} lines, {len(inputs)} columns to learn from"]
-    said += [f"{' and '.join(texts)} as one column a text"] if texts else []
-    said += [f"column {ue} says whose each is ({len(owner_names)} UEs)"] if ue else []
-    columns = [_numbers(frame[name], name) for name in target]
-    given = [_texts(frame[name], name) if one is None else one for name, one in zip(target, columns, strict=True)]
-    are_labels = len(target) == 1 and (columns[0] is None or looks_like_labels(given[0], FEW_VALUES))
-    usual: Meaning = "labels" if are_labels else "numbers"
-    called = f"column{'s' * (len(target) > 1)} {' and '.join(target)}"
-    return replace(table, said=tuple(said), given=tuple(given), called=called, usual=usual)
+    numbers, texts, scales = {}, {}, []
+    for name in inputs:
+        column = _numbers(frame[name])
+        if column is not None:
+            values, *scale = standard(column)
+            scales.append(scale)
+            numbers[name] = values.astype(np.float32)  # before that, seconds since 1970 would run together
+            continue
+        codes, kinds = _kinds(frame[name])
+        if len(kinds) > MOST_TEXTS:
+            raise DataBroken(
+                f"column {name} holds {len(kinds):,} different texts, at most {MOST_TEXTS} can be told apart; leave it out, "
+                f"or make numbers of it."
+            )
+        texts |= {f"{name}={kind}": (codes == number).astype(np.float32) for number, kind in enumerate(kinds)}
+        said.append(f"{name} as one column a text")
+    owners, owner_names = _kinds(frame[owner[0]]) if owner else (None, ())
+    if owner:
+        said.append(f"column {owner[0]} says whose each is ({len(owner_names)} UEs)")
+    given = tuple(_numbers_or_texts(frame[name]) for name in target)
+    every = numbers | texts
+    centre, stretch = zip(*scales, strict=True) if scales else ((), ())
+    return SampleTable(
+        np.stack(list(every.values()), axis=1),
+        given,
+        _look(given, FEW_VALUES),
+        tuple(said),
+        f"column {' and '.join(target)}",
+        owners,
+        owner_names,
+        columns=tuple(every),
+        centre=centre,
+        stretch=stretch,
+    )
 
 
-def _read_frame(path: Path) -> tuple[Any, list[str]]:
-    """A data frame of all columns, and their names."""
+def _read_frame(path: Path) -> Any:
+    """Return a data frame whose row r is line r + 2 of the file."""
     import pandas as pd
 
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-    except UnicodeDecodeError:
-        raise DataBroken("is not a text in UTF-8.") from None
-    if not first.strip():
-        raise DataBroken("is empty; expected a first line with the columns' names.")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
     separator = max(",;\t", key=first.count)
     names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
-    if "" in names:
-        raise DataBroken(f"line 1: column {names.index('') + 1} has no name.")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        first, second = [number + 1 for number, name in enumerate(names) if name == twice][:2]
-        raise DataBroken(f"line 1: columns {first} and {second} are both called {twice}; give each its own name.")
-    if all(_is_number(name) for name in names):
-        raise DataBroken("line 1 holds numbers; expected the columns' names there.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            how: Any = {"header": 0, "names": names, "index_col": False, "skip_blank_lines": False, "low_memory": False}
-            how |= {"keep_default_na": False, "na_values": [""]}  # a text such as NA is what it is
-            frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how)
-    except pd.errors.EmptyDataError:
-        raise DataBroken("holds no line behind its columns' names.") from None
-    except (pd.errors.ParserWarning, *UNREADABLE) as error:
-        told = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").removesuffix(".")
-        told = f"a line has more than {len(names)} values" if isinstance(error, pd.errors.ParserWarning) else told
-        raise DataBroken(f"cannot be read: {told[:200]}.") from None
-    empty = frame.isna().all(axis=1).to_numpy()
-    frame = frame.iloc[: len(empty) - int(empty[::-1].argmin()) if not empty.all() else 0]  # blank lines at the end
-    if frame.empty:
+    are_numbers = pd.to_numeric(pd.Series(names), errors="coerce").notna().all()
+    if not all(names) or len(set(names)) < len(names) or are_numbers:
+        raise DataBroken(f"must name every column in line 1, each by another name; got {first.strip()!r:.60}.")
+    how: Any = {"header": 0, "names": names, "index_col": False, "skip_blank_lines": False, "low_memory": False}
+    how |= {"keep_default_na": False, "na_values": ["", "nan", "NaN", "NAN"]}  # a text such as NA is what it is
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how)
+    last = frame.last_valid_index()  # blank lines may follow
+    if last is None:
         raise DataBroken("holds no line behind its columns' names.")
-    return frame, names
+    return frame.loc[:last]
 
 
 def _chosen(names: Sequence[str], given: Sequence[str], usual: Sequence[str], flag: str) -> list[str]:
-    """The columns that were named, or the one that has a usual name; none if there is no such."""
+    """Return the columns that were named, or the one with a usual name, if there is one."""
     for name in given:
         if name not in names:
             hint = did_you_mean(name, names)
             raise DataBroken(f"has no column {name} ({flag}); {hint}{'' if hint.endswith('?') else '.'}")
-    if given:
-        return list(given)
-    found = [name for name in names if name.lower() in usual]
-    if len(found) > 1:
+    found = list(given) or [name for name in names if name.lower() in usual]
+    if not given and len(found) > 1:
         raise DataBroken(f"has columns {' and '.join(found)}; say by {flag} which one is meant.")
     return found
 
@@ -141,40 +150,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _inputs(frame: Any, names: Sequence[str]) -> tuple[SampleTable, list[str]]:
-    """Columns of numbers, then one for every text of those that hold texts; and which do."""
-    numbers, scales, texts, of_texts = {}, [], {}, []
-    for name in names:
-        column = _numbers(frame[name], name)
-        if column is None:
-            kinds, codes = _kinds(frame[name], name)
-            if len(kinds) > MOST_TEXTS:
-                raise DataBroken(
-                    f"column {name} holds {len(kinds):,} different texts, at most {MOST_TEXTS} can be told apart; leave "
-                    f"it out, or make numbers of it."
-                )
-            texts |= {f"{name}={kind}": (codes == number).astype(np.float32) for number, kind in enumerate(kinds)}
-            of_texts.append(name)
-        else:
-            values, *scale = standard(column)
-            scales.append(scale)
-            numbers[name] = values.astype(np.float32)  # before that, seconds since 1970 would run together
-    every = numbers | texts
-    x = np.stack(list(every.values()), axis=1)
-    centre, stretch = zip(*scales, strict=True) if scales else ((), ())
-    return SampleTable(x, np.zeros(len(x), int), columns=tuple(every), centre=centre, stretch=stretch), of_texts
-
-
-def _numbers(column: Any, name: str) -> Float[np.ndarray, " N"] | None:
-    """A column of numbers; None if it holds no number at all."""
+def _numbers(column: Any) -> Float[np.ndarray, " N"] | None:
+    """Return a column of numbers; None if it holds no number at all."""
     import pandas as pd
 
     parsed: Any = pd.to_numeric(column, errors="coerce")
@@ -183,89 +160,164 @@ def _numbers(column: Any, name: str) -> Float[np.ndarray, " N"] | None:
         return None
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
-        row = int(wrong.argmax())
-        given = column.iloc[row]
-        what = "is empty" if pd.isna(given) else f"holds {given!r:.60}"
-        raise DataBroken(f"line {row + 2}: column {name} {what}; expected a number.")
+        _refuse(column, wrong, "a number")
     return values
 
 
-def _kinds(column: Any, name: str) -> tuple[list[str], Int[np.ndarray, " N"]]:
-    """What a column holds, each once and in order, and which of them stands in every line."""
+def _kinds(column: Any) -> tuple[Int[np.ndarray, " N"], tuple[str, ...]]:
+    """Return which of a column's texts stands in every line, and the texts in order."""
     import pandas as pd
 
-    missing = column.isna().to_numpy()
-    if missing.any():
-        raise DataBroken(f"line {int(missing.argmax()) + 2}: column {name} is empty.")
-    nothing = column.astype(str).str.strip().str.lower().eq("nan").to_numpy()
-    if nothing.any():
-        number = int(nothing.argmax())
-        raise DataBroken(
-            f"line {number + 2}: column {name} holds {column.iloc[number]!r}, which stands for no text; name it, or leave the line out."
-        )
+    if column.isna().any():
+        _refuse(column, column.isna().to_numpy(), "a text")
     codes, kinds = pd.factorize(column, sort=True)
-    return [_called(kind) for kind in kinds], np.asarray(codes, int)
+    return np.asarray(codes, int), tuple(map(_called, kinds))
 
 
-def _texts(column: Any, name: str) -> Shaped[np.ndarray, " N"]:
-    kinds, codes = _kinds(column, name)
+def _refuse(column: Any, wrong: np.ndarray, expected: str) -> NoReturn:
+    row = int(wrong.argmax())
+    what = "is empty or NaN" if column.isna().iloc[row] else f"holds {column.iloc[row]!r:.60}"
+    raise DataBroken(f"line {row + 2}: column {column.name} {what}; expected {expected}.")
+
+
+def _numbers_or_texts(column: Any) -> Shaped[np.ndarray, " N"]:
+    numbers = _numbers(column)
+    if numbers is not None:
+        return numbers
+    codes, kinds = _kinds(column)
     return np.array(kinds)[codes]
 
 
-def _owners(column: Any, name: str) -> tuple[Int[np.ndarray, " N"], tuple[str, ...]]:
-    names, codes = _kinds(column, name)
-    return codes, tuple(names)
+# ---- arrays
+
+
+def read_arrays(path: Path) -> SampleTable:
+    """Read x and y, a row a sample; ``ue``: whose each is; x_test and y_test (with ``ue_test``): a test set of its own."""
+    return _table_of(_load(path))
+
+
+def read_folder(path: Path) -> SampleTable:
+    """Read one file for each UE. UEs stand in the order of the files' names, numbers in them counting as numbers."""
+    files = sorted(path.glob("*.npz"), key=lambda file: [(len(part), part) for part in re.split(r"(\d+)", file.stem)])
+    if not files:
+        raise DataBroken("is a folder without npz files; expected one for each UE, with x and y.")
+    parts: list[Arrays] = []
+    for file in files:
+        with naming(file.name):
+            parts.append(_load(file))
+            held, first = _layout(parts[-1]), _layout(parts[0])
+            if "ue" in parts[-1] or held != first:
+                raise DataBroken(f"has {held}; expected what {files[0].name} has, {first}, without ue: a file is a UE.")
+    together = {name: np.concatenate([arrays[name] for arrays in parts]) for name in parts[0]}
+    for name in together.keys() & {"y", "y_test"}:
+        together[name.replace("y", "ue")] = np.repeat(np.arange(len(files)), [len(arrays[name]) for arrays in parts])
+    return replace(_table_of(together), names=tuple(file.stem for file in files))
+
+
+def _layout(arrays: Arrays) -> str:
+    return ", ".join(f"{name} of {values.dtype.kind}×{times(values.shape[1:])}" for name, values in arrays.items())
+
+
+def _load(path: Path) -> Arrays:
+    arrays = read_npz(path, PARTS)
+    if arrays.keys() not in LAYOUTS:
+        raise DataBroken(
+            f"holds {', '.join(arrays) or 'neither x nor y'}; expected x and y, with ue or without, and for a test set x_test and "
+            f"y_test, with ue_test beside ue."
+        )
+    for name, values in arrays.items():
+        part, _, test = name.partition("_")
+        x, like = arrays["x_test" if test else "x"], arrays[part]
+        if values.dtype.kind not in ("biuf" if part == "x" else "biufU"):
+            raise DataBroken(f"holds {values.dtype} under {name}; expected numbers.")
+        if values.ndim not in DIMENSIONS[part] or 0 in values.shape or len(values) != len(x):
+            raise DataBroken(f"has {name} of shape {times(values.shape)} and {len(x):,} rows of samples.")
+        if values.shape[1:] != like.shape[1:] or (
+            part == "x" and (values.dtype == np.uint8) != (like.dtype == np.uint8)
+        ):
+            raise DataBroken(
+                f"has {name} of {times(values.shape[1:])} {values.dtype} a sample, but {part} of {times(like.shape[1:])} {like.dtype}."
+            )
+        if values.dtype.kind == "f" and not -LARGEST <= values.min() <= values.max() <= LARGEST:
+            row = int((~(np.abs(values) <= LARGEST)).reshape(len(values), -1).any(axis=1).argmax())
+            raise DataBroken(f"row {row} of {name} holds NaN or a number beyond {LARGEST:g}.")
+    return arrays
+
+
+def _table_of(arrays: Arrays) -> SampleTable:
+    """Arrays that belong together as a table: samples flat, bytes as bytes, all else in single precision."""
+    x, y = arrays["x"], arrays["y"]
+    said = [f"{len(x):,} samples of {times(x.shape[1:])}"]
+    x_test, test_targets, owners, names, test_owners = None, (), None, (), None
+    if "x_test" in arrays:
+        x_test, test_targets = flat(arrays["x_test"]), tuple(np.atleast_2d(arrays["y_test"].T))
+        said.append(f"{len(x_test):,} for testing")
+    if "ue" in arrays:
+        every, owners = np.unique(arrays["ue"], return_inverse=True)
+        names = tuple(map(str, every.tolist()))
+        said.append(f"of {len(names)} UEs")
+        test_owners = _places(every, arrays["ue_test"], "ue") if "ue_test" in arrays else None
+    targets = tuple(np.atleast_2d(y.T))
+    usual = _look(targets, MOST_LABELS if y.dtype.kind in "iu" else FEW_VALUES)  # labels are often saved as 0.0, 1.0, …
+    return SampleTable(flat(x), targets, usual, tuple(said), "y", owners, names, x_test, test_targets, test_owners)
+
+
+def _places(every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " M"], name: str) -> Int[np.ndarray, " M"]:
+    """Return where the values of a test set stand among those of the training set, which are sorted."""
+    place = np.minimum(np.searchsorted(every, given), every.size - 1)
+    strange = every[place] != given
+    if strange.any():
+        row = int(strange.argmax())
+        raise DataBroken(f"row {row} of {name}_test is {given[row]}, which {name} does not hold.")
+    return place
+
+
+def flat(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N f"]:
+    """Return a row of numbers a sample; of colours that stand last, first all red, then green, then blue."""
+    if x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] == x.shape[2]:
+        x = x.transpose(0, 3, 1, 2)
+    return np.asarray(x.reshape(len(x), -1), np.uint8 if x.dtype == np.uint8 else np.float32)
 
 
 # ---- what is to be learned
 
 
-def looks_like_labels(values: Shaped[np.ndarray, " N"], most: int) -> bool:
-    """Whole numbers, few of them different."""
-    return bool((values == np.round(values)).all()) and np.unique(values).size <= most
+def _look(targets: Sequence[np.ndarray], most: int) -> Meaning:
+    """Return what targets look like: one column of texts, or of whole numbers with few values, is labels."""
+    (first, *more) = targets
+    if not more and (first.dtype.kind in "bU" or ((first == np.round(first)).all() and np.unique(first).size <= most)):
+        return "labels"
+    return "numbers"
 
 
-def with_target(table: SampleTable, meaning: Meaning) -> SampleTable:
-    """A table with its targets: labels counted from 0, or columns of numbers in units of their own."""
-    given, tests, what = table.given, table.given_test, table.called
-    said = list(table.said)
-    if meaning == "numbers":
-        if any(values.dtype.kind not in "iufb" for values in given):
-            raise DataBroken(f"{what} holds texts, which --loss mse cannot learn; expected numbers.")
-        columns = [standard(np.asarray(values, float)) for values in given]
-        y = np.stack([values for values, _, _ in columns], axis=1).astype(np.float32)
-        shift, unit = (tuple(float(column[at]) for column in columns) for at in (1, 2))
-        held = [(np.asarray(t, float) - m) / s for t, m, s in zip(tests, shift, unit, strict=True)] if tests else []
-        y_test = np.stack(held, axis=1).astype(np.float32) if held else None
-        said.append(f"{what} is learned as {'a number' if len(given) == 1 else f'{len(given)} numbers'}")
-        return replace(table, y=y, y_test=y_test, shift=shift, unit=unit, said=tuple(said))
-    if len(given) > 1:
-        raise DataBroken(
-            f"{what} are {len(given)} targets, which only numbers can be; give one --target, or --loss mse."
-        )
-    only = next(iter(given))
-    labels, y = np.unique(only, return_inverse=True)
+def _with_labels(table: SampleTable) -> SampleTable:
+    """Return a table whose labels are counted from 0."""
+    if len(table.given) > 1:
+        raise DataBroken(f"{table.called} are several targets, which only numbers can be; give one, or --loss mse.")
+    labels, y = np.unique(table.given[0], return_inverse=True)
     if not 1 < labels.size <= MOST_LABELS:
-        raise DataBroken(f"{what} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")
-    called = tuple(_called(label) for label in labels)
-    if called != tuple(map(str, range(labels.size))):
-        said.append(f"{what} is learned as labels 0 to {labels.size - 1}, which stand for {_some(called)}")
-    else:
-        said.append(f"{what} is learned as {labels.size} labels")
-    y_test = None
-    if tests:
-        (held,) = tests
-        place = np.minimum(np.searchsorted(labels, held), labels.size - 1)
-        unknown = labels[place] != held
-        if unknown.any():
-            row = int(unknown.argmax())
-            raise DataBroken(f"row {row} of y_test is the label {held[row]}, which y does not hold.")
-        y_test = place
-    return replace(table, y=y.reshape(-1), y_test=y_test, labels=called, said=tuple(said))
+        raise DataBroken(f"{table.called} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")
+    names = tuple(map(_called, labels))
+    said = f"{table.called} is learned as labels 0 to {labels.size - 1}, which stand for {_some(names)}"
+    y_test = _places(labels, table.given_test[0], "y") if table.given_test else None
+    return replace(table, y=y.reshape(-1), y_test=y_test, labels=names, said=(*table.said, said))
+
+
+def _with_numbers(table: SampleTable) -> SampleTable:
+    """Return a table whose targets have mean 0 and deviation 1."""
+    if any(values.dtype.kind == "U" for values in table.given):
+        raise DataBroken(f"{table.called} holds texts, which --loss mse cannot learn; expected numbers.")
+    values, shift, unit = zip(*(standard(np.asarray(given, float)) for given in table.given), strict=True)
+    y, y_test = np.stack(values, axis=1).astype(np.float32), None
+    if table.given_test:
+        tests = zip(table.given_test, shift, unit, strict=True)
+        y_test = np.stack([(np.asarray(test, float) - m) / s for test, m, s in tests], axis=1).astype(np.float32)
+    said = f"{table.called} is learned as {'a number' if len(unit) == 1 else f'{len(unit)} numbers'}"
+    return replace(table, y=y, y_test=y_test, shift=shift, unit=unit, said=(*table.said, said))
 
 
 def standard(values: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray, " N"], float, float]:
-    """Values with mean 0 and deviation 1, the mean and the deviation; equal ones become 0."""
+    """Return values with mean 0 and deviation 1, the mean and the deviation; equal ones become 0."""
     mean, deviation = float(values.mean()), float(values.std())
     deviation = deviation if deviation > 1e-12 * max(abs(mean), 1e-300) else 1.0
     return (values - mean) / deviation, mean, deviation
