@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from perfeds2.allocation.schedulers import age, best_channel, chen, fedcs, proportional_fair, random, round_robin
 from perfeds2.allocation.shares import check_shares
@@ -98,18 +98,9 @@ def period(schedule: Rows) -> int | None:
     Seen means at least twice: a finite schedule shows a period only up to half its length. A share that is no fraction
     with a small denominator gives none.
     """
-    rounds = schedule.shape[0]
-    if rounds == 0:
-        return None
     row = np.unique(schedule, axis=0, return_inverse=True)[1].ravel()
-    border = np.zeros(rounds, np.int64)  # the longest start of the schedule that rows 0..k also end with
-    for k in range(1, rounds):
-        length = border[k - 1]
-        while length and row[k] != row[length]:
-            length = border[length - 1]
-        border[k] = length + (row[k] == row[length])
-    shortest = int(rounds - border[-1])
-    return shortest if 2 * shortest <= rounds else None
+    again = 1 + np.flatnonzero(row[1 : row.size // 2 + 1] == row[:1])
+    return next((length for length in again.tolist() if (row[length:] == row[:-length]).all()), None)
 
 
 def achieved_shares(schedule: Rows, ues: int) -> Shares:
@@ -151,7 +142,7 @@ def check_schedule(
     To check a schedule that ``as_schedule`` will repeat, pass it twice over: ``np.concatenate([rows, rows])``.
     """
     outside = (schedule < 0) | (schedule >= ues)
-    repeated: Bool[np.ndarray, " K"] = (np.diff(np.sort(schedule, axis=1), axis=1) == 0).any(axis=1)
+    repeated = (np.diff(np.sort(schedule, axis=1), axis=1) == 0).any(axis=1)
     wrong = np.flatnonzero(outside.any(axis=1) | repeated)
     if wrong.size:
         raise ValueError(

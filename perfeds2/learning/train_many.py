@@ -18,10 +18,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning import on_gpu
-from perfeds2.learning.data import Joinable
+from perfeds2.learning.data import Joinable, Layout, Pool, stack
 from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.pool import Layout, Pool, stack
 from perfeds2.learning.replay import (
     Known,
     Learner,

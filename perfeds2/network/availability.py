@@ -18,21 +18,12 @@ class Hours:
     period_s: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.intervals:
-            raise ValueError("is never there; give at least one interval.")
-        now_s = 0.0
-        for number, (start_s, end_s) in enumerate(self.intervals):
-            if not (0 <= start_s < end_s) or math.isinf(start_s):
-                raise ValueError(
-                    f"an interval must end after it begins, at second 0 or later, got {start_s:g}-{end_s:g}."
-                )
-            if start_s < now_s and number:
-                raise ValueError(
-                    f"intervals must rise and not overlap, but {start_s:g}-{end_s:g} begins before {now_s:g}."
-                )
-            now_s = end_s
-        if not self.period_s > 0 or now_s > self.period_s:
-            raise ValueError(f"the intervals must end within the period of {self.period_s:g} s, got {now_s:g}.")
+        borders = [second for interval in self.intervals for second in interval]
+        rises = borders == sorted(borders) and all(start_s < end_s for start_s, end_s in self.intervals)
+        if not borders or not rises or not 0 <= borders[0] < borders[-1] <= self.period_s:
+            raise ValueError(
+                f"intervals must rise, not overlap, and lie between 0 and the period of {self.period_s:g} s, got {borders}."
+            )
 
     @property
     def always(self) -> bool:

@@ -27,11 +27,6 @@ class Spread:
     compute: PerUe
     rate: PerUe
 
-    def __post_init__(self) -> None:
-        for values in (self.compute, self.rate):
-            if not ((values >= 0) & (values <= MOST_SPREAD)).all():
-                raise ValueError(f"a spread must be from 0 to {MOST_SPREAD:g}, got {values.tolist()!r:.60}.")
-
     def factors(self, seed: int, version: int) -> tuple[PerUe, PerUe]:
         """What the computing times and the rates of everybody's job on a model are multiplied by."""
         normal = np.random.default_rng([seed, STREAM, version]).standard_normal((self.compute.size, 2))

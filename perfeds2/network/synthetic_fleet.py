@@ -17,6 +17,8 @@ from perfeds2.files import write_text
 FILE, TRACES = "fleet.csv", "traces"
 CLASSES_BPS = (0.5e6, 4e6, 20e6)  # median uplink rates
 DAY_S = 86_400.0
+PROCESSOR_SPREAD = 0.7  # deviation of the logarithm: the fastest tenth has 6 times the speed of the slowest
+STEP_S = 1.0  # of a trace
 SPREAD_OF_RATE = 0.6  # deviation of the logarithm within a trace
 MEMORY_S = 10.0  # how long a rate is like itself
 OUTAGES = 0.01  # share of the seconds without any rate
@@ -29,9 +31,7 @@ class Made:
     devices: int
     seed: int = 0
     samples_per_s: float = 500.0  # of the median processor
-    processor_spread: float = 0.7  # deviation of the logarithm: the fastest tenth has 6 times the speed of the slowest
     trace_s: float = 600.0  # length of a trace
-    step_s: float = 1.0
     traced: float = 1.0  # share of the devices with a trace; the others have one rate
     hours: float = 0.5  # share of the devices that come and go; the others are always there
     day_s: float = DAY_S  # how long a day is
@@ -43,7 +43,7 @@ def write_fleet(folder: Path, made: Made) -> Path:
     lines = ["name,samples_per_s,rate_bps,uplink_trace,available"]
     for number in range(made.devices):
         rng = np.random.default_rng([made.seed, 31, number])
-        speed = made.samples_per_s * np.exp(made.processor_spread * rng.standard_normal())
+        speed = made.samples_per_s * np.exp(PROCESSOR_SPREAD * rng.standard_normal())
         median = CLASSES_BPS[rng.integers(len(CLASSES_BPS))] * np.exp(0.3 * rng.standard_normal())
         rate, trace, available = "", "", ""
         if rng.random() < made.traced:
@@ -60,14 +60,14 @@ def write_fleet(folder: Path, made: Made) -> Path:
 
 def trace_text(median_bps: float, made: Made, rng: np.random.Generator) -> str:
     """A rate whose logarithm wanders around its mean (Ornstein and Uhlenbeck), with outages."""
-    steps = max(2, round(made.trace_s / made.step_s))
-    keeps = np.exp(-made.step_s / MEMORY_S)
+    steps = max(2, round(made.trace_s / STEP_S))
+    keeps = np.exp(-STEP_S / MEMORY_S)
     level, text = rng.standard_normal(), io.StringIO()
     text.write("time_s,bps\n")
     for step in range(steps):
         level = keeps * level + np.sqrt(1 - keeps**2) * rng.standard_normal()
         bps = 0.0 if step and rng.random() < OUTAGES else median_bps * np.exp(SPREAD_OF_RATE * level)
-        text.write(f"{step * made.step_s:.6g},{bps:.6g}\n")
+        text.write(f"{step * STEP_S:.6g},{bps:.6g}\n")
     return text.getvalue()
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from perfeds2.learning.data import Divisible, Generated, Shards, held_out_of
 from perfeds2.learning.datasets import synthetic
-from perfeds2.learning.datasets.plays import WINDOW, Role
-from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.datasets.shakespeare import WINDOW, Role, Windows
 from perfeds2.learning.partition import Partition
 from perfeds2.spec.build import make_task
 from perfeds2.spec.resolve import spec_from

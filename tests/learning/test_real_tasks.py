@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 
 from perfeds2.learning.datasets import TASKS, source_of
-from perfeds2.learning.datasets.plays import WHOLE, WINDOW, Role, count_roles, read_roles
-from perfeds2.learning.datasets.shakespeare import ALPHABET, Windows, letters
+from perfeds2.learning.datasets.shakespeare import (
+    ALPHABET,
+    WHOLE,
+    WINDOW,
+    Role,
+    Windows,
+    count_roles,
+    letters,
+    read_roles,
+)
 from perfeds2.learning.files import sources
 from perfeds2.learning.files.sources import DataMissing, find
 from perfeds2.learning.models.mlp import MLP

@@ -21,8 +21,7 @@ from perfeds2.learning.datasets import source_of
 from perfeds2.learning.datasets import sources as data_sources
 from perfeds2.learning.datasets.cifar100 import CIFAR100, read_cifar100_archive, read_cifar100_parts
 from perfeds2.learning.datasets.mnist import MNIST, read_mnist
-from perfeds2.learning.datasets.plays import Role, read_roles, roles_of_text
-from perfeds2.learning.datasets.shakespeare import SHAKESPEARE
+from perfeds2.learning.datasets.shakespeare import SHAKESPEARE, Role, read_roles, roles_of_text
 from perfeds2.learning.files import sources
 from perfeds2.learning.files.formats import DataBroken, read_idx
 from perfeds2.learning.files.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, look_for
@@ -225,7 +224,13 @@ def test_every_address_is_https_and_every_file_but_one_has_a_checksum():
     assert all(len(download.sha256) == 64 for download in downloads if download.sha256)
 
 
-def test_fetched_files_are_checked_and_then_found(tmp_path):
+@pytest.fixture
+def served(monkeypatch):
+    """Let a function write what is downloaded."""
+    return lambda get: monkeypatch.setattr(sources, "_downloader", lambda *_: get)
+
+
+def test_fetched_files_are_checked_and_then_found(tmp_path, served):
     small = one_file_source()
     asked = []
 
@@ -235,17 +240,19 @@ def test_fetched_files_are_checked_and_then_found(tmp_path):
             raise OSError("the first mirror is down")
         Path(file).write_bytes(b"content")
 
-    assert fetch(small, tmp_path, downloader=downloader) == tmp_path / "small"
+    served(downloader)
+    assert fetch(small, tmp_path) == tmp_path / "small"
     assert find(small, tmp_path).files == (tmp_path / "small" / "a.bin",)
     assert len(asked) == 2
-    fetch(small, tmp_path, downloader=downloader)
+    fetch(small, tmp_path)
     assert len(asked) == 2, "what is there is not asked for again"
 
 
-def test_a_wrong_file_is_not_kept(tmp_path):
+def test_a_wrong_file_is_not_kept(tmp_path, served):
     small = one_file_source()
+    served(lambda _, file, __: Path(file).write_bytes(b"forged"))
     with pytest.raises(FetchFailed, match="does not match the known hash"):
-        fetch(small, tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(b"forged"))
+        fetch(small, tmp_path)
     assert list((tmp_path / "small").iterdir()) == []
 
 
@@ -259,17 +266,19 @@ def test_without_a_network_it_is_one_sentence(tmp_path):
     )
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, served):
     small = one_file_source()
+    served(lambda *_: None)
     (tmp_path / "file").write_text("")
     with pytest.raises(FetchFailed, match=r"a.bin could not be downloaded"):
-        fetch(small, tmp_path / "file", downloader=lambda *_: None)
+        fetch(small, tmp_path / "file")
 
 
-def test_a_text_of_another_edition_is_not_kept(tmp_path):
+def test_a_text_of_another_edition_is_not_kept(tmp_path, served):
     content = zipped(PLAYS)
+    served(lambda _, file, __: Path(file).write_bytes(content))
     with pytest.raises(FetchFailed, match=r"2 plays, 2 roles and .* samples; LEAF's edition has 36, 1129 and 4226158"):
-        fetch(SHAKESPEARE, tmp_path, downloader=lambda _, file, __: Path(file).write_bytes(content))
+        fetch(SHAKESPEARE, tmp_path)
     assert list((tmp_path / "shakespeare").iterdir()) == []
 
 

@@ -10,15 +10,13 @@ import optax
 import pytest
 
 from perfeds2.learning import train_many as module
-from perfeds2.learning.data import Generated, Shards
+from perfeds2.learning.data import Generated, Pool, Shards, SomeOfPool
 from perfeds2.learning.datasets import digits, synthetic
-from perfeds2.learning.datasets.plays import Role
-from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.datasets.shakespeare import Role, Windows
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.learning.pool import Pool, SomeOfPool
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.learning.train import evaluation_points, train

@@ -21,7 +21,7 @@ from tiny_data import idx
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets.cifar100 import read_cifar100_archive, read_cifar100_parts
 from perfeds2.learning.datasets.mnist import read_mnist
-from perfeds2.learning.datasets.plays import WINDOW, read_roles
+from perfeds2.learning.datasets.shakespeare import WINDOW, read_roles
 from perfeds2.learning.files.formats import DataBroken, read_idx
 from perfeds2.network.cell import Cell
 from perfeds2.report import run as _run  # noqa: F401 (now, so that the first input is not charged with the import)

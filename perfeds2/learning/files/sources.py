@@ -131,13 +131,7 @@ def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
 Watch = Callable[[str, int, int], None]  # file name, bytes so far, bytes in all (0 if unknown)
 
 
-def fetch(
-    source: Source,
-    to: Path | str | None = None,
-    *,
-    watch: Watch | None = None,
-    downloader: Callable[..., Any] | None = None,
-) -> Path:
+def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = None) -> Path:
     """Download a data set's official files.
 
     Files that already exist with the right checksum are kept. A file gets its name only once it is complete and checked.
@@ -146,7 +140,6 @@ def fetch(
         source: the data set.
         to: the files go to ``to/NAME``; by default to $PERFEDS2_DATA or the user's cache.
         watch: called as bytes arrive.
-        downloader: replaces pooch's; called with an address, an open file and the pooch.
 
     Returns:
         The folder with the files.
@@ -154,20 +147,26 @@ def fetch(
     Raises:
         FetchFailed: a file could not be downloaded from any of its addresses.
     """
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel("WARNING")
     base = Path(to) if to is not None else Path(os.environ.get(VARIABLE) or cache_folder())
     folder = base.expanduser() / source.name
     for download in source.downloads:
-        reasons = []
+        known = None if download.sha256 is None else f"sha256:{download.sha256}"
+        get, reasons = _downloader(download.file, watch), []
         for url in download.urls:
             try:
-                _fetch_from(url, download, folder, watch, downloader)
-                source.check(folder / download.file)
+                source.check(Path(pooch.retrieve(url, known, download.file, folder, downloader=get)))
                 break
             except DataBroken as error:
                 (folder / download.file).unlink()
                 reasons.append(str(error))
+            except requests.exceptions.ConnectionError:
+                reasons.append(f"{url.split('/')[2]}: no connection")
             except (OSError, ValueError, RuntimeError) as error:  # requests' errors are OSErrors
-                reasons.append(f"{url.split('/')[2]}: {_reason(error)}")
+                reasons.append(f"{url.split('/')[2]}: {' '.join(str(error).split())[:200].rstrip('.')}")
         else:
             raise FetchFailed(
                 f"{download.file} could not be downloaded ({'; '.join(reasons)}); try again when online, or get it elsewhere "
@@ -176,19 +175,11 @@ def fetch(
     return folder
 
 
-def _fetch_from(
-    url: str, download: Download, folder: Path, watch: Watch | None, downloader: Callable[..., Any] | None
-) -> None:
+def _downloader(file: str, watch: Watch | None) -> Callable[..., Any]:
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")
-    assert url.startswith("https://")
-    bar: Any = False if watch is None else _Bar(download.file, watch)
-    get = downloader or pooch.HTTPDownloader(
-        progressbar=bar, chunk_size=1 << 16, timeout=30, hooks={"response": _stay_with_https}
-    )
-    known = None if download.sha256 is None else f"sha256:{download.sha256}"
-    pooch.retrieve(url, known, fname=download.file, path=folder, downloader=get)
+    bar: Any = False if watch is None else _Bar(file, watch)
+    return pooch.HTTPDownloader(bar, chunk_size=1 << 16, timeout=30, hooks={"response": _stay_with_https})
 
 
 def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
@@ -196,14 +187,6 @@ def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
     following = response.headers.get("location", "")
     if not response.url.startswith("https://") or following.startswith("http://"):
         raise OSError(f"led to an address without HTTPS ({following or response.url})")
-
-
-def _reason(error: Exception) -> str:
-    from requests.exceptions import ConnectionError as NoConnection
-
-    if isinstance(error, NoConnection):
-        return "no connection"
-    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
 
 
 class _Bar:
