@@ -75,7 +75,7 @@ VALIDATION = 0.25  # of a UE's training part, where it is held out
 MOST_SAMPLES = 256  # of a part, in an evaluation
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["x", "y", "start", "train_count", "test_count"], meta_fields=[])
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Shards:
     """Samples flat on the device, UE after UE, with an index range for each: unequal sizes, no padding."""

@@ -9,7 +9,7 @@ import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -178,11 +178,7 @@ SHAKESPEARE = Source(
 # ---- the samples of a UE
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["text", "start", "train_count", "test_start", "test_count"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Windows:
     """All roles' lines flat on the device, a role a UE. Sample i is the characters i to i + 79, and character i + 80."""
