@@ -31,10 +31,6 @@ class Uplink:
     planned: Mask | None  # the round's planned UEs; None when the first arrivals close it
     most_bits_per_s_hz: float | None = None  # what modulation carries at most; None: whatever the signal allows
 
-    @property
-    def most_nats_per_hz(self) -> float:
-        return np.inf if self.most_bits_per_s_hz is None else self.most_bits_per_s_hz * LN2
-
 
 Policy = Callable[[Uplink], Bandwidth]
 
@@ -170,7 +166,7 @@ def _end_together(
         return np.zeros(serve.size)
     least_hz = np.zeros(serve.size) if least_hz is None else least_hz
     band = uplink.bandwidth_hz - least_hz[~serve].sum()
-    most = uplink.most_nats_per_hz
+    most = np.inf if uplink.most_bits_per_s_hz is None else uplink.most_bits_per_s_hz * LN2
     signal = _signal(uplink, serve)
     return _spread(serve, _finish_together(band, signal, bits[serve], compute_s[serve], least_hz[serve], most))
 

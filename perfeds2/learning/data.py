@@ -92,9 +92,7 @@ class Shards:
         return cls(
             jnp.asarray(x[parts.order]),
             jnp.asarray(y[parts.order], jnp.float32 if y.dtype.kind == "f" else jnp.int32),
-            jnp.asarray(parts.start, jnp.int32),
-            jnp.asarray(parts.train_count, jnp.int32),
-            jnp.asarray(parts.test_count, jnp.int32),
+            *(jnp.asarray(each, jnp.int32) for each in (parts.start, parts.train_count, parts.test_count)),
         )
 
     @classmethod

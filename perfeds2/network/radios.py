@@ -112,10 +112,8 @@ class Scenario:
         """Path loss and shadowing in dB."""
         loss = np.empty(where.x_m.size)
         luck = np.random.default_rng([where.seed, STREAMS["sight"]]).random(loss.size)
-        maps = (
-            shadow_map(where.seed, "shadow", self.shadow_m),
-            shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m),
-        )
+        shadows = shadow_map(where.seed, "shadow", self.shadow_m)
+        blocked_shadows = shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m)
 
         def work(at: slice) -> None:
             x, y = where.x_m[at], where.y_m[at]
@@ -126,7 +124,7 @@ class Scenario:
                 return
             own = np.where(seen, self.shadow_db(path), self.blocked_shadow_db)
             deviation = own if radio.shadowing_db is None else np.full(x.size, radio.shadowing_db)
-            for of, waves in ((seen, maps[0]), (~seen, maps[1])):
+            for of, waves in ((seen, shadows), (~seen, blocked_shadows)):
                 loss[at][of] += deviation[of] * waves(x[of], y[of])
 
         each_block(loss.size, work)
@@ -146,7 +144,8 @@ def path_of(radio: Radio, ground_m: PerUe) -> Path:
 def _city_seen(at_1_m: float, slope: float, bend: float, path: Path) -> PerUe:
     """UMi and UMa with line of sight: two slopes, which meet at the breakpoint."""
     near = at_1_m + slope * np.log10(path.direct_m)
-    far = at_1_m + 40 * np.log10(path.direct_m) - bend * _lg_breakpoint(path)
+    lg_breakpoint = float(np.log10(path.breakpoint_m**2 + (path.bs_height_m - path.ue_height_m) ** 2))
+    far = at_1_m + 40 * np.log10(path.direct_m) - bend * lg_breakpoint
     return np.where(path.ground_m <= path.breakpoint_m, near, far) + 20 * np.log10(path.carrier_ghz)
 
 
@@ -154,10 +153,6 @@ def _city_blocked(at_1_m: float, slope: float, by_carrier: float, by_height: flo
     """UMi and UMa without line of sight."""
     fixed = at_1_m + by_carrier * np.log10(path.carrier_ghz) - by_height * (path.ue_height_m - 1.5)
     return slope * np.log10(path.direct_m) + fixed
-
-
-def _lg_breakpoint(path: Path) -> float:
-    return float(np.log10(path.breakpoint_m**2 + (path.bs_height_m - path.ue_height_m) ** 2))
 
 
 BUILDING_M, STREET_M = 5.0, 20.0  # h and W of the country
@@ -169,14 +164,12 @@ def _rma_breakpoint(path: Path) -> float:
 
 def _rma_seen(path: Path) -> PerUe:
     turn_m = _rma_breakpoint(path)
-    near = _rma_near(np.where(path.ground_m <= turn_m, path.direct_m, turn_m), path.carrier_ghz)
-    return near + np.where(path.ground_m <= turn_m, 0.0, 40 * np.log10(path.direct_m / turn_m))
-
-
-def _rma_near(direct_m: PerUe, carrier_ghz: float) -> PerUe:
-    free = 20 * np.log10(40 * np.pi * carrier_ghz / 3 * direct_m)
-    walls = min(0.03 * BUILDING_M**1.72, 10) * np.log10(direct_m) - min(0.044 * BUILDING_M**1.72, 14.77)
-    return free + walls + 0.002 * np.log10(BUILDING_M) * direct_m
+    is_near = path.ground_m <= turn_m
+    near_m = np.where(is_near, path.direct_m, turn_m)
+    free = 20 * np.log10(40 * np.pi * path.carrier_ghz / 3 * near_m)
+    walls = min(0.03 * BUILDING_M**1.72, 10) * np.log10(near_m) - min(0.044 * BUILDING_M**1.72, 14.77)
+    near = free + walls + 0.002 * np.log10(BUILDING_M) * near_m
+    return near + np.where(is_near, 0.0, 40 * np.log10(path.direct_m / turn_m))
 
 
 def _rma_blocked(path: Path) -> PerUe:
