@@ -1,7 +1,5 @@
 """perfeds2 data: the real data sets."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -9,7 +7,6 @@ import typer
 from perfeds2.commands.common import flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
-from perfeds2.errors import InputError
 
 data_app = typer.Typer(
     help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/how-to/fleets.md."
@@ -35,7 +32,7 @@ def fetch(
     quiet: bool = flag("--quiet", "No progress, print nothing.", default=False),
 ) -> None:
     """Download official files over HTTPS and check them. Files that exist and are right are kept."""
-    with guarded("data fetch", []), _data_errors():
+    with guarded("data fetch", []):
         from perfeds2.learning import datasets
         from perfeds2.learning.files import sources
         from perfeds2.report.terminal import download
@@ -50,7 +47,7 @@ def fetch(
 @data_app.command()
 def status(data_dir: Path | None = DATA_DIR) -> None:
     """Show which data sets are here, where, and whether they are complete."""
-    with guarded("data status", []), _data_errors():
+    with guarded("data status", []):
         from perfeds2.learning import datasets
         from perfeds2.learning.files.sources import folders, look_for
 
@@ -72,19 +69,8 @@ def path(
     data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Print where a data set is; without a name, where data sets are looked for first."""
-    with guarded("data path", []), _data_errors():
+    with guarded("data path", []):
         from perfeds2.learning import datasets
         from perfeds2.learning.files.sources import find, folders
 
         typer.echo(folders(data_dir)[0] if name is None else find(datasets.source_of(name), data_dir).folder)
-
-
-@contextmanager
-def _data_errors() -> Iterator[None]:
-    """Report missing data as an input error."""
-    from perfeds2.learning.files.sources import DataMissing, FetchFailed
-
-    try:
-        yield
-    except (DataMissing, FetchFailed) as error:
-        raise InputError(str(error)) from None

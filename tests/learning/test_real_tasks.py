@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from perfeds2.errors import InputError
 from perfeds2.learning.datasets import TASKS, source_of
 from perfeds2.learning.datasets.shakespeare import (
     ALPHABET,
@@ -22,7 +23,7 @@ from perfeds2.learning.datasets.shakespeare import (
     read_roles,
 )
 from perfeds2.learning.files import sources
-from perfeds2.learning.files.sources import DataMissing, find
+from perfeds2.learning.files.sources import find
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.spec.resolve import resolve
 
@@ -103,7 +104,7 @@ def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.delenv(sources.VARIABLE, raising=False)
     for name in ("mnist", "cifar100", "shakespeare"):
-        with pytest.raises(DataMissing, match=f"perfeds2 data fetch {name}"):
+        with pytest.raises(InputError, match=f"perfeds2 data fetch {name}"):
             TASKS[name](2, 2, 0, tmp_path)
 
 
@@ -191,7 +192,7 @@ def test_unknown_characters_are_one_letter():
 def real(name):
     try:
         return find(source_of(name))
-    except DataMissing as error:
+    except InputError as error:
         pytest.skip(str(error))
 
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from perfeds2.errors import InputError
 from perfeds2.learning.datasets import source_of
 from perfeds2.learning.datasets import sources as data_sources
 from perfeds2.learning.datasets.cifar100 import CIFAR100, read_cifar100_archive, read_cifar100_parts
@@ -24,7 +25,7 @@ from perfeds2.learning.datasets.mnist import MNIST, read_mnist
 from perfeds2.learning.datasets.shakespeare import SHAKESPEARE, Role, read_roles, roles_of_text
 from perfeds2.learning.files import sources
 from perfeds2.learning.files.formats import DataBroken, read_idx
-from perfeds2.learning.files.sources import DataMissing, Download, FetchFailed, Form, Source, fetch, find, look_for
+from perfeds2.learning.files.sources import Download, Form, Source, fetch, find, look_for
 
 MNIST_FILES = tuple(names[0] for names in MNIST.forms[0].files)
 RANDOM = np.random.default_rng(0)
@@ -171,7 +172,7 @@ def test_a_given_folder_comes_before_the_variable_and_the_cache(tmp_path, monkey
 
 
 def test_a_missing_data_set_says_where_it_was_looked_for_and_what_to_do(tmp_path, own_cache):
-    with pytest.raises(DataMissing) as caught:
+    with pytest.raises(InputError) as caught:
         find(SHAKESPEARE, tmp_path)
     sentence = str(caught.value)
     for word in (
@@ -187,7 +188,7 @@ def test_a_missing_data_set_says_where_it_was_looked_for_and_what_to_do(tmp_path
 
 def test_an_incomplete_data_set_names_the_missing_files(tmp_path):
     write_mnist(tmp_path / "mnist")[1].unlink()
-    with pytest.raises(DataMissing, match=r"mnist is incomplete \(train-labels-idx1-ubyte.gz missing\)"):
+    with pytest.raises(InputError, match=r"mnist is incomplete \(train-labels-idx1-ubyte.gz missing\)"):
         find(MNIST, tmp_path)
     mnist, cifar, shakespeare = (look_for(source, tmp_path) for source in data_sources().values())
     assert mnist.missing == ("train-labels-idx1-ubyte.gz",)
@@ -195,9 +196,9 @@ def test_an_incomplete_data_set_names_the_missing_files(tmp_path):
 
 
 def test_a_folder_that_is_none_and_a_data_set_that_is_none_are_errors(tmp_path):
-    with pytest.raises(DataMissing, match=r"--data-dir .*nowhere is not a folder"):
+    with pytest.raises(InputError, match=r"--data-dir .*nowhere is not a folder"):
         find(MNIST, tmp_path / "nowhere")
-    with pytest.raises(DataMissing, match="'mnis' is no data set; expected one of mnist, cifar100, shakespeare"):
+    with pytest.raises(InputError, match="'mnis' is no data set; expected one of mnist, cifar100, shakespeare"):
         source_of("mnis")
 
 
@@ -251,14 +252,14 @@ def test_fetched_files_are_checked_and_then_found(tmp_path, served):
 def test_a_wrong_file_is_not_kept(tmp_path, served):
     small = one_file_source()
     served(lambda _, file, __: Path(file).write_bytes(b"forged"))
-    with pytest.raises(FetchFailed, match="does not match the known hash"):
+    with pytest.raises(InputError, match="does not match the known hash"):
         fetch(small, tmp_path)
     assert list((tmp_path / "small").iterdir()) == []
 
 
 def test_without_a_network_it_is_one_sentence(tmp_path):
     small = one_file_source(urls=("https://127.0.0.1:9/a.bin",))
-    with pytest.raises(FetchFailed) as caught:
+    with pytest.raises(InputError) as caught:
         fetch(small, tmp_path)
     assert str(caught.value) == (
         "a.bin could not be downloaded (127.0.0.1:9: no connection); try again when online, or get it elsewhere and "
@@ -270,14 +271,14 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, served):
     small = one_file_source()
     served(lambda *_: None)
     (tmp_path / "file").write_text("")
-    with pytest.raises(FetchFailed, match=r"a.bin could not be downloaded"):
+    with pytest.raises(InputError, match=r"a.bin could not be downloaded"):
         fetch(small, tmp_path / "file")
 
 
 def test_a_text_of_another_edition_is_not_kept(tmp_path, served):
     content = zipped(PLAYS)
     served(lambda _, file, __: Path(file).write_bytes(content))
-    with pytest.raises(FetchFailed, match=r"2 plays, 2 roles and .* samples; LEAF's edition has 36, 1129 and 4226158"):
+    with pytest.raises(InputError, match=r"2 plays, 2 roles and .* samples; LEAF's edition has 36, 1129 and 4226158"):
         fetch(SHAKESPEARE, tmp_path)
     assert list((tmp_path / "shakespeare").iterdir()) == []
 

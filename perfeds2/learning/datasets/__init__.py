@@ -1,11 +1,12 @@
 """The built-in tasks. A new task is one file here and one line in ``TASKS``."""
 
+from perfeds2.errors import InputError
 from perfeds2.learning.datasets.cifar100 import cifar100
 from perfeds2.learning.datasets.digits import digits
 from perfeds2.learning.datasets.mnist import mnist
 from perfeds2.learning.datasets.shakespeare import shakespeare
 from perfeds2.learning.datasets.synthetic import synthetic
-from perfeds2.learning.files.sources import DataMissing, Source
+from perfeds2.learning.files.sources import Source
 from perfeds2.learning.task import Recipe
 
 TASKS: dict[str, Recipe] = {
@@ -26,5 +27,5 @@ def source_of(name: str) -> Source:
     """Return the source of a data set by its name."""
     known = sources()
     if name not in known:
-        raise DataMissing(f"{name!r} is no data set; expected one of {', '.join(known)}.")
+        raise InputError(f"{name!r} is no data set; expected one of {', '.join(known)}.")
     return known[name]

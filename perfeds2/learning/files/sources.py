@@ -10,17 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfeds2.errors import InputError
 from perfeds2.learning.files.formats import DataBroken
 
 VARIABLE = "PERFEDS2_DATA"
-
-
-class DataMissing(ValueError):  # noqa: N818 (named for what is the case)
-    """A data set was not found. The message says where it was looked for and how to get it."""
-
-
-class FetchFailed(ValueError):  # noqa: N818 (named for what is the case)
-    """A download did not work."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def folders(data_dir: Path | str | None = None) -> tuple[Path, ...]:
     """Return the folders in which data sets are looked for, in order."""
     given = [] if data_dir is None else [Path(data_dir).expanduser()]
     if given and not given[0].is_dir():
-        raise DataMissing(f"--data-dir {data_dir} is not a folder; give the folder that holds the data sets.")
+        raise InputError(f"--data-dir {data_dir} is not a folder; give the folder that holds the data sets.")
     variable = [Path(os.environ[VARIABLE]).expanduser()] if os.environ.get(VARIABLE) else []
     return tuple(dict.fromkeys([*given, *variable, cache_folder()]))
 
@@ -110,14 +103,14 @@ def find(source: Source, data_dir: Path | str | None = None) -> Found:
     """Return the first complete copy of a data set.
 
     Raises:
-        DataMissing: there is none.
+        InputError: there is none. The message says where it was looked for and how to get it.
     """
     found, name = look_for(source, data_dir), source.name
     if found.files:
         return found
     what = f"is incomplete ({', '.join(found.missing)} missing)" if found.missing else "was not found"
     looked = ", ".join(map(str, folders(data_dir)))
-    raise DataMissing(
+    raise InputError(
         f"{name} {what}; looked in {looked}; get it with `perfeds2 data fetch {name}`, or say where it is with --data-dir."
     )
 
@@ -145,7 +138,7 @@ def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = No
         The folder with the files.
 
     Raises:
-        FetchFailed: a file could not be downloaded from any of its addresses.
+        InputError: a file could not be downloaded from any of its addresses.
     """
     import pooch
     import requests
@@ -168,7 +161,7 @@ def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = No
             except (OSError, ValueError, RuntimeError) as error:  # requests' errors are OSErrors
                 reasons.append(f"{url.split('/')[2]}: {' '.join(str(error).split())[:200].rstrip('.')}")
         else:
-            raise FetchFailed(
+            raise InputError(
                 f"{download.file} could not be downloaded ({'; '.join(reasons)}); try again when online, or get it elsewhere "
                 f"and put it into {folder}."
             )
