@@ -10,13 +10,22 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from perfeds2.allocation.schedulers import age, best_channel, chen, fedcs, proportional_fair, random, round_robin
-from perfeds2.allocation.shares import check_shares
+from perfeds2.allocation.schedulers import (
+    Chosen,
+    age,
+    best_channel,
+    chen,
+    fedcs,
+    proportional_fair,
+    random,
+    round_robin,
+)
+from perfeds2.allocation.shares import Shares, check_shares
 
 Rows = Int[np.ndarray, "K A"]
-Shares = Float[np.ndarray, " n"]
+Merges = Int[np.ndarray, " m"]  # one number for every merge
 
 
 def deficit(shares: Shares, quorum: int, rounds: int) -> Rows:
@@ -120,7 +129,7 @@ def longest_gap(schedule: Rows, ues: int) -> Int[np.ndarray, " n"]:
     return np.where(longest < 0, schedule.shape[0], longest)
 
 
-def _gaps(schedule: Rows) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+def _gaps(schedule: Rows) -> tuple[Merges, Merges, Merges]:
     """Every merge: in which round, whose, and how many rounds that UE had sat out."""
     round_ = np.repeat(np.arange(schedule.shape[0]), schedule.shape[1])
     ue = schedule.ravel()
@@ -168,7 +177,7 @@ def check_schedule(
         )
 
 
-def as_schedule(rows: Rows) -> Callable[[int], Int[np.ndarray, " A"]]:
+def as_schedule(rows: Rows) -> Callable[[int], Chosen]:
     """The rows as the clock asks for them: round -> UEs. Behind its last row a schedule goes on periodically.
 
     With its period where it has one (Theorem 3), so that the seam is not felt; else from its first row again, where a UE
@@ -178,7 +187,7 @@ def as_schedule(rows: Rows) -> Callable[[int], Int[np.ndarray, " A"]]:
         raise ValueError("a schedule needs at least 1 row, got none.")
     length = period(rows) or rows.shape[0]
 
-    def planned(round_: int) -> Int[np.ndarray, " A"]:
+    def planned(round_: int) -> Chosen:
         return rows[round_] if round_ < rows.shape[0] else rows[round_ % length]
 
     return planned
