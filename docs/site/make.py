@@ -1,14 +1,14 @@
-"""How do these documents become a site? ``make site``, or: python docs/site/make.py [WHERE]
+"""Build the site from the documents: ``make site``, or python docs/site/make.py [WHERE].
 
-First all pages are written to WHERE/pages as plain Markdown, then the site builder makes WHERE/site of them, strictly: a link or an
-anchor that leads nowhere is an error. On the way to WHERE/pages
+All pages are first written to WHERE/pages as plain Markdown. The site builder then makes WHERE/site from them, strictly: a broken link or
+anchor is an error. While writing WHERE/pages:
 
-- the reference is made from the code (``reference.py``);
+- the reference is generated from the code (``reference.py``);
 - a folder in the navigation (``site.yml``) becomes its pages;
 - a file of the repository that a page links to becomes a page, so that no link leads out of the site;
 - drawings of ideas (``pictures.py``) and charts (``charts.py``) stand in the page itself, light or dark as it is;
-- equations, written as GitHub reads them, become MathML, which browsers set without a script;
-- a dotted name or a command in code leads to its reference.
+- equations, written as GitHub reads them, become MathML, which browsers render without a script;
+- a dotted name or a command in code links to its reference.
 """
 
 import html

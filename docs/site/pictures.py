@@ -1,7 +1,7 @@
-"""How does an idea look? python docs/site/pictures.py [NAME ...] draws the pictures of docs/explanation/concepts.md, all or some.
+"""Draw the pictures of docs/explanation/concepts.md: python docs/site/pictures.py [NAME ...], all or some.
 
-What is drawn is what the clock, the policies and the losses give, on a cell of four UEs small enough to follow by eye. A picture is a
-few kilobytes of SVG, dark where its reader's screen is.
+The clock, the policies and the losses compute what is drawn, on a cell of four UEs small enough to follow by eye. A picture is a
+few kilobytes of SVG and follows the light or dark mode of the screen.
 """
 
 import sys
@@ -109,7 +109,7 @@ def legend(top: float, crossed: bool = True) -> tuple[list[str], float]:
         parts += [
             line([(x + 82, top + 1), (x + 92, top + 11)], "lost"),
             line([(x + 82, top + 11), (x + 92, top + 1)], "lost"),
-            text(x + 98, top + 10, "thrown away"),
+            text(x + 98, top + 10, "discarded"),
         ]
         x += 112
     parts += [
@@ -136,7 +136,10 @@ def charts(panels: Sequence[tuple[Timeline, str]], said: str, until_s: float = 0
 
 def straggler() -> str:
     """Synchronous rounds last as long as the slowest UE."""
-    panels = [(play(Protocol(4)), "Synchronous: every round waits for UE 3"), (play(Protocol(3)), "A = 3: it does not")]
+    panels = [
+        (play(Protocol(4)), "Synchronous: every round waits for UE 3"),
+        (play(Protocol(3)), "A = 3: no round waits for UE 3"),
+    ]
     return charts(panels, "Four UEs over time: in synchronous rounds three of them wait for the slow one.")
 
 
@@ -151,16 +154,16 @@ def quorum() -> str:
 
 def staleness() -> str:
     """How many rounds closed while a UE was at work."""
-    panels = [(play(Protocol(2)), "A = 2, no bound: the number in a bar is the version its UE started from")]
+    panels = [(play(Protocol(2)), "A = 2, no bound: the number in a bar is the model version the UE started from")]
     return charts(panels, "Four UEs with a quorum of two; the slow one's updates are several rounds stale.", 0.3, True)
 
 
 def stale_rules() -> str:
     """What becomes of a UE that would be staler than S."""
     words = {
-        "restart": "it is handed the new model and starts over",
-        "wait": "the round waits for it",
-        "ignore": "it finishes for nothing",
+        "restart": "the slow UE gets the new model and starts over",
+        "wait": "the round waits for the slow UE",
+        "ignore": "the slow UE finishes and its update is rejected",
     }
     panels = [(play(Protocol(2, 1, rule)), f"S = 1, {rule}: {what}") for rule, what in words.items()]  # type: ignore[arg-type]  # Literals
     return charts(panels, "Four UEs with a bound of one on staleness, under restart, wait and ignore.", 0.4)
@@ -196,7 +199,7 @@ def equal_finish_bandwidth() -> str:
         top = y + 8
     parts += [
         bar(LEFT, top, 12, 12, STATE_COLOURS["sending"]),
-        text(LEFT + 17, top + 10, "sending (as high as its part of the band)"),
+        text(LEFT + 17, top + 10, "sending (height: share of the band)"),
     ]
     parts += [
         bar(LEFT + 270, top, 12, 12, STATE_COLOURS["waiting"]),
@@ -205,7 +208,7 @@ def equal_finish_bandwidth() -> str:
     return drawing(
         top + 20,
         parts,
-        "Equal parts of the band end at different times; equal_finish gives the far UEs more, and all end together.",
+        "With equal shares of the band UEs finish at different times; equal_finish gives weak UEs more, and all finish together.",
     )
 
 
@@ -261,7 +264,7 @@ def fading() -> str:
     decibels = np.array([10 * np.log10(cell.signal_hz(k) / (cell.bandwidth_hz / 3)) for k in range(40)])
     low, high, top, bottom = float(decibels.min()) - 2, float(decibels.max()) + 2, 26.0, 196.0
     step = (WIDTH - LEFT - RIGHT) / 40
-    parts = [text(LEFT, 14, "Signal over noise (dB), redrawn every round", "strong")]
+    parts = [text(LEFT, 14, "Signal-to-noise ratio (dB), redrawn every round", "strong")]
     for kind, ue, metres in zip(("one", "two", "three"), range(3), cell.distance_m, strict=True):
         levels = bottom - (decibels[:, ue] - low) / (high - low) * (bottom - top)
         points = [(LEFT + step * (k + side), float(level)) for k, level in enumerate(levels) for side in (0, 1)]
@@ -278,20 +281,20 @@ def fading() -> str:
     return drawing(
         228,
         parts,
-        "Signal over noise of three UEs over forty rounds: the far ones are weaker, and all jump from round to round.",
+        "Signal-to-noise ratio of three UEs over forty rounds: distant UEs are weaker, and all vary from round to round.",
     )
 
 
 # ---- the code
 
 FLOORS = [  # what the floor is for, and its rooms: the folders of the package, in the order of their imports
-    ("When: who is merged in which round", ["network", "allocation", "theory", "timeline"]),
-    ("What: the weights along a timeline", ["learning"]),
-    ("Asked: settings and names to objects", ["spec"]),
-    ("Done: trainings, and tables of them", ["runs", "studies"]),
-    ("Shown", ["paper", "report", "play"]),
-    ("For real: the same rounds on devices", ["deployment"]),
-    ("Typed", ["commands"]),
+    ("When each update is merged", ["network", "allocation", "theory", "timeline"]),
+    ("What is learned along a timeline", ["learning"]),
+    ("From settings and names to objects", ["spec"]),
+    ("Running trainings, making tables", ["runs", "studies"]),
+    ("Figures, pages and the paper", ["paper", "report", "play"]),
+    ("The same rounds on real devices", ["deployment"]),
+    ("The command line", ["commands"]),
 ]
 
 

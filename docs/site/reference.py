@@ -1,4 +1,4 @@
-"""What do commands, settings, names and functions look like on the site's reference pages? Read from the code, nothing typed twice.
+"""Generate the reference pages of the site from the code.
 
 Commands come from the command line's own tree, settings and names from their tables, functions and classes from the source:
 with their signatures, docstrings, and the comment beside a field. Nothing of the package's insides is called.
@@ -38,6 +38,7 @@ FOLDERS = (
 NOT_SHOWN = {"commands", "cli"}  # they are the pages of the commands
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 WIDTH = 100  # of a signature, before it is broken
+SECTIONS_OF_DOCSTRINGS = ("Args:", "Returns:", "Raises:", "Attributes:", "Yields:", "Example:")
 
 
 @dataclass
@@ -94,17 +95,30 @@ def inline(text: str) -> str:
 
 def prose(text: str | None) -> str:
     """A docstring: paragraphs, lists and indented code. One block for Markdown, which looks no further."""
-    blocks = []
+    blocks: list[str] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text or "")):
         lines = block.splitlines()
         if block.startswith("    "):
             blocks.append(f"<pre><code>{html.escape(textwrap.dedent(block))}</code></pre>")
+        elif lines and lines[0] in SECTIONS_OF_DOCSTRINGS:
+            blocks.append(_docstring_section(lines[0], textwrap.dedent("\n".join(lines[1:]))))
         elif lines and lines[0].startswith(("- ", "* ")):
             items = re.split(r"(?:^|\n)[-*] ", block)[1:]
             blocks.append("<ul>" + "".join(f"<li>{inline(item)}</li>" for item in items) + "</ul>")
         elif block:
             blocks.append(f"<p>{inline(block)}</p>")
     return f"<div>{''.join(blocks)}</div>" if blocks else ""
+
+
+def _docstring_section(title: str, body: str) -> str:
+    """Render a section of a Google-style docstring: a list of names, or a paragraph."""
+    heading = f"<strong>{title.removesuffix(':')}</strong>"
+    items = re.findall(r"^(\*{0,2}\w[\w.]*(?: \([^)]*\))?): (.*(?:\n +.*)*)", body, re.MULTILINE)
+    if title == "Example:":
+        return f"<p>{heading}</p><pre><code>{html.escape(body)}</code></pre>"
+    if title == "Returns:" or not items:
+        return f"<p>{heading}: {inline(body)}</p>"
+    return f"<p>{heading}</p>" + listed([(code(name), inline(said)) for name, said in items])
 
 
 def first_sentence(text: str | None) -> str:
@@ -121,7 +135,7 @@ def listed(terms: Sequence[tuple[str, str]]) -> str:
 
 
 def _contents() -> Iterator[str]:
-    yield "# Reference\n\nMade from the code when the site is built: what stands here is what runs.\n"
+    yield "# Reference\n\nEvery command, setting, name and function, generated from the code when the site is built.\n"
     yield "## Commands\n"
     top = [(path[0], command) for path, command in commands() if len(path) == 1]
     rows = [
@@ -129,10 +143,10 @@ def _contents() -> Iterator[str]:
         for name, command in top
     ]
     yield listed(rows)
-    yield "\n## And\n"
-    yield "- [Settings](settings.md): each once, as a flag, a key of a spec and a keyword in Python."
-    yield "- [Names](names.md): every policy, schedule, radio, method, merge, task, model … that a setting may name."
-    yield "- [Python](python/index.md): what `import perfeds2` gives, and every module behind it."
+    yield "\n## More\n"
+    yield "- [Settings](settings.md): every setting, as a flag, as a key of a spec and as a keyword in Python."
+    yield "- [Names](names.md): every policy, schedule, radio, method, merge, task and model that a setting accepts."
+    yield "- [Python](python/index.md): the public names of `perfeds2`, and every module."
 
 
 # ---- commands
@@ -183,7 +197,7 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
         panels.setdefault(setting.panel if setting else "Run", []).append(
             f'<a href="{up}settings.html#{anchor}">{code(flag)}</a>'
         )
-    yield f'<p>And <a href="{up}settings.html">settings</a>, as flags, by <code>--set</code> or from a spec:</p>'
+    yield f'<p>It also accepts these <a href="{up}settings.html">settings</a>, as flags, with <code>--set</code> or in a spec:</p>'
     yield listed([(inline(panel), " ".join(flags)) for panel, flags in panels.items()])
     if defaults:
         told = ", ".join(
@@ -191,7 +205,7 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
             for name, values in defaults.items()
             if name in known
         )
-        yield f"<p>Its own defaults: {told}.</p>" if told else ""
+        yield f"<p>Defaults of this command: {told}.</p>" if told else ""
 
 
 # ---- settings
@@ -201,8 +215,8 @@ def _settings() -> Iterator[str]:
     from perfeds2.spec.fields import SECTIONS, settings
 
     yield "# Settings\n"
-    yield "A setting is the same through every door: `--quorum 5` on the command line, `[protocol]` and `quorum = 5` in a spec's TOML, "
-    yield "`--set protocol.quorum=5`, `--grid quorum=1,5,20` of a sweep, and `compare(quorum=5)` in Python.\n"
+    yield "You can set every setting in five ways: `--quorum 5` on the command line, `quorum = 5` below `[protocol]` in a spec file, "
+    yield "`--set protocol.quorum=5`, `--grid quorum=1,5,20` in a sweep, and `compare(quorum=5)` in Python.\n"
     for section, model in SECTIONS.items():
         yield f"## {model.model_config.get('title')} {{ #{section} }}\n\n{prose(model.__doc__)}\n"
         rows = []
@@ -226,8 +240,8 @@ def _names() -> Iterator[str]:
     from perfeds2.spec.fields import settings
 
     yield "# Names\n"
-    yield "What a setting may name. Wherever a name is accepted, your own is too: `FILE.py:NAME`, `package.module:NAME`, or from Python"
-    yield "the object itself ([how](../how-to/extending.md)). `:K` and the like stand for a number.\n"
+    yield "The names that settings accept. Wherever a name is accepted, your own is too: `FILE.py:NAME`, `package.module:NAME`, or in Python"
+    yield "the object itself ([extending](../how-to/extending.md)). `:K` and similar suffixes stand for a number.\n"
     for each in settings():
         if each.kind is None:
             continue
@@ -297,7 +311,7 @@ def folders() -> list[str]:
 def _root() -> Iterator[str]:
     import perfeds2
 
-    yield "# Python\n\nWhat `from perfeds2 import …` gives. Nothing is loaded before it is used.\n"
+    yield "# Python\n\nThe public names: `from perfeds2 import …`. Each is loaded when it is first used.\n"
     rows = []
     for name in perfeds2.__all__:
         home = perfeds2._HOME[name]
@@ -310,7 +324,7 @@ def _root() -> Iterator[str]:
             (f'<a href="{home.split(".")[0]}.html#{dotted}">{code(name)}</a>', inline(said or _recipe_said(home, name)))
         )
     yield listed(rows)
-    yield "\n## The folders\n\nIn the order things happen; imports point from later ones to earlier ones.\n"
+    yield "\n## The folders\n\nIn the order in which things happen. Imports point from later folders to earlier ones.\n"
     yield listed(
         [
             (f'<a href="{name}.html">{code(f"perfeds2.{name}")}</a>', inline(_doc(PACKAGE / name / "__init__.py")))
