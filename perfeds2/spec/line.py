@@ -13,23 +13,30 @@ FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
 
 def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
     """Return what to type: ``perfeds2 run --ues 50 --quorum 7``. ``defaults`` are the command's own, of its run."""
-    said, words, flags = spec.values(), ["perfeds2", command], dict[str, Any]()
+    said, flags = spec.values(), dict[str, Any]()
     usual = _read(flags, defaults)
     first = [each for name in FIRST for each in settings() if each.keyword == name]
     for each in [*first, *(each for each in settings() if each not in first)]:
         value = said.get(each.section, {}).get(each.key)
-        if value is None or value == usual.get(each.section, {}).get(each.key):
-            continue
-        flags[each.keyword] = value
-        if each in first:
-            usual = _read(flags, defaults)
-        if each.keyword == "seeds":
-            value = len(value) if value == list(range(len(value))) else [f"{seed}..{seed}" for seed in value]
-        words += [each.flag, _text(value)] if each.look else [each.flag]
+        if value is not None and value != usual.get(each.section, {}).get(each.key):
+            flags[each.keyword] = value
+            usual = _read(flags, defaults) if each in first else usual
+    words = ["perfeds2", command, *as_words(flags)]
     for name, own in said.get(EACH, {}).items():
         for key, value in own.items():
             words += ["--set", f"{name}.{key}={_text(value)}"]
     return shlex.join(words)
+
+
+def as_words(flags: Mapping[str, Any]) -> list[str]:
+    """Return flags, given by their keywords, as one would type them."""
+    words: list[str] = []
+    for keyword, value in flags.items():
+        if keyword == "seeds":
+            value = len(value) if list(value) == list(range(len(value))) else [f"{seed}..{seed}" for seed in value]
+        flag = f"--{keyword.replace('_', '-')}"
+        words += [flag] if value is True else [flag, _text(value)]
+    return words
 
 
 def _read(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,6 +46,6 @@ def _read(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(map(_text, value))
     return repr(value) if isinstance(value, float) else str(value)
