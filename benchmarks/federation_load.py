@@ -3,7 +3,7 @@
     python benchmarks/federation_load.py [--idle 1000]
 
 All over TLS, each device with its own certificate and connection. Those that work share processes
-(``python -m perfeds2.deployment.mqtt.many … --together``) and compute in turn, so a round is as long as the computing of
+(``perfeds2 federate device --together``) and compute in turn, so a round is as long as the computing of
 its updates on this machine; the idle ones are connected, are in the run, are handed a job, and never do it. Prints JSON: what
 the idle cost while nothing happens, then a round's time and what each process spends on it.
 """
@@ -28,9 +28,9 @@ from idle_connections import KEEP_ALIVE_S, connect, cost
 from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.broker import Broker, running_broker
-from perfeds2.deployment.mqtt.packets import Message, Type, packet
-from perfeds2.deployment.mqtt.runs import SERVING, claim_run
-from perfeds2.deployment.mqtt.site import Site
+from perfeds2.deployment.mqtt.embedded import Message, Type, packet
+from perfeds2.deployment.mqtt.link import Site
+from perfeds2.deployment.mqtt.runs import SERVING, claim_run, devices_command, serving_command
 from perfeds2.deployment.mqtt.wire import Here
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
@@ -50,12 +50,14 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     with (
         running_broker(credentials, ("127.0.0.1", 0), folder / "broker", "mosquitto") as broker,
         claim_run(path, setup),
-        Processes(path / "logs", {}) as processes,
+        Processes(path / "logs") as processes,
     ):
         setup.write(path)
         site = Site(broker.host, broker.port, credentials)
-        processes.start(SERVING, site.serving(path))
-        pids = {"broker": broker.process_id, "server": processes.pid(SERVING)}
+        pids = {
+            "broker": broker.process_id,
+            "server": processes.start(SERVING, serving_command(site, path)),
+        }
         wait_for(lambda: "connected to" in processes.log(SERVING).read_text())
         with idle(credentials, broker, range(given.devices, everybody)):
             if given.idle:
@@ -66,8 +68,8 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
             began_s = time.monotonic()
             for part in np.array_split(np.arange(given.devices), given.processes):
                 name = f"{part[0]}-{part[-1]}"
-                processes.start(name, site.devices(name, together=True))
-                pids[f"devices {name}"] = processes.pid(name)
+                together = [*devices_command(site, name, {}), "--together"]
+                pids[f"devices {name}"] = processes.start(name, together)
             wait_for(lambda: rounds(path) >= given.warm)
             first_s, before = time.monotonic() - began_s, (costs(pids), rounds(path))
             wait_for(lambda: rounds(path) >= given.warm + given.rounds)
@@ -134,7 +136,7 @@ def idle(credentials: Credentials, broker: Broker, numbers: range) -> Iterator[N
         writers = await asyncio.gather(*(connect(credentials, broker, number, few) for number in numbers))
         for number, writer in zip(numbers, writers, strict=True):
             said = Here(here=True, session=str(number)).to_bytes()
-            writer.write(Message(wire.here_topic(number), said, 0, True).packet(0, True))
+            writer.write(Message(wire.here_topic(number), said, 0, True).packet(retained=True))
         while not ended.is_set():
             for writer in writers:  # evenly over the time
                 writer.write(packet(Type.PINGREQ))

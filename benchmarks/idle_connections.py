@@ -17,7 +17,7 @@ from pathlib import Path
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.mqtt.broker import Broker, Kind, running_broker
-from perfeds2.deployment.mqtt.packets import Type, packet
+from perfeds2.deployment.mqtt.embedded import Type, packet
 
 KEEP_ALIVE_S = 20
 AT_ONCE = 20  # that connect
@@ -32,7 +32,7 @@ async def connect(
 ) -> asyncio.StreamWriter:
     """A device, connected and subscribed."""
     context = ssl.create_default_context(cafile=str(credentials.authority))
-    context.load_cert_chain(credentials.device_certificate(device), credentials.device_key(device))
+    context.load_cert_chain(credentials.file(device, "crt"), credentials.file(device, "key"))
     async with few:
         reader, writer = await asyncio.open_connection(broker.host, broker.port, ssl=context)
         writer.write(packet(Type.CONNECT, text("MQTT") + bytes([4, 2, 0, KEEP_ALIVE_S]) + text("x")))

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.clocks import play
-from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, device_name, make_credentials
+from perfeds2.deployment.calibrate import play
+from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, make_credentials, name_of
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.runs import SupervisedRun, claim_run, supervise
-from perfeds2.deployment.mqtt.site import Site
+from perfeds2.deployment.mqtt.link import Site
+from perfeds2.deployment.mqtt.runs import claim_run, devices_command, supervise
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
 from perfeds2.files import write_text
@@ -71,15 +71,16 @@ def run_inside(setup: Setup, path: Path, names: list[str]) -> None:
     with (
         claim_run(path, setup) as folder,
         running_broker(credentials, (SERVER_HOST, 0), path / "broker", "mosquitto") as broker,
-        Processes(path / "logs", {}) as processes,
+        Processes(path / "logs") as processes,
     ):
         setup.write(path)
         site = Site(broker.host, broker.port, credentials)
+        state = {"state": path / "devices"}
         devices = {
-            device_name(number): ["ip", "netns", "exec", name, *site.devices(str(number), state=path / "devices")]
+            name_of(number): ["ip", "netns", "exec", name, *devices_command(site, str(number), state)]
             for number, name in enumerate(names)
         }
-        supervise(SupervisedRun(site, processes, folder), devices)
+        supervise(site, folder, processes, devices)
     shutil.rmtree(credentials.folder)
 
 

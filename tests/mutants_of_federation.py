@@ -11,7 +11,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
             "test_chunks_without_a_head_or_of_another_ticket_are_never_kept",
         ),
         (
-            "elif said.here or said.session == self._sessions.get(ue):",
+            "elif said.here or said.session == peer.session:",
             "else:",
             "test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed",
         ),
@@ -21,8 +21,8 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         "deployment/mqtt/transport.py",
         "deployment/test_mqtt_federation.py",
         (
-            "            self.link.publish(wire.job_topic(ue), job.text)",
-            "            pass",
+            "        self._send_job(ue)\n",
+            "",
             "test_a_device_that_comes_back_answers_the_job_it_had",
         ),
         (
@@ -36,8 +36,8 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         "deployment/test_mqtt_hostile.py",
         ("0 < said.bytes <= most and", "0 < said.bytes and", "test_a_head_is_judged_before_any_memory_is_taken"),
         (
-            "if hashlib.sha256(data).hexdigest() != self.sha256:",
-            "if False:",
+            "return data if hashlib.sha256(data).hexdigest() == self.sha256 else None",
+            "return data",
             "test_what_has_another_checksum_or_is_no_arrays_is_refused",
         ),
     ),
@@ -52,7 +52,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         ("and name not in IMPOSED)", "and False)", "test_what_is_the_servers_own_business_does_not_travel"),
     ),
     (
-        "deployment/norms.py",
+        "deployment/validate.py",
         "deployment/test_attacks.py",
         (
             "            self._take_out(ue)\n",
@@ -109,7 +109,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         ("if self._keeps else None", "if False else None", "test_devices_keep_what_the_simulators_ues_keep"),
     ),
     (
-        "deployment/memory.py",
+        "deployment/device.py",
         "deployment/test_memory.py",
         ("if ticket not in known:", "if not known:", "test_what_a_job_left_counts_when_the_next_job_names_it"),
         ('_named("left", left)', '_named("left", before)', "test_what_a_job_left_counts_when_the_next_job_names_it"),

@@ -536,7 +536,7 @@ MUTATIONS = [
         ("[second, -alpha * third]", "[second, alpha * third]", "test_factors_give_the_objectives_gradient"),
     ),
     *of(
-        "deployment/validate.py",
+        "deployment/federation.py",
         "deployment/test_federation_by_hand.py",
         ("not norm <= bound", "not norm <= 10 * bound", "test_the_norm_bound_is_the_largest_norm_that_is_merged"),
     ),

@@ -24,8 +24,8 @@ from perfeds2.errors import InputError
 
 if TYPE_CHECKING:
     from perfeds2.deployment.credentials import Credentials
+    from perfeds2.deployment.mqtt.link import Site
     from perfeds2.deployment.mqtt.runs import Queue
-    from perfeds2.deployment.mqtt.site import Site
     from perfeds2.deployment.setup import Setup
 
 EXTRA = {
@@ -98,9 +98,9 @@ def open_credentials(folder: Path) -> "Credentials":
 
 def open_site(address: str, flag_name: str, credentials: Path) -> "Site":
     held = open_credentials(credentials)
-    from perfeds2.deployment.mqtt.site import Site, read_address
+    from perfeds2.deployment.mqtt.link import Site
 
-    return Site(*read_address(address, flag_name), held)
+    return Site.read(address, flag_name, held)
 
 
 def open_queue(state: Path) -> "Queue":
@@ -230,25 +230,32 @@ def server(
 
 
 def device(
-    number: Number,
+    number: Annotated[str, typer.Option(help="Device number; many: 0-5 or 0,2,4-6.", metavar="N")],
     server: Annotated[str, typer.Option(help="Address of the server.", metavar="HOST:PORT")],
-    data: Annotated[Path | None, typer.Option(help="Data of this device; never sent.", metavar="DIR")] = None,
+    data: Annotated[str | None, typer.Option(help="Its data, never sent; {} is its number.", metavar="DIR")] = None,
     app_module: Annotated[
         Path | None, typer.Option(help="File with model and load_data (docs/how-to/deploy.md).", metavar="FILE")
     ] = None,
     credentials: CredentialsDir = HERE,
-    state: Annotated[Path, typer.Option(help="Folder for what this device keeps between jobs.", metavar="DIR")] = STATE
+    state: Annotated[Path, typer.Option(help="Folder for what devices keep between jobs.", metavar="DIR")] = STATE
     / "devices",
+    together: Annotated[
+        bool, typer.Option("--together", help="Run many devices in one process, for load tests.")
+    ] = False,
 ) -> None:
-    """Run a device in the foreground. It runs only code that is installed here."""
+    """Run a device in the foreground, or many, each in its own process. It runs only code that is installed here."""
     site = open_site(server, "--server", credentials)
-    from perfeds2.deployment.credentials import device_name
+    from perfeds2.deployment.credentials import name_of
     from perfeds2.deployment.mqtt.device import Owner
-    from perfeds2.deployment.mqtt.many import run_together
+    from perfeds2.deployment.mqtt.many import read_numbers, run_apart, run_together
 
     module = None if app_module is None else app_module.resolve()
-    owner = Owner(module, data, state.resolve() / device_name(number))
-    run_together(site, [number], lambda _: owner)
+
+    def owner(one: int) -> Owner:
+        return Owner(module, None if data is None else Path(data.format(one)), state.resolve() / name_of(one))
+
+    numbers = read_numbers(number)
+    (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
 
 
 # ---- runs
@@ -288,7 +295,7 @@ def enqueue(folder: Path, credentials: Path, state: Path, quiet: bool) -> None:
     before = queue.put(folder)
     after = f", after {before} other" if before else ""
     say(quiet, f"Submitted{after}. Watch it with: perfeds2 federate watch {folder}")
-    if queue.server_process() is None:
+    if not queue.is_served():
         say(quiet, f"No server uses {queue.state} now; start one: perfeds2 federate server --state {queue.state}")
 
 

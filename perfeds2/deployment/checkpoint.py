@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.norms import Norms
 from perfeds2.deployment.transport import Arrays
-from perfeds2.deployment.validate import form_of
+from perfeds2.deployment.validate import Norms, form_of
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
 

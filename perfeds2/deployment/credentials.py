@@ -41,34 +41,26 @@ class Credentials:
         self.folder = folder
         self.authority = folder / "ca.crt"  # everybody needs it
         self.authority_key = folder / "ca.key"
-        self.certificate = folder / "server.crt"
-        self.certificate_key = folder / "server.key"
+        self.certificate, self.certificate_key = self.own_files(None)
         self.revocations = folder / "revoked.crl"  # the broker needs it
 
-    def device_key(self, device: int) -> Path:
-        """Return the file of a device's private key, which belongs on that device only."""
-        return self.folder / "devices" / f"{device_name(device)}.key"
+    def file(self, device: int | None, suffix: str) -> Path:
+        """Return a file of a device, or of the server (None).
 
-    def device_certificate(self, device: int) -> Path:
-        return self.device_key(device).with_suffix(".crt")
-
-    def device_public_key(self, device: int) -> Path:
-        """Return the file with the public key of a device that made its own key."""
-        return self.device_key(device).with_suffix(".pub")
+        ``crt`` is its certificate, ``key`` its private key, which belongs on its machine only, and ``pub`` the public key of a device
+        that made its own.
+        """
+        folder = self.folder if device is None else self.folder / "devices"
+        return folder / f"{name_of(device)}.{suffix}"
 
     def own_files(self, device: int | None) -> tuple[Path, Path]:
         """Return the certificate and the key of a device, or of the server (None)."""
-        if device is None:
-            return self.certificate, self.certificate_key
-        return self.device_certificate(device), self.device_key(device)
+        return self.file(device, "crt"), self.file(device, "key")
 
-    def devices(self) -> list[int]:
-        """Return the numbers of the devices that have a certificate and are not revoked."""
-        revoked = self.revoked()
-        return [device for device in self.numbers("crt") if not revoked or not self._is_listed(device, revoked)]
-
-    def revoked_devices(self) -> list[int]:
-        return sorted(set(self.numbers("crt")).difference(self.devices()))
+    def devices(self, revoked: bool = False) -> list[int]:
+        """Return the devices whose certificate is not revoked, or those whose is."""
+        listed = self.revoked()
+        return [device for device in self.numbers("crt") if (bool(listed) and self.serial(device) in listed) == revoked]
 
     def revoked(self) -> frozenset[int]:
         """Return the serial numbers of revoked certificates."""
@@ -80,12 +72,18 @@ class Credentials:
         found = [re.fullmatch(r"device-(0|[1-9]\d*)", name) for name in names]
         return sorted(int(match[1]) for match in found if match)
 
-    def _is_listed(self, device: int, revoked: frozenset[int]) -> bool:
-        return _read_certificate(self.device_certificate(device)).serial_number in revoked
+    def serial(self, device: int | None) -> int:
+        """Return the serial number of the certificate of a device, or of the server (None)."""
+        path = self.file(device, "crt")
+        if not path.exists():
+            raise InputError(f"{self.folder} knows no {name_of(device)}; see perfeds2 federate credentials.")
+        return _read_certificate(path).serial_number
 
 
-def device_name(device: int) -> str:
-    """Return the name in a device's certificate."""
+def name_of(device: int | None) -> str:
+    """Return the name in the certificate of a device, or of the server (None)."""
+    if device is None:
+        return SERVER
     if not 0 <= device < MOST_DEVICES:
         raise InputError(f"device {device} cannot be; expected a number from 0 to {MOST_DEVICES - 1}.")
     return f"device-{device}"
@@ -108,38 +106,34 @@ def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK
         _write_revocations(credentials, [])
     had = _hosts_of(credentials)
     if not had or not set(names) <= set(had):
-        wanted = list(dict.fromkeys([*had, *names]))
-        if not wanted:
-            raise InputError("--host is missing: a name or address by which devices reach the server.")
-        key = _read_private(credentials.certificate_key) if credentials.certificate_key.exists() else _new_key()
-        _write_server(credentials, key, wanted)
+        _issue(credentials, None, list(dict.fromkeys([*had, *names])))
     for device in sorted({*range(devices), *credentials.numbers("pub")}):
-        if not credentials.device_certificate(device).exists():
-            _write_device(credentials, device)
+        if not credentials.file(device, "crt").exists():
+            _issue(credentials, device)
     return credentials
 
 
 def rotate(credentials: Credentials, device: int | None = None) -> None:
     """Make a new key and certificate for a device, or for the server (None), and revoke the old one."""
-    certificate = _known_certificate(credentials, device)
-    _revoke(credentials, certificate, x509.ReasonFlags.superseded)
-    if device is None:
-        _write_server(credentials, _new_key(), _hosts_of(credentials))
-    else:
-        credentials.device_public_key(device).unlink(missing_ok=True)
-        _write_device(credentials, device)
+    revoke(credentials, device)
+    for suffix in ("key", "pub"):
+        credentials.file(device, suffix).unlink(missing_ok=True)
+    _issue(credentials, device, _hosts_of(credentials) if device is None else ())
 
 
-def revoke(credentials: Credentials, device: int) -> None:
-    """Revoke a device's certificate. Its number stays taken until ``rotate`` lets it in again."""
-    _revoke(credentials, _known_certificate(credentials, device), x509.ReasonFlags.privilege_withdrawn)
+def revoke(credentials: Credentials, device: int | None) -> None:
+    """Revoke a certificate. The device's number stays taken until ``rotate`` lets it in again."""
+    serial, listed = credentials.serial(device), list(_read_revocations(credentials))
+    if serial not in credentials.revoked():
+        now = datetime.datetime.now(datetime.UTC)
+        _write_revocations(credentials, [*listed, x509.RevokedCertificateBuilder(serial, now).build()])
 
 
 def unregister(credentials: Credentials, device: int) -> None:
     """Revoke a device's certificate and free its number for another device."""
     revoke(credentials, device)
-    for path in (*credentials.own_files(device), credentials.device_public_key(device)):
-        path.unlink(missing_ok=True)
+    for suffix in ("crt", "key", "pub"):
+        credentials.file(device, suffix).unlink(missing_ok=True)
 
 
 # ---- where keys may lie
@@ -189,14 +183,6 @@ def check_host(host: str) -> str:
     return host.lower()
 
 
-def _known_certificate(credentials: Credentials, device: int | None) -> Path:
-    certificate = credentials.own_files(device)[0]
-    if not certificate.exists():
-        name = SERVER if device is None else device_name(device)
-        raise InputError(f"{credentials.folder} knows no {name}; see perfeds2 federate credentials.")
-    return certificate
-
-
 # ---- what the authority signs
 
 
@@ -219,66 +205,46 @@ def _make_authority(credentials: Credentials) -> None:
         _unsigned(name, name, key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     _write_private(credentials.authority_key, key)
-    _write(credentials.authority, certificate.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM), 0o644)
+    _write_signed(credentials.authority, certificate, key.public_key(), key)
 
 
-def _write_server(credentials: Credentials, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> None:
-    """Sign and write the server's certificate. The server is also a client, of the broker."""
-    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    signed = _signed(credentials, SERVER, key.public_key(), usages, names)
-    _write_private(credentials.certificate_key, key)
-    _write(credentials.certificate, signed, 0o644)
+def _issue(credentials: Credentials, device: int | None, hosts: Sequence[str] = ()) -> None:
+    """Sign and write the certificate of a device, or of the server (None), for its public key, its private key or a new one.
 
-
-def _write_device(credentials: Credentials, device: int) -> None:
-    """Sign and write a device's certificate, for its own public key or for a new key.
-
-    It is a client and never a server, so no device can impersonate the broker.
+    A device is a client and never a server, so none can impersonate the broker. The server is also a client, of the broker.
     """
-    path, key = credentials.device_public_key(device), None
-    if path.exists():
-        public = _read_own_public(path)
-    else:
-        key = _new_key()
-        public = key.public_key()
-    signed = _signed(credentials, device_name(device), public, [ExtendedKeyUsageOID.CLIENT_AUTH])
-    if key is not None:
-        _write_private(credentials.device_key(device), key)
-    _write(credentials.device_certificate(device), signed, 0o644)
-
-
-def _signed(
-    credentials: Credentials,
-    name: str,
-    key: ec.EllipticCurvePublicKey,
-    usages: Sequence[x509.ObjectIdentifier],
-    hosts: x509.SubjectAlternativeName | None = None,
-) -> bytes:
     authority, authority_key = _authority(credentials)
+    public_file, key_file = credentials.file(device, "pub"), credentials.file(device, "key")
+    if public_file.exists():
+        public = _read_own_public(public_file)
+    else:
+        key = _read_private(key_file) if key_file.exists() else _new_key()
+        public = key.public_key()
+        _write_private(key_file, key)
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if device is None:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     certificate = (
-        _unsigned(_name(name), authority.subject, key)
+        _unsigned(_name(name_of(device)), authority.subject, public)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
-    if hosts is not None:
-        certificate = certificate.add_extension(hosts, critical=False)
-    return certificate.sign(authority_key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    if hosts:
+        certificate = certificate.add_extension(x509.SubjectAlternativeName(list(map(_host, hosts))), critical=False)
+    _write_signed(credentials.file(device, "crt"), certificate, public, authority_key)
 
 
-def _revoke(credentials: Credentials, certificate: Path, reason: x509.ReasonFlags) -> None:
-    """Put a certificate on the list of revoked certificates."""
-    serial = _read_certificate(certificate).serial_number
-    listed = list(_read_revocations(credentials))
-    if serial not in (each.serial_number for each in listed):
-        now = datetime.datetime.now(datetime.UTC)
-        new = x509.RevokedCertificateBuilder(serial, now).add_extension(x509.CRLReason(reason), critical=False).build()
-        _write_revocations(credentials, [*listed, new])
+def _write_signed(
+    path: Path,
+    certificate: x509.CertificateBuilder,
+    public: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+) -> None:
+    whole = certificate.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    _write(path, whole.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM), 0o644)
 
 
 def _write_revocations(credentials: Credentials, listed: Sequence[x509.RevokedCertificate]) -> None:

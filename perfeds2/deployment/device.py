@@ -1,6 +1,15 @@
-"""What does a device do with a request?"""
+"""What does a device do with a request, and what does it keep between jobs?
+
+A job of a device with a memory leaves two things: the upload, and what the device keeps then. Whether the upload is merged the
+device learns with its next job, which names the last of its jobs that was. So what a job left is written down beside what
+was kept before it, under its ticket, before the upload is sent; named by the next job, it takes the other's place. A
+job that was lost is never named, and leaves no trace.
+"""
 
 import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,20 +19,25 @@ import numpy as np
 from perfeds2.deployment.merging import Handed, uploaded
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
+from perfeds2.errors import InputError
+from perfeds2.files import clear_unfinished
 from perfeds2.learning.evaluate import look_at_ue, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Known, Learner, Program, local_job, local_update
 from perfeds2.learning.task import Task
+from perfeds2.runs.store import load_arrays, save_arrays
 
-
-def answer(setup: Setup, task: Task, request: Request, params: Arrays) -> Reply:
-    """The update, if one is asked for, and how the model it was handed does on this device's data."""
-    return do_job(setup, task, request, Handed(params))[0]
+MOST_RUNS = 16  # whose memory a device has; then the oldest goes
+SLACK_BYTES = 64 * 1024  # by how much a file may be longer than its arrays
+NOTHING = None  # the ticket of what a device has before its first job
 
 
 def do_job(setup: Setup, task: Task, request: Request, handed: Handed, kept: Any = None) -> tuple[Reply, Any]:
-    """The same of a device that keeps something: its answer, and what it keeps then, should that be merged."""
+    """Return the answer, and what the device keeps then, should that be merged.
+
+    The answer is the update, if one is asked for, and how the model it was handed does on this device's data.
+    """
     update, left, compute_s = None, kept, 0.0
     if request.kind == "train":
         started_s = time.monotonic()
@@ -36,13 +50,13 @@ def do_job(setup: Setup, task: Task, request: Request, handed: Handed, kept: Any
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left
 
 
-def compute_update(setup: Setup, task: Task, params: Arrays, ue: int, version: int) -> Arrays:
-    """What the simulator would compute for the same UE and version."""
-    return compute_job(setup, task, Handed(params), ue, version, None)[0]
+def compute_job(
+    setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: Any = None
+) -> tuple[Arrays, Any]:
+    """Return what the simulator would compute for the same UE and version, and what the device keeps.
 
-
-def compute_job(setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: Any) -> tuple[Arrays, Any]:
-    """The update, without what the device keeps of the model for itself; and what it keeps."""
+    The update is without what the device keeps of the model for itself.
+    """
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
     if isinstance(learner.objective, Stateful):
@@ -82,3 +96,77 @@ def _on_device(params: Arrays) -> dict[str, jax.Array]:
 _update = jax.jit(local_update, static_argnames="program")
 _job = jax.jit(local_job, static_argnames="program")
 _evaluate = jax.jit(look_at_ue, static_argnames=("model", "lengths", "steps"))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one device keeps in one run: a small file, written atomically, so that a device can be killed at any moment.
+
+    It never leaves the device. Its size, its checksum and its form are checked before anything in it is believed.
+    """
+
+    folder: Path  # the device's own
+    run: str
+    first: Any  # what it has before its first job, as arrays
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"{self.run}.safetensors"
+
+    def after(self, ticket: int | None) -> Any:
+        """What was kept after that job, the last that was merged; None: none was yet."""
+        if ticket is NOTHING:
+            return self.first
+        known = self._read()
+        if ticket not in known:
+            raise InputError(
+                f"{self.file} does not hold what this device kept after ticket {ticket}, the last that was merged; put the "
+                f"file back, or start the run anew."
+            )
+        return known[ticket]
+
+    def keep(self, merged: int | None, before: Any, ticket: int, left: Any) -> None:
+        """Write down what a job left, beside what was kept before it."""
+        arrays = {**_named("left", left), **({} if merged is NOTHING else _named("before", before))}
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        clear_unfinished(self.folder)
+        save_arrays(self.file, arrays, {"left": ticket, "before": merged})
+        others = [file for file in self.folder.glob("*.safetensors") if file != self.file]
+        too_many = max(0, len(others) + 1 - MOST_RUNS)
+        for file in sorted(others, key=lambda each: each.stat().st_mtime)[:too_many]:
+            with suppress(OSError):
+                file.unlink()
+
+    def _read(self) -> dict[int, Any]:
+        """What is known, by ticket; nothing if there is no file."""
+        leaves, structure = jax.tree.flatten(self.first)
+        try:
+            size = self.file.stat().st_size
+        except OSError:
+            return {}
+        if size > 2 * sum(np.asarray(leaf).nbytes for leaf in leaves) + SLACK_BYTES:
+            raise InputError(
+                f"{self.file} has {size:,} bytes, more than this device can have kept; put the right one back."
+            )
+        arrays, facts = load_arrays(self.file)
+        known = {}
+        for name in ("before", "left"):
+            ticket = facts.get(name)
+            if ticket is NOTHING:
+                continue
+            came = [arrays.get(f"{name}/{number:04d}") for number in range(len(leaves))]
+            if type(ticket) is not int or not all(map(_is_like, came, leaves)):
+                raise InputError(
+                    f"{self.file} holds something else than this run's devices keep; put the right one back."
+                )
+            known[ticket] = structure.unflatten(came)
+        return known
+
+
+def _named(name: str, kept: Any) -> Arrays:
+    return {f"{name}/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(kept))}
+
+
+def _is_like(came: Any, first: Any) -> bool:
+    first = np.asarray(first)
+    return isinstance(came, np.ndarray) and (came.shape, came.dtype) == (first.shape, first.dtype)

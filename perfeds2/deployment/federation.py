@@ -22,11 +22,10 @@ import numpy as np
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, uploaded
-from perfeds2.deployment.norms import Norms, norm_of
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, form_of, in_words, refusal, wrong_norm
+from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, refusal
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
@@ -65,14 +64,12 @@ class Federation:
     norms: Norms = field(init=False)
     form: Form = field(init=False)  # of an update
     outgoing: Handed = field(init=False)  # w_k, and what the merge sends along
-    shelf: Shelf = field(init=False, default_factory=Shelf)  # what updates began with, where the merge asks
+    shelf: Shelf = field(init=False, default_factory=Shelf)  # who works from which version
     length: float = field(init=False)  # ‖w_k‖
-    recent: deque[ClosedRound] = field(init=False, default_factory=lambda: deque(maxlen=RECENT))
     _keeps: bool = field(init=False)  # whether devices keep something between jobs
     _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
     _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
     _tried: bool = False  # that it cannot close yet is known, and nothing has come or been given up since
-    _handed: dict[int, list[int]] = field(init=False, default_factory=dict)  # version: UEs it went to
     troubles: dict[int | None, str] = field(init=False, default_factory=dict)  # who cannot take part; None: nobody can
     _troubled: Counter[int | None] = field(init=False, default_factory=Counter)  # how often
     _sent: deque[tuple[float, int, int]] = field(init=False, default_factory=deque)  # when, UE and ticket of jobs
@@ -196,11 +193,12 @@ class Federation:
         if why is not None or job.kind != "train":
             return why
         assert reply.update is not None
-        norm = norm_of(reply.update)
-        why = wrong_norm(norm, self.norm_bound)
-        if why is None and self.crew[reply.ue].wanted:
+        norm, bound = norm_of(reply.update), self.norm_bound
+        if not norm <= bound:
+            return f"has norm {norm:.4g}, above the bound {bound:.4g}"
+        if self.crew[reply.ue].wanted:
             self.norms.add(reply.ue, norm)
-        return why
+        return None
 
     @property
     def norm_bound(self) -> float:
@@ -292,7 +290,6 @@ class Federation:
             device.wanted = device.job is None  # a running job cannot be called back
             self.crew.file(ues[place])
         self.shelf.clear(lambda ue: self.crew[ue].version)
-        self._handed.pop(self._given_up_next, None)
         self.round, self.opened_s, self._tried = theirs.round, theirs.opened_s, False
         self._ready = {ue for ue in self._ready.difference(merged) if self._is_fresh(ue)}
         self.save(self)
@@ -303,14 +300,10 @@ class Federation:
         arrived = self.crew.states["arrived"].keys()
         if self.protocol.waits:
             return arrived | self.crew.states["working"].keys()  # nobody may become too stale; they are A·(S+1) at most
-        oldest = self._given_up_next
-        return arrived | {ue for ue in self._handed.get(oldest, ()) if self.crew[ue].version == oldest}
-
-    @property
-    def _given_up_next(self) -> int:
-        """The version of the jobs that are too stale once the open round has closed; those before it are given up already."""
-        bound = self.protocol.max_staleness
-        return IDLE if bound is None else self.round - bound
+        if self.protocol.stale != "restart" or self.protocol.max_staleness is None:
+            return arrived
+        oldest = self.round - self.protocol.max_staleness  # too stale once the open round has closed
+        return arrived | {ue for ue in self.shelf.holders(oldest) if self.crew[ue].version == oldest}
 
     def _merge(self, ues: list[int], time_s: float) -> None:
         """w_{k+1} from the updates, in the order the simulator takes them."""
@@ -329,16 +322,9 @@ class Federation:
         self._become(new, merging)
         self.record.merges += merges
         self.record.closed_s.append(time_s)
-        self._remember(self.round, self.accuracy)
+        self.record.accuracies.append(self.accuracy)
         who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
         self.log(f"round {self.round} closed at {time_s:.3f} s: merged {who}")
-
-    def _remember(self, closed: int, accuracy: float | None) -> None:
-        quorum, closed_s = self.protocol.quorum, self.record.closed_s
-        time_s, before_s = closed_s[closed], closed_s[closed - 1] if closed else 0.0
-        ues = [merge.ue for merge in self.record.merges[closed * quorum : (closed + 1) * quorum]]
-        told = ClosedRound(round=closed, time_s=time_s, took_s=time_s - before_s, ues=ues, accuracy=accuracy)
-        self.recent.append(told)
 
     # ---- jobs
 
@@ -366,14 +352,11 @@ class Federation:
         for ue in idle:
             device = self.crew[ue]
             if self._dispatch(ue, "train"):
-                if self._looks_back:
-                    self.shelf.lend(self.round, self.outgoing, ue)
+                self.shelf.lend(self.round, ue, self.outgoing if self._looks_back else None)
                 if device.held not in (IDLE, self.round):
                     self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
                 device.version = device.held = self.round
                 device.held_arrived_s, device.wanted = np.inf, True
-                if self.protocol.stale == "restart" and self.protocol.max_staleness is not None:
-                    self._handed.setdefault(self.round, []).append(ue)
             self.crew.file(ue)
 
     def _dispatch(self, ue: int, kind: Kind) -> bool:
@@ -454,8 +437,6 @@ class Federation:
         aside = [(device.set_aside_s, ue) for ue, device in enumerate(self.devices) if device.set_aside_s is not None]
         for _, ue in sorted(aside):
             self.crew.file(ue)
-        for closed in range(max(self.round - RECENT, 0), self.round):
-            self._remember(closed, None)
 
     def status(self, phase: str) -> Status:
         """Of many devices those are shown that have been longest in their state, a few of each."""
@@ -472,12 +453,23 @@ class Federation:
             ues=self.ues,
             states={state: len(crew.states[state]) for state in STATES},
             devices=[self._device_status(ue) for ue in shown],
-            recent=list(self.recent),
+            recent=[self._closed_round(number) for number in range(max(self.round - RECENT, 0), self.round)],
             jobs=self.jobs,
             refused=self.refused,
             accuracy=self.accuracy,
             warning=self.warning,
             troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],
+        )
+
+    def _closed_round(self, number: int) -> ClosedRound:
+        quorum, record = self.protocol.quorum, self.record
+        time_s = record.closed_s[number]
+        return ClosedRound(
+            round=number,
+            time_s=time_s,
+            took_s=time_s - (record.closed_s[number - 1] if number else 0.0),
+            ues=[merge.ue for merge in record.merges[number * quorum : (number + 1) * quorum]],
+            accuracy=record.accuracies[number],
         )
 
     def _device_status(self, ue: int) -> DeviceStatus:

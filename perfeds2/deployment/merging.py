@@ -61,14 +61,22 @@ def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
 
 @dataclass
 class Shelf:
-    """What updates that may still come began with, by version: S + 1 of them at most, or one a device where S is unbounded."""
+    """Which devices work from which version, and what they were handed, where the merge asks for that.
+
+    Holds the versions whose updates may still come: S + 1 at most, or one a device where S is unbounded.
+    """
 
     _handed: dict[int, Handed] = field(default_factory=dict)
     _holders: dict[int, list[int]] = field(default_factory=dict)
 
-    def lend(self, version: int, handed: Handed, ue: int) -> None:
-        self._handed[version] = handed
+    def lend(self, version: int, ue: int, handed: Handed | None) -> None:
         self._holders.setdefault(version, []).append(ue)
+        if handed is not None:
+            self._handed[version] = handed
+
+    def holders(self, version: int) -> list[int]:
+        """Return the UEs it was handed to. Some may have been handed another since."""
+        return self._holders.get(version, [])
 
     def __getitem__(self, version: int) -> Handed:
         return self._handed[version]
@@ -82,7 +90,8 @@ class Shelf:
             while holders and version_of(holders[-1]) != version:
                 holders.pop()
             if not holders:
-                del self._holders[version], self._handed[version]
+                del self._holders[version]
+                self._handed.pop(version, None)
 
 
 def needs_past(learner: Learner) -> bool:

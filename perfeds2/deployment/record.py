@@ -45,7 +45,7 @@ class Lap(NamedTuple):
     ue: int
     took_s: float
     compute_s: float
-    version: int = -1  # of the model; -1 in records of before
+    version: int  # of the model
 
 
 KINDS = {"merges": MergedUpdate, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
@@ -60,6 +60,7 @@ class Record:
     evaluations: list[Evaluation] = field(default_factory=list)
     laps: list[Lap] = field(default_factory=list)
     closed_s: list[float] = field(default_factory=list)  # when each round closed
+    accuracies: list[float | None] = field(default_factory=list)  # personal; what the devices had said last by then
     turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
 
     def lengths(self) -> dict[str, int]:
@@ -92,9 +93,6 @@ class Record:
             own[lap.ue].append(lap.compute_s)
         return np.array([float(np.median(own[ue])) if ue in own else 0.0 for ue in range(ues)])
 
-    def merges_by_ue(self, ues: int) -> list[int]:
-        return np.bincount([merge.ue for merge in self.merges], minlength=ues).tolist()
-
     def overhead(self) -> dict[str, dict[str, float]]:
         """What a job and a round take beyond computing: median and 90th percentile."""
         parts = {"job_s": [lap.took_s - lap.compute_s for lap in self.laps], "round_s": self.turns_s}
@@ -125,7 +123,7 @@ class Record:
     def ue_rows(self, algorithm: str, seed: int, ues: int) -> list[Row]:
         """How the newest model each device saw serves it."""
         newest = {seen.ue: seen for seen in sorted(self.evaluations, key=lambda seen: seen.version)}
-        merges = self.merges_by_ue(ues)
+        merges = np.bincount([merge.ue for merge in self.merges], minlength=ues).tolist()
         return [
             {"algorithm": algorithm, "seed": seed, "ue": ue, "samples": 0, "merges": merges[ue]}
             | dict(zip(METRICS, newest[ue].values, strict=True))

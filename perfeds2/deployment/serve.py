@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from perfeds2.deployment.calibrate import write_laps
+from perfeds2.deployment.calibrate import both_clocks, write_laps
 from perfeds2.deployment.checkpoint import Checkpoints
-from perfeds2.deployment.clocks import both_clocks
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup

@@ -1,14 +1,15 @@
 """What does a federation need of the network? To dispatch a request, poll for replies, say who came and went, and who cannot come.
 
-``mqtt/`` and ``flower/`` are engines that can do this; ``in_process.py`` is another, for tests, and the place to start reading
-before adding one more, which needs nothing of the others.
+``mqtt/`` is the engine that can do this; ``InProcess`` is another, for tests, and the place to start reading before adding one more.
 """
 
+import heapq
+import itertools
 import queue
 import threading
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -25,9 +26,7 @@ class Request:
     ue: int
     version: int  # of the model that goes with it
     kind: Kind = "train"
-    merged: int | None = (
-        None  # the ticket of the last of this UE's jobs that was merged, for a device that keeps something
-    )
+    merged: int | None = None  # the last of this UE's tickets that was merged, for a device that keeps something
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,8 @@ class Reply:
     on: int | None = None  # the ticket of the job it came back on, where the transport knows better than the sender
 
 
-Troubles = Mapping[
-    int | None, str | None
-]  # by UE, or of the network as a whole (None): what it is, or None when it is over
+# By UE, or of the network as a whole (None): what the trouble is, or None when it is over.
+Troubles = Mapping[int | None, str | None]
 
 
 class Changes(typing.NamedTuple):
@@ -63,38 +61,23 @@ class Presence:
 
     def __init__(self, here: Iterable[int] = ()) -> None:
         self._lock = threading.Lock()
-        self._here = set(here)
-        self._went, self._came = set[int](), set(self._here)
+        self.here = set(here)
+        self._went, self._came = set[int](), set(self.here)
 
     def add(self, ue: int) -> None:
         """It is here. Nothing changes if it was."""
         with self._lock:
-            if ue not in self._here:
-                self._here.add(ue)
+            if ue not in self.here:
+                self.here.add(ue)
                 self._came.add(ue)
 
     def discard(self, ue: int) -> None:
         """It is gone, with its unfinished job. For one that began anew: ``discard``, then ``add``."""
         with self._lock:
-            if ue in self._here:
-                self._here.discard(ue)
+            if ue in self.here:
+                self.here.discard(ue)
                 self._came.discard(ue)
                 self._went.add(ue)
-
-    def become(self, here: Iterable[int]) -> None:
-        """For who only learns of everybody at once."""
-        here = set(here)
-        for ue in self.members() - here:
-            self.discard(ue)
-        for ue in here - self.members():
-            self.add(ue)
-
-    def members(self) -> frozenset[int]:
-        with self._lock:
-            return frozenset(self._here)
-
-    def __contains__(self, ue: int) -> bool:
-        return ue in self._here
 
     def changes(self) -> Changes:
         """Since the last call; at first, everybody who is here has come."""
@@ -130,10 +113,60 @@ class Transport(typing.Protocol):
         """Which UEs went and came since the last call; a ``Presence`` keeps this. UE numbers below n only."""
         ...
 
-    def troubles(self) -> "Troubles":
+    def troubles(self) -> Troubles:
         """Why UEs cannot take part, and why nobody can be reached; where that changed since the last call."""
         ...
 
     def now(self) -> float:
         """Seconds on a clock that never runs backwards; only differences matter."""
         ...
+
+
+# ---- without a network
+
+Answer = Callable[[Request, Arrays], Reply]  # what a device does with a request; when it arrives is decided here
+
+
+class InProcess:
+    """A transport without a network: devices are functions, delays are given, time is virtual."""
+
+    def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
+        self.answer, self.delay_s = answer, delay_s
+        self.present = Presence(range(ues))
+        self.trouble: Troubles = {}
+        self.time_s = 0.0
+        self.sent: list[Request] = []
+        self._on_the_way: list[tuple[float, int, Reply]] = []
+        self._order = itertools.count()
+
+    def dispatch(self, request: Request, params: Arrays) -> bool:
+        self.sent.append(request)
+        reply, delay_s = self.answer(request, params), self.delay_s(request)
+        self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # it computed on another clock
+        return True
+
+    def deliver(self, reply: Reply, delay_s: float) -> None:
+        """Let a reply arrive after a delay: an answer, or one nobody asked for."""
+        arrival_s = self.time_s + delay_s
+        heapq.heappush(self._on_the_way, (arrival_s, next(self._order), replace(reply, received_s=arrival_s)))
+
+    def poll(self, wait_s: float) -> list[Reply]:
+        """Jump to the next arrival, if it is near enough."""
+        next_s = self._on_the_way[0][0] if self._on_the_way else float("inf")
+        self.time_s = max(self.time_s, min(next_s, self.time_s + wait_s))
+        arrived = []
+        while self._on_the_way and self._on_the_way[0][0] <= self.time_s:
+            reply = heapq.heappop(self._on_the_way)[2]
+            if reply.ue in self.present.here:  # what a lost device had not sent is lost with it
+                arrived.append(reply)
+        return arrived
+
+    def changes(self) -> Changes:
+        return self.present.changes()
+
+    def troubles(self) -> Troubles:
+        told, self.trouble = self.trouble, {}
+        return told
+
+    def now(self) -> float:
+        return self.time_s

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.processes import marked
 from perfeds2.timeline.record import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
@@ -43,10 +42,6 @@ class Drill:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(60)
 
-    @property
-    def mark(self):
-        return re.findall(r"processes are marked (\w+)", self.log())[-1]
-
     def log(self):
         path = self.folder / "events.log"
         return path.read_text() if path.exists() else ""
@@ -68,18 +63,6 @@ class Drill:
     def end(self, timeout_s=900):
         self.process.wait(timeout_s)
         assert self.process.returncode == 0, self.log()
-
-    def pids(self, *words):
-        """Processes of this federation whose command has all these words."""
-        found = []
-        for pid in marked(self.mark):
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if all(word in command for word in words):
-                found.append(pid)
-        return found
 
 
 def check_log(folder):
@@ -212,8 +195,8 @@ def by_command(*words):
 
 VICTIMS = {
     "device": one_device,
-    "all devices": by_command("mqtt.many"),
-    "server": by_command("mqtt.serving"),
+    "all devices": by_command("federate device"),
+    "server": by_command("mqtt.runs"),
     "broker": by_command("mosquitto -c"),
 }
 DRILLS = {"kills": kills, "slow": slow}

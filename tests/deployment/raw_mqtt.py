@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from perfeds2.deployment.credentials import Credentials
-from perfeds2.deployment.mqtt.packets import Fields, Message, Packets, Type, packet, read_publish
+from perfeds2.deployment.mqtt.embedded import Fields, Message, Packets, Type, packet, read_publish
 
 
 def tls_to(
@@ -26,7 +26,7 @@ def tls_to(
 
 def files_of(credentials: Credentials, name: int | str) -> tuple[Path, Path]:
     if isinstance(name, int):
-        return credentials.device_certificate(name), credentials.device_key(name)
+        return credentials.file(name, "crt"), credentials.file(name, "key")
     return credentials.certificate, credentials.certificate_key
 
 
@@ -37,12 +37,11 @@ def text(value: str | bytes) -> bytes:
 
 def connect_packet(
     client_id: str = "x",
-    clean: bool = True,
     will: Message | None = None,
     keep_alive_s: int = 60,
     user: str | None = None,
 ) -> bytes:
-    flags = 2 * clean | (0 if will is None else 4 | will.qos << 3 | will.retain << 5) | (0 if user is None else 0x80)
+    flags = 2 | (0 if will is None else 4 | will.qos << 3 | will.retain << 5) | (0 if user is None else 0x80)
     body = text("MQTT") + bytes([4, flags]) + keep_alive_s.to_bytes(2, "big") + text(client_id)
     body += b"" if will is None else text(will.topic) + text(will.payload)
     return packet(Type.CONNECT, body + (b"" if user is None else text(user)))
@@ -51,24 +50,21 @@ def connect_packet(
 class Client:
     """Speaks when told to, and remembers what it heard."""
 
-    def __init__(self, broker, credentials: Credentials, name: int | str, acknowledge: bool = True, **connect) -> None:
+    def __init__(self, broker, credentials: Credentials, name: int | str, **connect) -> None:
         self.socket = tls_to((broker.host, broker.port), credentials, name)
-        self.acknowledge = acknowledge
         self.heard: list[Message] = []
-        self.again: list[bool] = []  # whether each was said to be sent again
         self.answers: list[tuple[int, bytes]] = []
         self.number = 0
         self._packets = Packets(2**28)
         try:
             self.socket.sendall(connect_packet(**connect))
-            known, code = self.answer(Type.CONNACK)
+            _, code = self.answer(Type.CONNACK)
         except BaseException:
             self.drop()
             raise
         if code:
             self.drop()
             raise ConnectionRefusedError(code)
-        self.known = bool(known)
 
     def __enter__(self) -> "Client":
         return self
@@ -103,9 +99,8 @@ class Client:
             return
         message, number = read_publish(first & 15, fields)
         self.heard.append(message)
-        self.again.append(bool(first & 8))
-        if number and self.acknowledge:
-            self.socket.sendall(packet(Type.PUBACK, number.to_bytes(2, "big")))
+        if number:
+            self.socket.sendall(packet(Type.PUBACK, number))
 
     def answer(self, kind: Type, timeout_s: float = 5.0) -> bytes:
         ends_s = time.monotonic() + timeout_s
@@ -121,9 +116,10 @@ class Client:
     def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, retain: bool = False) -> None:
         self.number = self.number % 65535 + 1
         self.socket.settimeout(5.0)
-        self.socket.sendall(Message(topic, payload, qos, retain).packet(qos, retain, self.number))
+        number = self.number.to_bytes(2, "big") if qos else b""
+        self.socket.sendall(packet(Type.PUBLISH, text(topic) + number + payload, qos << 1 | retain))
         if qos:
-            assert self.answer(Type.PUBACK) == self.number.to_bytes(2, "big")
+            assert self.answer(Type.PUBACK) == number
 
     def subscribe(self, *filters: str, qos: int = 1) -> bytes:
         body = b"\0\7" + b"".join(text(each) + bytes([qos]) for each in filters)
@@ -165,6 +161,14 @@ class Client:
         while time.monotonic() < ends_s:
             if not self.listen(ends_s - time.monotonic()):
                 return True
+        return False
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be noticed does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

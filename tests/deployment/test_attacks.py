@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from test_federation_by_hand import federation, ones, play
 
-from perfeds2.deployment.device import answer, compute_update
+from perfeds2.deployment.device import compute_job, do_job
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.norms import LARGEST, VOTES, Norms, norm_of
+from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Reply
-from perfeds2.deployment.validate import in_words, wrong_metrics
+from perfeds2.deployment.transport import InProcess, Reply
+from perfeds2.deployment.validate import LARGEST, VOTES, Norms, in_words, norm_of, wrong_metrics
 from perfeds2.learning.metrics import METRICS
 from perfeds2.timeline.protocol import Protocol
 
@@ -89,7 +88,7 @@ def test_honest_devices_are_never_refused(name):
     pace_s = rng.uniform(1, 4, 10)
 
     def honest(job, params):
-        return Reply(job.ue, job.ticket, job.version, compute_update(setup, task, params, job.ue, job.version))
+        return Reply(job.ue, job.ticket, job.version, compute_job(setup, task, Handed(params), job.ue, job.version)[0])
 
     net = InProcess(honest, lambda job: float(pace_s[job.ue] * rng.uniform(0.8, 1.2)), 10)
     algorithm = setup.algorithm
@@ -164,11 +163,11 @@ def test_a_flood_of_replies_nobody_asked_for_is_counted_and_does_not_flood_the_l
 def test_an_answer_of_a_real_device_passes():
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 2})
     task = setup.task(0)
-    net = InProcess(lambda job, params: answer(setup, task, job, params), lambda _: 5.0, 2)
+    net = InProcess(lambda job, params: do_job(setup, task, job, Handed(params))[0], lambda _: 5.0, 2)
     algorithm = setup.algorithm
     server = Federation(algorithm.protocol, algorithm.learner, dict(setup.first_params()), net, 2, 2, setup.own)
     while server.round < 2:
         server.step(5.0)
     assert [device.refused for device in server.devices] == [0, 0]
     assert 0 <= (server.accuracy or -1) <= 1
-    assert server.status("training").recent[-1].accuracy == server.recent[-1].accuracy is not None
+    assert server.status("training").recent[-1].accuracy == server.record.accuracies[-1] is not None

@@ -14,14 +14,13 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from raw_mqtt import Client, connect_packet, files_of, tls_to, wait_for
+from raw_mqtt import Client, connect_packet, files_of, is_alive, tls_to, wait_for
 
 from perfeds2.deployment.credentials import Credentials, make_credentials, revoke, rotate
 from perfeds2.deployment.mqtt import broker as brokers
 from perfeds2.deployment.mqtt.broker import Kind, find_mosquitto, free_port, running_broker
-from perfeds2.deployment.mqtt.packets import Message
-from perfeds2.deployment.mqtt.refusal import why_refused
-from perfeds2.deployment.processes import is_alive
+from perfeds2.deployment.mqtt.embedded import Message
+from perfeds2.deployment.mqtt.link import Site
 from perfeds2.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -185,6 +184,10 @@ def test_old_tls_is_refused(broker, made):
         context.wrap_socket(connection, server_hostname="127.0.0.1")
 
 
+def why_refused(credentials, address, number) -> str | None:
+    return Site(address[0], address[1], credentials).why_refused(number)
+
+
 def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp_path):
     made = make_credentials(tmp_path / "credentials", 3)
     with running_broker(made, ("127.0.0.1", 0), tmp_path / kind, kind) as broker:
@@ -275,33 +278,6 @@ def test_what_is_retained_is_there_for_who_comes_later_until_it_is_cleared(broke
             assert device.heard == []
 
 
-def test_what_was_not_acknowledged_comes_again(broker, made):
-    with Client(broker, made, "server") as server:
-        with Client(broker, made, 0, clean=True):
-            pass
-        with Client(broker, made, 0, acknowledge=False, clean=False) as device:
-            assert not device.known
-            device.subscribe("perfeds2/job/device-0")
-            server.publish("perfeds2/job/device-0", b"one")
-            device.hears("perfeds2/job/device-0")
-            assert device.again == [False]
-        server.publish("perfeds2/job/device-0", b"two")  # while it is away
-        with Client(broker, made, 0, clean=False) as device:
-            assert device.known
-            device.listen_until(lambda: len(device.heard) >= 2)
-            assert [each.payload for each in device.heard] == [b"one", b"two"]
-            assert device.again[0]  # the second too, where the broker had not yet noticed that it was away
-            device.ping()
-        with Client(broker, made, 0, clean=False) as device:
-            device.ping()
-            assert device.heard == []  # now it has been acknowledged
-        with Client(broker, made, 0, clean=True) as device:
-            assert not device.known
-            server.publish("perfeds2/job/device-0", b"three")
-            device.ping()
-            assert device.heard == []
-
-
 def test_quality_of_service_0_goes_out_once_without_an_answer(broker, made):
     with Client(broker, made, "server") as server, Client(broker, made, 0) as device:
         device.subscribe("perfeds2/job/device-0", qos=0)
@@ -346,24 +322,6 @@ def test_a_broker_ends_when_whoever_started_it_is_killed(made, kind, tmp_path):
         assert is_alive(child)
         parent.kill()
     wait_for(lambda: not is_alive(child))
-
-
-def test_what_is_retained_survives_a_restart_only_where_it_is_asked_for(made, tmp_path):
-    if find_mosquitto() is None:
-        pytest.skip("Mosquitto is not installed")
-    for persist in (False, True):
-        folder = tmp_path / str(persist)
-        with running_broker(made, ("127.0.0.1", 0), folder, "mosquitto", persist=persist) as broker:
-            with Client(broker, made, "server") as server:
-                server.publish("perfeds2/run", b"settings", retain=True)
-            broker.restart()
-            with Client(broker, made, 0) as device:
-                device.subscribe("perfeds2/run")
-                device.ping()
-                assert device.topics() == (["perfeds2/run"] if persist else [])
-        kept = folder / "mosquitto.db"
-        assert kept.exists() == persist
-        assert not persist or kept.stat().st_mode & 0o077 == 0
 
 
 def test_what_is_missing_is_said_in_one_sentence(made, tmp_path, monkeypatch):

@@ -12,11 +12,10 @@ pytest.importorskip("cryptography")
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, example, given, settings
-from raw_mqtt import Client, connect_packet, text, tls_to, wait_for
+from raw_mqtt import Client, connect_packet, is_alive, text, tls_to, wait_for
 
 from perfeds2.deployment.mqtt import broker as brokers
-from perfeds2.deployment.mqtt.packets import Type, packet
-from perfeds2.deployment.processes import is_alive
+from perfeds2.deployment.mqtt.embedded import Type, packet
 
 pytestmark = pytest.mark.slow
 HUGE = 400 * 2**20

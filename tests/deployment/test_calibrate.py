@@ -7,12 +7,12 @@ import pytest
 from command_line import told
 
 from perfeds2.deployment.calibrate import LAPS, calibrate, read_laps
-from perfeds2.deployment.device import answer as compute
-from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.device import do_job
+from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Reply, Request
+from perfeds2.deployment.transport import InProcess, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import payload_bits
@@ -120,5 +120,5 @@ def test_an_imposed_rate_delays_the_answer(monkeypatch):
     setup = Setup.from_texts({"devices": 2, "batch": 4, "uplink-bps": f"1={BITS / 7}"})
     task, first = setup.task(0), setup.first_params()
     for request in (Request(0, 0, 0), Request(0, 1, 0), Request(0, 1, 0, "evaluate")):
-        compute(setup, task, request, first)
+        do_job(setup, task, request, Handed(first))
     assert [seconds for seconds in slept if seconds] == [pytest.approx(7.0)]

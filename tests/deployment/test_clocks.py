@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfeds2.deployment.clocks import both_clocks
-from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.calibrate import both_clocks
 from perfeds2.deployment.record import Lap, Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.transport import InProcess, Reply
 from perfeds2.learning.metrics import METRICS
 from perfeds2.report.read import Clocks, load_run
 from perfeds2.report.run import clocks_chart, clocks_table, page
@@ -19,7 +18,7 @@ from perfeds2.report.run import clocks_chart, clocks_table, page
 
 def test_a_device_takes_what_it_took_and_one_that_never_answered_is_away():
     setup = Setup.from_texts({"devices": 4, "quorum": 2, "rounds": 4})
-    laps = [Lap(0, 1.0, 0.5), Lap(0, 2.0, 0.5), Lap(1, 4.0, 1.5), Lap(1, 3.0, 1.5), Lap(2, 100.0, 2.5)]
+    laps = [Lap(0, 1.0, 0.5, 0), Lap(0, 2.0, 0.5, 0), Lap(1, 4.0, 1.5, 0), Lap(1, 3.0, 1.5, 0), Lap(2, 100.0, 2.5, 0)]
     clocks = both_clocks(setup, Record(laps=laps, closed_s=[10.0, 11.0, 30.0, 40.0]))
     assert clocks["real_s"] == [10.0, 11.0, 30.0, 40.0]
     # UE 0 takes 1, 2, 1, 2 s and UE 1 takes 4, 3, 4, 3 s; both are merged when the later one is there.
@@ -29,7 +28,7 @@ def test_a_device_takes_what_it_took_and_one_that_never_answered_is_away():
 
 def test_waiting_for_everybody_does_not_wait_for_who_never_came():
     setup = Setup.from_texts({"devices": 3, "quorum": 2, "max-staleness": 1, "stale": "wait", "rounds": 3})
-    clocks = both_clocks(setup, Record(laps=[Lap(0, 1.0, 1.0), Lap(1, 1.0, 1.0)], closed_s=[1.0, 2.0, 3.0]))
+    clocks = both_clocks(setup, Record(laps=[Lap(0, 1.0, 1.0, 0), Lap(1, 1.0, 1.0, 0)], closed_s=[1.0, 2.0, 3.0]))
     assert clocks["simulated_s"] == [1.0, 2.0, 3.0]
 
 

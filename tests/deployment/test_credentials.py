@@ -17,9 +17,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from perfeds2.deployment.credentials import (
     check_host,
     credentials_beside,
-    device_name,
     keep_apart,
     make_credentials,
+    name_of,
     revoke,
     rotate,
     unregister,
@@ -57,7 +57,7 @@ def test_certificates_say_who_is_who_and_a_device_is_never_a_server(made):
     assert name_in(made.certificate) == ["server"]
     assert usages(made.certificate) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     for device in range(3):
-        certificate = made.device_certificate(device)
+        certificate = made.file(device, "crt")
         assert name_in(certificate) == [f"device-{device}"]
         assert usages(certificate) == {ExtendedKeyUsageOID.CLIENT_AUTH}
         read(certificate).verify_directly_issued_by(read(made.authority))
@@ -65,9 +65,9 @@ def test_certificates_say_who_is_who_and_a_device_is_never_a_server(made):
 
 
 def test_a_devices_certificate_is_for_its_key(made):
-    key = serialization.load_pem_private_key(made.device_key(1).read_bytes(), None)
-    assert read(made.device_certificate(1)).public_key() == key.public_key()
-    assert not made.device_public_key(1).exists()
+    key = serialization.load_pem_private_key(made.file(1, "key").read_bytes(), None)
+    assert read(made.file(1, "crt")).public_key() == key.public_key()
+    assert not made.file(1, "pub").exists()
 
 
 def test_private_files_are_their_owners_only(made, tmp_path):
@@ -80,7 +80,7 @@ def test_private_files_are_their_owners_only(made, tmp_path):
     for each in (made, open_to_all):
         for path in (each.folder, each.folder / "devices"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        for path in (each.authority_key, each.certificate_key, each.device_key(0)):
+        for path in (each.authority_key, each.certificate_key, each.file(0, "key")):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not list(made.folder.rglob(".*"))
 
@@ -104,29 +104,29 @@ def test_a_new_host_makes_a_new_server_certificate_with_the_old_hosts_too(made):
 
 
 def test_a_revoked_device_stays_out_until_it_is_given_a_new_key(made):
-    serial = read(made.device_certificate(1)).serial_number
+    serial = read(made.file(1, "crt")).serial_number
     revoke(made, 1)
     revoke(made, 1)  # once is enough
     assert made.revoked() == {serial}
     assert made.devices() == [0, 2]
     make_credentials(made.folder, 3, ["10.0.0.7"])
     assert made.devices() == [0, 2]
-    key = made.device_key(1).read_bytes()
+    key = made.file(1, "key").read_bytes()
     rotate(made, 1)
     assert made.devices() == [0, 1, 2]
-    assert made.device_key(1).read_bytes() != key
+    assert made.file(1, "key").read_bytes() != key
     assert made.revoked() == {serial}
 
 
 def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(made):
-    device, server = (read(path).serial_number for path in (made.device_certificate(2), made.certificate))
+    device, server = (read(path).serial_number for path in (made.file(2, "crt"), made.certificate))
     key = made.certificate_key.read_bytes()
     rotate(made, 2)
     rotate(made)
     assert made.revoked() == {device, server}
     assert made.certificate_key.read_bytes() != key
     assert hosts(made) == {"fl.example.org", "10.0.0.7"}
-    assert read(made.device_certificate(2)).serial_number not in made.revoked()
+    assert read(made.file(2, "crt")).serial_number not in made.revoked()
     revocations = x509.load_pem_x509_crl(made.revocations.read_bytes())
     key = read(made.authority).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -135,10 +135,10 @@ def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(
 
 
 def test_an_unregistered_number_is_free_again(made):
-    serial = read(made.device_certificate(1)).serial_number
+    serial = read(made.file(1, "crt")).serial_number
     unregister(made, 1)
     assert made.devices() == [0, 2]
-    assert not made.device_key(1).exists()
+    assert not made.file(1, "key").exists()
     assert made.revoked() == {serial}
     make_credentials(made.folder, 3, ["10.0.0.7"])
     assert made.devices() == [0, 1, 2]
@@ -165,12 +165,12 @@ def test_without_the_authoritys_key_what_needs_it_says_so_and_changes_nothing(ma
 def test_a_device_may_bring_its_own_public_key(made):
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    made.device_public_key(7).write_bytes(public)
+    made.file(7, "pub").write_bytes(public)
     make_credentials(made.folder, 3, ["10.0.0.7"])
     assert made.devices() == [0, 1, 2, 7]
-    assert not made.device_key(7).exists()
-    assert read(made.device_certificate(7)).public_key() == key.public_key()
-    made.device_public_key(8).write_bytes(b"nonsense")
+    assert not made.file(7, "key").exists()
+    assert read(made.file(7, "crt")).public_key() == key.public_key()
+    made.file(8, "pub").write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"device-8\.pub holds no public key"):
         make_credentials(made.folder, 3, ["10.0.0.7"])
 
@@ -197,7 +197,7 @@ def test_hosts_that_are_hosts():
 def test_numbers_are_checked(made):
     for number in (-1, 1_000_000):
         with pytest.raises(InputError, match="expected a number"):
-            device_name(number)
+            name_of(number)
     with pytest.raises(InputError, match="knows no device-9"):
         rotate(made, 9)
     with pytest.raises(InputError, match="knows no device-9"):

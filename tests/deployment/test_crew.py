@@ -12,9 +12,8 @@ from test_federation_by_machine import LEARNER, Net
 from perfeds2.deployment.crew import Crew
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.status import SHOWN, STATES
-from perfeds2.deployment.transport import Presence, Reply
+from perfeds2.deployment.transport import InProcess, Presence, Reply
 from perfeds2.timeline.protocol import Protocol
 
 OWN = DeploymentSpec(norm_factor=0, set_aside_after=2, readmit_s=7.0, wait_s=0, job_s=9.0)
@@ -143,9 +142,6 @@ def test_who_was_away_between_two_looks_has_gone_and_come():
     here.add(1)
     assert here.changes() == ({0, 2}, {0})
     assert here.changes() == (set(), set())
-    here.become([2, 3])
-    assert here.changes() == ({0, 1}, {2, 3})
-    assert here.members() == {2, 3}
 
 
 def test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back():

@@ -11,16 +11,15 @@ import optax
 import pytest
 from rich.console import Console
 
-from perfeds2.deployment.device import answer, evaluate_here
+from perfeds2.deployment.device import do_job, evaluate_here
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.in_process import InProcess
-from perfeds2.deployment.merging import merged
+from perfeds2.deployment.merging import Handed, merged
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import NewLines, draw
-from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.transport import InProcess, Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.merges import Optax
@@ -55,7 +54,7 @@ def play(server, rounds, steps=100):
 
 
 def honest(job, params):
-    return answer(SETUP, TASK, job, params)
+    return do_job(SETUP, TASK, job, Handed(params))[0]
 
 
 def test_a_round_closes_on_the_first_arrivals_and_the_surplus_is_carried():
@@ -314,7 +313,7 @@ def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(tol
     def honestly(job, params):
         if len(net.sent) == dies_after:
             raise KeyboardInterrupt
-        return answer(setup, TASK, job, params)
+        return do_job(setup, TASK, job, Handed(params))[0]
 
     for dies_after in (11, -1):
         net = InProcess(honestly, lambda job: 1.0 + job.ue**2, 4)

@@ -104,7 +104,7 @@ class FederationMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 99), value=st.integers(-8, 8))
     def arrives(self, number, value):
         job = self.pick(number)
-        if job.ue in self.net.present:
+        if job.ue in self.net.present.here:
             self.net.inbox.append(self.honest(job, value))
         self.step()
 
@@ -114,7 +114,7 @@ class FederationMachine(RuleBasedStateMachine):
         for number in numbers:
             if self.net.out:
                 job = self.pick(number)
-                if job.ue in self.net.present:
+                if job.ue in self.net.present.here:
                     self.net.inbox.append(self.honest(job, number % 5))
         self.step()
 
@@ -122,7 +122,7 @@ class FederationMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 99), value=st.integers(1, 8))
     def arrives_twice(self, number, value):
         job = self.pick(number)
-        if job.ue in self.net.present:
+        if job.ue in self.net.present.here:
             self.net.inbox += [self.honest(job, value)] * 2
         self.step()
 
@@ -150,7 +150,7 @@ class FederationMachine(RuleBasedStateMachine):
         }.get(how, {"w": good})
         version = job.version + (how == "version")
         error = "crashed" if how == "crash" else None
-        if job.ue in self.net.present:
+        if job.ue in self.net.present.here:
             self.net.inbox.append(replace(self.reply(job, update), version=version, error=error))
         self.step()
 
@@ -196,7 +196,7 @@ class FederationMachine(RuleBasedStateMachine):
     def nobody_idles_who_could_work(self):
         if self.protocol.waits:
             return
-        for ue in self.net.present.members():
+        for ue in self.net.present.here:
             device = self.federation.devices[ue]
             assert device.set_aside or device.job is not None or device.reply is not None
 
@@ -258,7 +258,7 @@ class CrashingMachine(FederationMachine):
         before = self.federation
         self.federation = self.fresh()
         self.federation.save = self.save
-        self.net.present = Presence(self.net.present.members())  # a new process asks anew
+        self.net.present = Presence(self.net.present.here)  # a new process asks anew
         self.checkpoints = Checkpoints(self.folder)
         assert self.checkpoints.load(self.federation) == 0.0
         assert self.federation.round == before.round

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from worlds import check, survive_kills, world
 
-from perfeds2.deployment.device import compute_job, kept_at_first
-from perfeds2.deployment.memory import MOST_RUNS, Memory
+from perfeds2.deployment.device import MOST_RUNS, Memory, compute_job, kept_at_first
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.mqtt.device import Owner, Worker, prepare, travelling
 from perfeds2.deployment.setup import Setup

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from perfeds2.deployment import metrics as module
-from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.record import Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
-from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.transport import InProcess, Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.folder import Folder
@@ -87,7 +86,7 @@ def record():
     return Record(
         merges=[MergedUpdate(0, 0, 0, 0, 1.0), MergedUpdate(0, 1, 0, 1, 1.0)],
         losses=[Loss(3, 0, 0, math.inf)],
-        laps=[Lap(0, 0.05, 0.01), Lap(1, 700.0, 0.01)],
+        laps=[Lap(0, 0.05, 0.01, 0), Lap(1, 700.0, 0.01, 0)],
         closed_s=[1.0, 4.0],
     )
 
@@ -137,7 +136,7 @@ def test_every_number_is_what_was_told():
 def test_only_what_is_new_is_counted():
     metrics, known = told()
     known.closed_s.append(4.5)
-    known.laps.append(Lap(0, 1.0, 0.5))
+    known.laps.append(Lap(0, 1.0, 0.5, 0))
     metrics.tell(status(closed=(1.0, 4.0, 4.5)), known)
     seen = parse(metrics.text())
     assert seen["perfeds2_round_seconds_count"][None] == 3

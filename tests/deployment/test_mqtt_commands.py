@@ -1,8 +1,5 @@
 """What do the commands of a federation over MQTT say when something is missing? One sentence, with what to do."""
 
-import subprocess
-import sys
-
 import command_line
 import pytest
 
@@ -11,7 +8,9 @@ pytest.importorskip("cryptography")
 
 from perfeds2.commands import federate
 from perfeds2.deployment.mqtt import broker, runs
+from perfeds2.deployment.mqtt.many import read_numbers
 from perfeds2.deployment.setup import Setup
+from perfeds2.errors import InputError
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_a_local_federation_without_mosquitto_says_that_it_uses_its_own_broker(t
         raise Enough
 
     monkeypatch.setattr(broker, "find_mosquitto", lambda: None)
-    monkeypatch.setattr(runs.SupervisedRun, "start", no_more)
+    monkeypatch.setattr(runs, "supervise", no_more)
     said = []
     with pytest.raises(Enough):
         runs.run_locally(Setup.from_texts({"devices": 2, "quorum": 1}), tmp_path / "run", say=said.append)
@@ -70,10 +69,9 @@ def test_what_waits_in_the_queue_is_not_rewritten(here):
     assert (here / "runs" / "first" / "federation.toml").read_text() == before
 
 
-@pytest.mark.slow
-def test_many_teaches():
-    done = subprocess.run(
-        [sys.executable, "-m", "perfeds2.deployment.mqtt.many", "--help"], capture_output=True, text=True, check=True
-    )
-    for word in ("0,2,4-6", "HOST:PORT", "perfeds2 federate credentials", "load_data", "device-{}", "one process"):
-        assert word in " ".join(done.stdout.split()), word
+def test_devices_are_numbers_and_ranges_of_them():
+    assert read_numbers("3") == [3]
+    assert read_numbers("0,2,4-6") == [0, 2, 4, 5, 6]
+    for wrong in ("", "a", "1-", "-1", "1;2"):
+        with pytest.raises(InputError, match="0,2,4-6"):
+            read_numbers(wrong)

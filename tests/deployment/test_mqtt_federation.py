@@ -71,10 +71,10 @@ def test_whoever_does_not_come_back_with_the_broker_is_missed(tmp_path):
     made.broker.links.remove(made.devices[3].link)
     made.broker.live()
     made.step()
-    assert 3 in made.transport._presence
+    assert 3 in made.transport._presence.here
     made.clock_s += mqtt_transport.CONFIRM_WITHIN_S
     made.run()
-    assert 3 not in made.transport._presence
+    assert 3 not in made.transport._presence.here
     check(made)
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfeds2.deployment.device import answer
-from perfeds2.deployment.in_process import InProcess
+from perfeds2.deployment.device import do_job
+from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import InProcess
 from perfeds2.errors import InputError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
@@ -52,7 +53,9 @@ def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
     out = tmp_path / "run"
     serve(
         setup,
-        InProcess(lambda job, params: answer(setup, tasks[job.ue], job, params), lambda job: 1.0 + job.ue, 3),
+        InProcess(
+            lambda job, params: do_job(setup, tasks[job.ue], job, Handed(params))[0], lambda job: 1.0 + job.ue, 3
+        ),
         out,
     )
     setup.write(out)

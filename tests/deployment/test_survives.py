@@ -10,11 +10,10 @@ from test_federation_by_hand import SETUP, federation, honest, ones, play
 
 from perfeds2.deployment import serve as serving
 from perfeds2.deployment.checkpoint import Checkpoints
-from perfeds2.deployment.in_process import InProcess
 from perfeds2.deployment.mqtt.runs import claim_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
-from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.transport import InProcess, Reply
 from perfeds2.errors import InputError
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.folder import Folder, alone

@@ -5,7 +5,8 @@ from functools import cache
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from perfeds2.deployment.device import compute_update, evaluate_here
+from perfeds2.deployment.device import compute_job, evaluate_here
+from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.task import Task
 
@@ -23,7 +24,7 @@ def prepare(settings: str) -> tuple[Setup, Task]:
 def train(message: Message, context: Context) -> Message:  # noqa: ARG001 (Flower's signature)
     job = message.content["job"]
     setup, task = prepare(str(job["settings"]))
-    update = compute_update(setup, task, model_in(message), int(job["ue"]), int(job["version"]))
+    update = compute_job(setup, task, Handed(model_in(message)), int(job["ue"]), int(job["version"]))[0]
     arrays = ArrayRecord({name: Array(values) for name, values in update.items()})
     return Message(RecordDict({"update": arrays}), reply_to=message)
 

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -22,14 +21,14 @@ from pathlib import Path
 from typing import Literal
 
 from perfeds2.deployment.credentials import SERVER, Credentials
-from perfeds2.deployment.processes import Processes, is_alive
+from perfeds2.deployment.mqtt.link import Site
+from perfeds2.deployment.processes import Processes
 from perfeds2.errors import InputError
 
 Kind = Literal["mosquitto", "embedded"]
 NAME = "broker"  # of its log
 CHUNK_BYTES = 256 * 1024  # the most a message carries
 STARTS_WITHIN_S = 20.0
-FREE_WITHIN_S = 2.0
 LOOK_EVERY_S = 0.5
 LOG_BYTES = 32 * 2**20
 INSTALL = "install it (Debian, Ubuntu: sudo apt install mosquitto; macOS: brew install mosquitto)"
@@ -62,45 +61,41 @@ class Limits:
 class Broker:
     """A broker that runs."""
 
-    def __init__(self, kind: Kind, address: tuple[str, int], credentials: Credentials, processes: Processes) -> None:
+    def __init__(self, kind: Kind, site: Site, command: list[str], processes: Processes) -> None:
         self.kind: Kind = kind
-        self.host, self.port = address
+        self.host, self.port = site.host, site.port
         self.process_id = 0
         self.restarts = 0
-        self._credentials = credentials
-        self._processes = processes
-        self._command: list[str] = []
+        self._site, self._command, self._processes = site, command, processes
         self._lock = threading.RLock()
-        self._stamp = self._files()
         self._log = processes.log(NAME)
-        self._read_bytes = 0  # of its log
 
-    def start(self, command: list[str]) -> None:
+    def start(self) -> None:
         """Returns when it answers."""
-        self._command = command
         self._stamp = self._files()
-        self._await_port()
-        self._processes.start(NAME, command)
-        self.process_id = self._processes.pid(NAME)
+        free_port(self.host, self.port)  # whoever answers there must be ours
+        self.process_id = self._processes.start(NAME, self._command)
         self._read_bytes = self._log.stat().st_size
         ends_s = time.monotonic() + STARTS_WITHIN_S
         while not self._answers():
-            if self._processes.ended() or time.monotonic() > ends_s:
-                raise InputError(f"the broker did not start on {self.host}:{self.port}: {self._last_words()}.")
+            if not self._processes.runs(NAME) or time.monotonic() > ends_s:
+                said = self._processes.last_line(NAME)
+                raise InputError(f"the broker did not start on {self._site.address}: {said}.")
             time.sleep(0.02)
 
     def restart(self) -> None:
-        """Everybody is disconnected; who still may comes back. What it retained is gone, unless it persists."""
+        """Everybody is disconnected; who still may comes back. What it retained is gone."""
         with self._lock:
-            self._processes.end_all()
-            self.start(self._command)
+            self._processes.end(NAME)
+            self.start()
             self.restarts += 1
 
-    def keep_up(self) -> None:
+    def keep_up(self, ended: threading.Event) -> None:
         """Start it again if it died, if the certificates are others by now, or if somebody used up its memory."""
-        with self._lock:
-            if not is_alive(self.process_id) or self._files() != self._stamp or b"out of memory" in self._news():
-                self.restart()
+        while not ended.wait(LOOK_EVERY_S):
+            with self._lock, suppress(InputError):  # it says so in its log, and is tried again
+                if not self._processes.runs(NAME) or self._files() != self._stamp or b"out of memory" in self._news():
+                    self.restart()
 
     def _news(self) -> bytes:
         """What it wrote to its log since. The log is begun anew when it is long: strangers who knock write there too."""
@@ -114,29 +109,12 @@ class Broker:
                 self._read_bytes = 0
         return news
 
-    def _await_port(self) -> None:
-        """Whoever answers there must be ours."""
-        ends_s = time.monotonic() + FREE_WITHIN_S
-        while True:
-            try:
-                with socket.socket(_family(self.host)) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind((self.host, self.port))
-                    return
-            except OSError as error:
-                if time.monotonic() > ends_s:
-                    why = error.strerror or error
-                    raise InputError(f"the broker did not start on {self.host}:{self.port}: {why}.") from None
-                time.sleep(0.1)
-
     def _files(self) -> list[int]:
-        files = (self._credentials.revocations, self._credentials.certificate)
+        files = (self._site.credentials.revocations, self._site.credentials.certificate)
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
 
     def _answers(self) -> bool:
-        files = self._credentials
-        context = ssl.create_default_context(cafile=str(files.authority))
-        context.load_cert_chain(files.certificate, files.certificate_key)
+        context = self._site.tls(None)
         context.check_hostname = False  # it is asked whether it is ours
         try:
             with (
@@ -147,11 +125,6 @@ class Broker:
         except OSError:
             return False
 
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").split("\n")
-        said = [line for line in lines if "Error" in line] or [line for line in lines if line.strip()]
-        return " ".join(said[-1].split()).rstrip(".") if said else "it said nothing"
-
 
 @contextmanager
 def running_broker(
@@ -160,38 +133,35 @@ def running_broker(
     folder: Path,
     kind: Kind | None = None,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
-    persist: bool = False,
 ) -> Iterator[Broker]:
     """Start a broker and keep it going; it has ended when this returns. Port 0 is one the system finds free.
 
     ``folder`` gets its two files and its log. Without ``kind``: Mosquitto where it is installed, else the embedded one.
-    ``persist`` keeps what was retained over a restart, in a file there.
     """
     folder = folder.resolve()
     program = find_mosquitto()
     if kind == "mosquitto" and program is None:
         raise InputError(f"Mosquitto is not installed; {INSTALL}, or name a broker that runs: --broker HOST:PORT.")
     kind = kind or ("embedded" if program is None else "mosquitto")
-    for needed in (
-        credentials.authority,
-        credentials.certificate,
-        credentials.certificate_key,
-        credentials.revocations,
-    ):
-        if not needed.exists():
-            raise InputError(f"{needed} does not exist; make it with perfeds2 federate credentials.")
+    if not credentials.revocations.exists():
+        raise InputError(f"{credentials.revocations} does not exist; make it with perfeds2 federate credentials.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
-    host, port = address[0], address[1] or free_port(address[0])
-    _write(folder / "access.txt", ACCESS)
-    _write(folder / "mosquitto.conf", configuration(credentials, (host, port), folder, limits, persist))
-    embedded = [sys.executable, "-m", "perfeds2.deployment.mqtt.embedded", str(folder / "mosquitto.conf")]
-    command = embedded if kind == "embedded" else [str(program), "-c", str(folder / "mosquitto.conf")]
-    with Processes(folder, {}) as processes:
-        broker = Broker(kind, (host, port), credentials, processes)
-        broker.start(_with_files(limits.connections + 100, command))
+    site = Site(address[0], address[1] or free_port(address[0]), credentials)
+    texts = {"access.txt": ACCESS, "mosquitto.conf": configuration(credentials, (site.host, site.port), folder, limits)}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o600)
+    embedded = [sys.executable, "-m", "perfeds2.deployment.mqtt.embedded"]
+    command = embedded if kind == "embedded" else [str(program), "-c"]
+    # As many open files as connections, where the system allows it.
+    allow = f'ulimit -n {limits.connections + 100} || ulimit -n "$(ulimit -H -n)"; exec "$@"'
+    with Processes(folder) as processes:
+        whole = ["/bin/sh", "-c", allow, "sh", *command, str(folder / "mosquitto.conf")]
+        broker = Broker(kind, site, whole, processes)
+        broker.start()
         ended = threading.Event()
-        watch = threading.Thread(target=_watch, args=(broker, ended), name="broker-watch", daemon=True)
+        watch = threading.Thread(target=broker.keep_up, args=(ended,), name="broker-watch", daemon=True)
         watch.start()
         try:
             yield broker
@@ -200,9 +170,7 @@ def running_broker(
             watch.join()
 
 
-def configuration(
-    credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits, persist: bool = False
-) -> str:
+def configuration(credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits) -> str:
     """mosquitto.conf: TLS with client certificates, nobody anonymous, every queue bounded."""
     for path in (credentials.folder, folder):
         if re.search(r"[\r\n]", str(path.resolve())):
@@ -228,8 +196,7 @@ def configuration(
         "max_queued_bytes": limits.queued_bytes,
         "memory_limit": limits.memory_bytes,
         "persistent_client_expiration": "1d",
-        "persistence": "true" if persist else "false",
-        **({"persistence_location": f"{folder.resolve()}/", "autosave_interval": 30} if persist else {}),
+        "persistence": "false",
         "log_dest": "stderr",
         "log_timestamp_format": "%Y-%m-%dT%H:%M:%S",
         **({"user": "root"} if os.geteuid() == 0 else {}),  # else it becomes somebody who cannot read the key
@@ -247,32 +214,11 @@ def find_mosquitto() -> str | None:
     return path if version and int(version[1]) >= 2 else None
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now."""
-    with socket.socket(_family(host)) as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-
-
-def _with_files(count: int, command: list[str]) -> list[str]:
-    """As many open files as connections, where the system allows it."""
-    import resource
-
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    return ["/bin/sh", "-c", f'ulimit -n {wanted}; exec "$@"', "sh", *command]
-
-
-def _watch(broker: Broker, ended: threading.Event) -> None:
-    while not ended.wait(LOOK_EVERY_S):
-        with suppress(InputError):  # it says so in its log, and is tried again
-            broker.keep_up()
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o600)
+def free_port(host: str = "127.0.0.1", port: int = 0) -> int:
+    """Return a port that nobody listens on now: the one that is given, or any."""
+    try:
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((host, port), family=family) as probe:
+            return probe.getsockname()[1]
+    except OSError as error:
+        raise InputError(f"the broker did not start on {host}:{port}: {error.strerror or error}.") from None

@@ -7,7 +7,6 @@ The connection's thread (``DeviceClient``) collects a job and its model, and han
 that computes is still there for its broker, and many devices can share the computing (``many.py``).
 """
 
-import hashlib
 import queue
 import traceback
 import uuid
@@ -15,11 +14,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
+from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
+from perfeds2.deployment.merging import handed_out, unpacked
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
@@ -27,9 +28,6 @@ from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
-
-if TYPE_CHECKING:
-    from perfeds2.deployment.memory import Memory
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
 IMPOSED = ("slow", "uplink-bps")  # what devices are told of how the run is served
@@ -150,7 +148,7 @@ class DeviceClient:
         if job is None or model is None or version != job.version or chunk is None or not model.put(chunk, data):
             return  # cleared, or of a model we do not wait for
         if model.complete:
-            if hashlib.sha256(b"".join(model.parts[each] for each in sorted(model.parts))).hexdigest() != job.sha256:
+            if model.data is None:
                 model.parts.clear()  # of a run before this one; the right one is on its way
                 return
             self._forget_model()
@@ -193,12 +191,19 @@ class DeviceClient:
             self.link.publish(wire.reply_topic(self.number, job.ticket, number), chunk)
 
 
+Turn = Callable[[int], AbstractContextManager[object]]  # when a device gets ready, by its number
+
+
+def in_any_order(_: int) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
 @dataclass
 class Worker:
     """Computes for one device, or for many in turn."""
 
     owner: Callable[[int], Owner]  # by the device's number
-    turn: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # in which a device gets ready
+    turn: Turn = in_any_order
     work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
 
@@ -235,9 +240,6 @@ class Worker:
         return self._prepared[key]
 
     def _do(self, device: DeviceClient, job: JobMessage, model: Assembly) -> None:
-        from perfeds2.deployment.device import do_job
-        from perfeds2.deployment.merging import unpacked
-
         ready = device._ready
         if ready is None or ready.run != job.run:
             return
@@ -261,18 +263,13 @@ class Worker:
         said = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
         device.send(job, head.model_copy(update=said), reply.update)
 
-    def _memory(self, number: int, ready: Ready) -> "Memory | None":
-        from perfeds2.deployment.memory import Memory
-
+    def _memory(self, number: int, ready: Ready) -> Memory | None:
         folder = self.owner(number).state
         return None if ready.first is None or folder is None else Memory(folder, ready.run, ready.first)
 
 
 def prepare(run: Run, owner: Owner, number: int) -> Ready:
     """Check the settings, load the data, compile what will be needed."""
-    from perfeds2.deployment.device import do_job, kept_at_first
-    from perfeds2.deployment.merging import handed_out
-
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
             raise InputError(f"the server says where {name} is, which only this device's owner may")

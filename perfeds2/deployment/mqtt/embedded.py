@@ -1,67 +1,225 @@
-"""What if Mosquitto is not installed? A small MQTT 3.1.1 broker: for ``federate local`` and for tests, not for a fleet.
+"""A small MQTT 3.1.1 broker for ``federate local`` and for tests where Mosquitto is not installed; not for a fleet.
 
-It reads the two files that ``broker.py`` writes for Mosquitto and keeps to them: TLS with client certificates, who speaks is who the
-certificate names, the same access list, the same limits. It has what our transport needs: quality of service 0 and 1, retained
-messages, last wills, wildcards, sessions that outlive a connection. It has no disk: what it retains ends with it.
+It reads the two files that ``broker.py`` writes for Mosquitto and keeps to them: TLS with client certificates, the sender is the name
+in the certificate, the same access list, the same limits. It has what our clients use and no more: retained messages, last wills and
+wildcards. It takes messages of quality of service 0 and 1 and passes them on with 0, because TCP does not lose them and our own
+tickets repeat what a broken connection loses. Nothing outlives a connection but what it retained, and that ends with the process.
 
-One thread; a connection is a TLS object between a socket and a stream of packets. Whatever goes wrong in one ends that one.
+One thread; a connection is a TLS object between a socket and a stream of packets. Whatever goes wrong in one ends that one, and nothing
+a stranger sends takes memory or does more than that.
 """
 
 import asyncio
 import ssl
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from perfeds2.deployment.mqtt.packets import (
-    Connect,
-    Fields,
-    MalformedError,
-    Message,
-    Packets,
-    Type,
-    check_filter,
-    matches,
-    packet,
-    read_connect,
-    read_filters,
-    read_publish,
-)
-
 GREETS_WITHIN_S = 10.0  # from the first byte to an accepted CONNECT
-CLOSES_WITHIN_S = 2.0
+CLOSES_WITHIN_S = 0.5  # time for a client to read why it was let go
 SERVER = "server"  # the name in its certificate
-MOST_FILTERS = 100  # a session
-IGNORED_BYTES = 2**20
+MOST_FILTERS = 100  # of a connection
+MOST_LEVELS = 200  # of a topic
 RETAINED_PACKETS = 4  # of full size, of one device; the server's share is the rest
 UNSENT_BYTES = 8 * 2**20  # to one connection; beyond, we no longer listen to it until it listens to us
+REFUSED = 0x80  # the answer to a subscription
+
+# ---- packets
+
+
+class MalformedError(Exception):
+    """These bytes are not MQTT 3.1.1 as it is spoken here; in words."""
+
+
+class Type(IntEnum):
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
 
 
 @dataclass(frozen=True)
-class Access:
-    """Who may read and write what. A rule is a verb and a topic filter; with no user it is everybody's, %u their name."""
+class Message:
+    """What one client publishes."""
 
-    rules: tuple[tuple[str | None, str, str], ...]
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
 
-    @classmethod
-    def read(cls, path: Path) -> "Access":
-        rules, user = list[tuple[str | None, str, str]](), None
-        for line in path.read_text(encoding="utf-8").splitlines():
-            words = line.split()
-            if not words or words[0].startswith("#"):
-                continue
-            if words[0] == "user":
-                user = words[1]
-            elif words[0] in ("topic", "pattern") and words[1] in ("read", "write", "readwrite"):
-                rules.append((user if words[0] == "topic" else None, words[1], check_filter(words[2])))
-            else:
+    @property
+    def cost(self) -> int:
+        """The bytes it takes to keep."""
+        return len(self.payload) + len(self.topic) + 200
+
+    def packet(self, retained: bool) -> bytes:
+        topic = self.topic.encode()
+        return packet(Type.PUBLISH, len(topic).to_bytes(2, "big") + topic + self.payload, retained)
+
+
+def packet(kind: Type, body: bytes = b"", flags: int = 0) -> bytes:
+    length, head = len(body), bytearray([kind << 4 | flags])
+    while length > 127:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + body
+
+
+class Packets:
+    """Cuts a stream into packets. Checks the length of a packet before it keeps any of it."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._kept = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, "Fields"]]:
+        """Yield the first byte and the fields of each packet that is complete by now."""
+        self._kept += data
+        while (head := _length(self._kept)) is not None:
+            start, length = head
+            if start + length > self.most_bytes:
+                raise MalformedError(f"a packet of {start + length} bytes, of which {self.most_bytes} are allowed")
+            if len(self._kept) < start + length:
+                return
+            first, body = self._kept[0], bytes(self._kept[start : start + length])
+            del self._kept[: start + length]
+            yield first, Fields(body)
+
+
+def _length(kept: bytearray) -> tuple[int, int] | None:
+    """Return where the fields begin and how long they are, or None if that has not arrived yet."""
+    length = 0
+    for place in range(1, min(len(kept), 5)):
+        length |= (kept[place] & 0x7F) << 7 * (place - 1)
+        if not kept[place] & 0x80:
+            return place + 1, length
+    if len(kept) >= 5:
+        raise MalformedError("a length of more than four bytes")
+    return None
+
+
+class Fields:
+    """The fields of a packet, read from the front."""
+
+    def __init__(self, body: bytes) -> None:
+        self._left = memoryview(body)
+
+    def take(self, count: int) -> bytes:
+        if count > len(self._left):
+            raise MalformedError("a packet that ends too early")
+        taken, self._left = self._left[:count], self._left[count:]
+        return bytes(taken)
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def number(self) -> int:
+        return int.from_bytes(self.take(2), "big")
+
+    def binary(self) -> bytes:
+        return self.take(self.number())
+
+    def text(self) -> str:
+        try:
+            text = self.binary().decode("utf-8")
+        except UnicodeDecodeError:
+            raise MalformedError("a text that is not UTF-8") from None
+        if "\0" in text:
+            raise MalformedError("a text with a zero in it")
+        return text
+
+    def topic(self) -> str:
+        topic = self.text()
+        if not topic or "+" in topic or "#" in topic or topic.count("/") >= MOST_LEVELS:
+            raise MalformedError("a topic that cannot be one")
+        return topic
+
+    def filter(self) -> str:
+        levels = self.text().split("/")
+        wild = any(("+" in level or "#" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
+        if levels == [""] or wild or len(levels) > MOST_LEVELS:
+            raise MalformedError("a topic filter that cannot be one")
+        return "/".join(levels)
+
+    def rest(self) -> bytes:
+        return self.take(len(self._left))
+
+    def more(self) -> bool:
+        return len(self._left) > 0
+
+
+def read_publish(flags: int, fields: Fields) -> tuple[Message, bytes]:
+    """Return the message and its number, which is empty if it wants no answer."""
+    qos = flags >> 1 & 3
+    if qos > 1:
+        raise MalformedError(f"a quality of service of {qos}, of which 1 is the highest here")
+    topic, number = fields.topic(), fields.take(2 * qos)
+    if number == b"\0\0":
+        raise MalformedError("a message number of 0")
+    return Message(topic, fields.rest(), qos, bool(flags & 1)), number
+
+
+def matches(filter_: str, topic: str) -> bool:
+    """Return whether a filter covers a topic: + is any one level, # all that follow."""
+    wanted, levels = filter_.split("/"), topic.split("/")
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(levels) or level not in ("+", levels[place]):
+            return False
+    return len(wanted) == len(levels)
+
+
+# ---- the broker
+
+Rule = tuple[str | None, str, str]  # a user, or None for everybody; a verb; a topic filter, with %u for their name
+
+
+def read_access(path: Path) -> list[Rule]:
+    """Read who may read and write what. Nobody may do anything else."""
+    rules, user = list[Rule](), None
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match line.split():
+            case [] | ["#", *_]:
+                pass
+            case ["user", name]:
+                user = name
+            case [("topic" | "pattern") as whose, ("read" | "write" | "readwrite") as verb, filter_]:
+                rules.append((user if whose == "topic" else None, verb, filter_))
+            case _:
                 raise ValueError(f"{path}: cannot follow {line!r}")
-        return cls(tuple(rules))
+    return rules
+
+
+class EmbeddedBroker:
+    """Who is connected, who listens to what, and what is retained."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.rules = read_access(Path(settings["acl_file"]))
+        self.packet_bytes = int(settings["max_packet_size"])
+        self.most_unsent = int(settings["max_queued_bytes"])
+        self.most_connections = int(settings["max_connections"])
+        self.most_retained = int(settings["memory_limit"])
+        self.context = make_context(settings)
+        self.connections: set[ClientConnection] = set()
+        self.named: dict[str, ClientConnection] = {}  # those that have introduced themselves
+        self.listeners: dict[str, set[ClientConnection]] = {}  # by filter
+        self.retained: dict[str, tuple[str, Message]] = {}  # by topic, with who wrote it
+        self.retained_bytes: Counter[str] = Counter()  # of each
 
     def allows(self, name: str, verb: str, topic: str) -> bool:
         return any(
@@ -69,141 +227,44 @@ class Access:
             for user, may, what in self.rules
         )
 
-
-@dataclass(eq=False)
-class Session:
-    """What is known of one name, connected or not."""
-
-    name: str
-    filters: dict[str, int] = field(default_factory=dict)  # with their quality of service
-    connection: "ClientConnection | None" = None
-    inflight: dict[int, tuple[Message, bool]] = field(default_factory=dict)  # sent, not acknowledged; whether retained
-    waiting: deque[tuple[Message, bool]] = field(default_factory=deque)
-    waiting_bytes: int = 0
-    number: int = 0
-
-    def send_waiting(self, most_inflight: int) -> None:
-        while self.connection is not None and self.waiting and len(self.inflight) < most_inflight:
-            message, retained = self.waiting.popleft()
-            self.waiting_bytes -= len(message.payload)
-            self.number = self.number % 65535 + 1
-            while self.number in self.inflight:
-                self.number = self.number % 65535 + 1
-            self.inflight[self.number] = (message, retained)
-            self.connection.send(message.packet(1, retained, self.number))
-
-    def send_again(self) -> None:
-        """What was not acknowledged on the connection before this one."""
-        assert self.connection is not None
-        for number, (message, retained) in self.inflight.items():
-            self.connection.send(message.packet(1, retained, number, again=True))
-
-
-class EmbeddedBroker:
-    """Sessions, who listens to what, and what is retained."""
-
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self.access = Access.read(Path(settings["acl_file"]))
-        self.packet_bytes = int(settings["max_packet_size"])
-        self.most_inflight = int(settings["max_inflight_messages"])
-        self.most_waiting = int(settings["max_queued_messages"]), int(settings["max_queued_bytes"])
-        self.most_connections = int(settings["max_connections"])
-        self.most_bytes = int(settings["memory_limit"])
-        self.context = make_context(settings)
-        self.sessions: dict[str, Session] = {}
-        self.listeners: dict[str, set[Session]] = {}  # by filter
-        self.wild: set[str] = set()  # those filters that have wildcards
-        self.retained: dict[str, tuple[str, Message]] = {}  # by topic, with who wrote it
-        self.retained_bytes: Counter[str] = Counter()  # of each
-        self.connections: set[ClientConnection] = set()
-
-    def begin(self, name: str, connect: Connect, connection: "ClientConnection") -> tuple[Session, bool]:
-        """The session of a new connection, and whether it was there before. An old connection of that name ends."""
-        session = self.sessions.get(name)
-        if session is not None and session.connection is not None:
-            session.connection.end("its certificate connected again")
-            session = self.sessions.get(name)
-        if session is not None and connect.clean:
-            self.forget(session)
-            session = None
-        known = session is not None
-        session = session or Session(name)
-        session.connection = self.sessions.setdefault(name, session).connection = connection
-        return session, known
-
-    def forget(self, session: Session) -> None:
-        self.sessions.pop(session.name, None)
-        for filter_ in list(session.filters):
-            self.unsubscribe(session, filter_)
-
-    def subscribe(self, session: Session, filter_: str, qos: int) -> int:
-        """The quality of service it gets; 128 is a refusal."""
-        if filter_ not in session.filters and len(session.filters) >= MOST_FILTERS:
-            return 0x80
-        session.filters[filter_] = min(qos, 1)
-        self.listeners.setdefault(filter_, set()).add(session)
-        if "+" in filter_ or "#" in filter_:
-            self.wild.add(filter_)
-        return session.filters[filter_]
-
-    def unsubscribe(self, session: Session, filter_: str) -> None:
-        if session.filters.pop(filter_, None) is None:
-            return
-        self.listeners[filter_].discard(session)
-        if not self.listeners[filter_]:
-            del self.listeners[filter_]
-            self.wild.discard(filter_)
-
-    def send_retained(self, session: Session, filter_: str) -> None:
-        topics = [topic for topic in self.retained if matches(filter_, topic)] if filter_ in self.wild else [filter_]
-        for topic in topics:
-            if topic in self.retained:
-                self.deliver(session, self.retained[topic][1], session.filters[filter_], retained=True)
+    def unsubscribe(self, connection: "ClientConnection", filter_: str) -> None:
+        connection.filters.discard(filter_)
+        listeners = self.listeners.get(filter_, set())
+        listeners.discard(connection)
+        if not listeners:
+            self.listeners.pop(filter_, None)
 
     def publish(self, name: str, message: Message) -> None:
-        """Pass on what somebody says, if they may."""
-        if not self.access.allows(name, "write", message.topic):
+        """Pass on what a client publishes, if it may."""
+        if not self.allows(name, "write", message.topic):
             say(f"{name} may not write {message.topic!r}")
             return
         if message.retain:
             self.retain(name, message)
-        heard = [filter_ for filter_ in self.wild if matches(filter_, message.topic)]
-        if message.topic in self.listeners:
-            heard.append(message.topic)
-        qos: dict[Session, int] = {}
-        for filter_ in heard:
-            for session in self.listeners[filter_]:
-                qos[session] = max(qos.get(session, 0), session.filters[filter_])
-        for session, each in qos.items():
-            self.deliver(session, message, each, retained=False)
+        hearing = [self.listeners[filter_] for filter_ in self.listeners if matches(filter_, message.topic)]
+        for connection in set().union(*hearing):
+            self.deliver(connection, message, retained=False)
 
     def retain(self, name: str, message: Message) -> None:
         writer, old = self.retained.pop(message.topic, (name, None))
-        self.retained_bytes[writer] -= 0 if old is None else cost(old)
+        self.retained_bytes[writer] -= 0 if old is None else old.cost
         if not message.payload:
             return
-        most_bytes = self.most_bytes if name == SERVER else RETAINED_PACKETS * self.packet_bytes
-        if self.retained_bytes[name] + cost(message) > most_bytes:
+        most_bytes = self.most_retained if name == SERVER else RETAINED_PACKETS * self.packet_bytes
+        if self.retained_bytes[name] + message.cost > most_bytes:
             say(f"no room to retain what {name} wrote to {message.topic!r}")
             return
         self.retained[message.topic] = name, message
-        self.retained_bytes[name] += cost(message)
+        self.retained_bytes[name] += message.cost
 
-    def deliver(self, session: Session, message: Message, qos: int, retained: bool) -> None:
-        """To one who asked for it, if they may hear it; later, where they are slow; not at all, where they are too slow."""
-        if not self.access.allows(session.name, "read", message.topic):
+    def deliver(self, connection: "ClientConnection", message: Message, retained: bool) -> None:
+        """Send a message to a listener that may read it, unless too much waits to be sent there already."""
+        if not self.allows(connection.name, "read", message.topic):
             return
-        if not min(qos, message.qos):
-            if session.connection is not None and session.connection.listens:
-                session.connection.send(message.packet(0, retained))
+        if connection.unsent_bytes + len(message.payload) > self.most_unsent:
+            say(f"{connection.name} is too slow: a message to {message.topic!r} was dropped")
             return
-        messages, most_bytes = self.most_waiting
-        if len(session.waiting) >= messages or session.waiting_bytes + len(message.payload) > most_bytes:
-            say(f"{session.name} is too slow: a message to {message.topic!r} was dropped")
-            return
-        session.waiting.append((message, retained))
-        session.waiting_bytes += len(message.payload)
-        session.send_waiting(self.most_inflight)
+        connection.send(message.packet(retained))
 
     async def look_after(self) -> None:
         """End connections that no longer say anything."""
@@ -215,26 +276,20 @@ class EmbeddedBroker:
                     connection.end("nothing was heard of it")
 
 
-def cost(message: Message) -> int:
-    return len(message.payload) + len(message.topic) + 200
-
-
 class ClientConnection(asyncio.Protocol):
     """One socket: TLS, then packets."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
-        self.listens = True  # or is too slow for what it is sent
+        self.name = ""  # from its certificate
+        self.greeted = False
         self.ended = False
-        self.ignored_bytes = 0  # since then
-        self.name: str | None = None  # from its certificate
-        self.session: Session | None = None  # since it introduced itself
+        self.filters: set[str] = set()
         self.will: Message | None = None
-        self.keep_alive_s = 0.0
+        self.keep_alive_s = float("inf")
         self.quiet_until_s = time.monotonic() + GREETS_WITHIN_S
         self.packets = Packets(broker.packet_bytes)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.unsent: list[bytes] = []
         self.tls = broker.context.wrap_bio(self.incoming, self.outgoing, server_side=True)
 
     # ---- what the socket tells us
@@ -242,21 +297,19 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("unknown", 0)))
+        self.peer = str(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
         self.broker.connections.add(self)
         if len(self.broker.connections) > self.broker.most_connections:
-            self.end("there are too many connections")
+            say(f"there are too many connections for {self.peer}")
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.ended:  # we only wait for it to hear why
-            self.ignored_bytes += len(data)
-            if self.ignored_bytes > IGNORED_BYTES:
-                self.transport.abort()
+        if self.ended:
             return
         self.incoming.write(data)
         try:
-            if self.name is None:
+            if not self.name:
                 self.tls.do_handshake()
                 self.name = name_in(self.tls)
             while data := self.tls.read(65536):
@@ -275,17 +328,14 @@ class ClientConnection(asyncio.Protocol):
             self.end(f"it sent {error}")
 
     def pause_writing(self) -> None:
-        self.listens = False
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self.listens = True
-        if not self.transport.is_closing():
+        if not self.ended:
             self.transport.resume_reading()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> None:
         self.end("it hung up")
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
         self.end("the connection broke")
@@ -295,102 +345,104 @@ class ClientConnection(asyncio.Protocol):
 
     def handle(self, first: int, fields: Fields) -> None:
         kind, flags = first >> 4, first & 15
-        if self.session is None:
-            if kind != Type.CONNECT or flags:
-                raise MalformedError("something else before it introduced itself")
-            self.connect(read_connect(fields))
-            return
-        self.heard()
-        if kind == Type.PUBLISH:
+        if self.greeted == (kind == Type.CONNECT):
+            raise MalformedError("something else before it introduced itself, or that twice")
+        if kind != Type.PUBLISH and flags != (2 if kind in (Type.SUBSCRIBE, Type.UNSUBSCRIBE) else 0):
+            raise MalformedError("reserved bits that are not as they should be")
+        if kind == Type.CONNECT:
+            self.connect(fields)
+        elif kind == Type.PUBLISH:
             message, number = read_publish(flags, fields)
-            self.broker.publish(self.session.name, message)
-            if message.qos:
-                self.send(packet(Type.PUBACK, number.to_bytes(2, "big")))
-            return
-        if kind == Type.SUBSCRIBE:
-            self.subscribe(*read_filters(flags, fields, wanted=True))
-            return
-        if kind == Type.UNSUBSCRIBE:
-            number, filters = read_filters(flags, fields, wanted=False)
-            for filter_, _ in filters:
-                self.broker.unsubscribe(self.session, filter_)
-            self.send(packet(Type.UNSUBACK, number.to_bytes(2, "big")))
-            return
-        if flags:
-            raise MalformedError("reserved bits that are set")
-        if kind == Type.PUBACK:
-            self.session.inflight.pop(fields.number(), None)
-            self.session.send_waiting(self.broker.most_inflight)
+            self.broker.publish(self.name, message)
+            if number:
+                self.send(packet(Type.PUBACK, number))
+        elif kind == Type.SUBSCRIBE:
+            self.subscribe(fields)
+        elif kind == Type.UNSUBSCRIBE:
+            number = fields.take(2)
+            while fields.more():
+                self.broker.unsubscribe(self, fields.filter())
+            self.send(packet(Type.UNSUBACK, number))
         elif kind == Type.PINGREQ:
             self.send(packet(Type.PINGRESP))
         elif kind == Type.DISCONNECT:
             self.will = None
             self.end("")
-            return
         else:
             raise MalformedError(f"a packet of kind {kind}")
-        fields.end()
+        self.quiet_until_s = time.monotonic() + self.keep_alive_s
 
-    def connect(self, said: Connect) -> None:
-        if said.level != 4:
-            self.send(bytes([0x20, 3, 0, 0x84, 0]) if said.level == 5 else packet(Type.CONNACK, b"\0\1"))
-            self.end(f"it speaks level {said.level} of MQTT, and only 4 is spoken here")
-            return
-        assert self.name is not None
-        self.will, self.keep_alive_s = said.will, 1.5 * said.keep_alive_s
-        self.clean = said.clean
-        self.session, known = self.broker.begin(self.name, said, self)
-        self.heard()
+    def connect(self, fields: Fields) -> None:
+        """Take its will. The name it gives itself, its user name and its password count for nothing: its certificate does."""
+        if fields.text() != "MQTT" or fields.byte() != 4:
+            self.send(packet(Type.CONNACK, b"\0\1"))
+            raise MalformedError("a greeting that is not that of MQTT 3.1.1")
+        flags, keep_alive_s = fields.byte(), fields.number()
+        fields.text()
+        if flags & 0x11 or (flags & 0x28 and not flags & 4):
+            raise MalformedError(
+                "a reserved bit, a will of a quality of service above 1, or flags of a will and no will"
+            )
+        will = Message(fields.topic(), fields.binary(), flags >> 3 & 1, bool(flags & 0x20)) if flags & 4 else None
+        if (before := self.broker.named.get(self.name)) is not None:
+            before.end("its certificate connected again")
+        self.will = will
+        self.keep_alive_s = 1.5 * keep_alive_s or float("inf")
+        self.broker.named[self.name] = self
+        self.greeted = True
         say(f"{self.name} connected from {self.peer}")
-        self.send(packet(Type.CONNACK, bytes([known, 0])))
-        self.session.send_again()
-        self.session.send_waiting(self.broker.most_inflight)
+        self.send(packet(Type.CONNACK, b"\0\0"))
 
-    def subscribe(self, number: int, filters: list[tuple[str, int]]) -> None:
-        assert self.session is not None
-        granted = [self.broker.subscribe(self.session, filter_, qos) for filter_, qos in filters]
-        self.send(packet(Type.SUBACK, number.to_bytes(2, "big") + bytes(granted)))
-        for (filter_, _), qos in zip(filters, granted, strict=True):
-            if qos != 0x80:
-                self.broker.send_retained(self.session, filter_)
-
-    def heard(self) -> None:
-        self.quiet_until_s = time.monotonic() + self.keep_alive_s if self.keep_alive_s else float("inf")
+    def subscribe(self, fields: Fields) -> None:
+        number, wanted = fields.take(2), list[str]()
+        while fields.more():
+            wanted.append(fields.filter())
+            fields.byte()  # the quality of service it would like
+        if not wanted:
+            raise MalformedError("a subscription to nothing")
+        room = MOST_FILTERS - len(self.filters)
+        self.send(packet(Type.SUBACK, number + bytes(0 if place < room else REFUSED for place in range(len(wanted)))))
+        for filter_ in wanted[:room]:
+            self.filters.add(filter_)
+            self.broker.listeners.setdefault(filter_, set()).add(self)
+            for topic, (_, message) in self.broker.retained.items():
+                if matches(filter_, topic):
+                    self.broker.deliver(self, message, retained=True)
 
     # ---- what we say
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.outgoing.pending + self.transport.get_write_buffer_size()
 
     def send(self, data: bytes) -> None:
         """Soon, together with what else there is to be said by then."""
         if not self.ended:
-            if not self.unsent:
+            if not self.outgoing.pending:
                 asyncio.get_running_loop().call_soon(self.flush)
-            self.unsent.append(data)
+            with suppress(ssl.SSLError):  # it ended TLS already; that will be noticed
+                self.tls.write(data)
 
     def flush(self) -> None:
-        if self.unsent:
-            with suppress(ssl.SSLError):  # it ended TLS already; that will be noticed
-                self.tls.write(b"".join(self.unsent))
-            self.unsent.clear()
-        if self.outgoing.pending and not self.transport.is_closing():
+        if self.outgoing.pending:
             self.transport.write(self.outgoing.read())
 
     def end(self, why: str) -> None:
-        """Let go, once. Whoever is not told why, because they said good-bye, leaves no will."""
+        """Let go, once. A client that said good-bye, for which there is no reason to give, leaves no will."""
         if self.ended:
             return
         self.ended = True
         say(f"{self.name or self.peer} {f'was let go: {why}' if why else 'disconnected'}")
         self.flush()  # such as TLS's word for why it was refused
-        if not self.transport.is_closing():
-            if self.transport.can_write_eof():
-                self.transport.write_eof()  # and not closed at once, or the word would be lost
-            asyncio.get_running_loop().call_later(CLOSES_WITHIN_S, self.transport.abort)
-        if self.session is not None:
-            self.session.connection = None
-            if self.clean:
-                self.broker.forget(self.session)
-            if self.will is not None:
-                self.broker.publish(self.session.name, self.will)
+        self.transport.pause_reading()
+        self.transport.write_eof()  # and not closed at once, or the word would be lost
+        asyncio.get_running_loop().call_later(CLOSES_WITHIN_S, self.transport.abort)
+        for filter_ in list(self.filters):
+            self.broker.unsubscribe(self, filter_)
+        if self.greeted:
+            del self.broker.named[self.name]
+        if self.will is not None:
+            self.broker.publish(self.name, self.will)
 
 
 def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
@@ -420,12 +472,9 @@ def say(text: str) -> None:
     print(time.strftime("%Y-%m-%dT%H:%M:%S:"), text, file=sys.stderr, flush=True)
 
 
-def read_settings(path: Path) -> dict[str, str]:
-    lines = [line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines()]
-    return {name: value for name, _, value in lines}
-
-
-async def serve(settings: Mapping[str, str]) -> None:
+async def serve(configuration: Path) -> None:
+    lines = [line.partition(" ") for line in configuration.read_text(encoding="utf-8").splitlines()]
+    settings = {name: value for name, _, value in lines}
     broker = EmbeddedBroker(settings)
     port, _, host = settings["listener"].partition(" ")
     server = await asyncio.get_running_loop().create_server(
@@ -438,4 +487,4 @@ async def serve(settings: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(read_settings(Path(sys.argv[1]))))
+    asyncio.run(serve(Path(sys.argv[1])))

@@ -1,6 +1,6 @@
 """How does one side hold its connection to the broker? For ever: it comes back by itself, and says what went wrong.
 
-The paho client has a thread of its own, which calls ``up``, ``down`` and ``message``.
+The paho client has a thread of its own, which calls ``up`` and ``message``.
 """
 
 import contextlib
@@ -10,28 +10,84 @@ import sys
 import time
 import traceback
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from perfeds2.deployment.credentials import Credentials, name_of
 from perfeds2.errors import InputError
 
 KEEPALIVE_S = 20  # the broker misses a silent machine after one and a half of it; a dead process at once
 RETRY_S = 1, 10  # after so long at first, then after up to so long
 SHORT_S = 5.0  # a connection that ends before that was not wanted
 INFLIGHT = 100  # publications that are not yet acknowledged
+ANSWERS_WITHIN_S = 5.0
+REFUSALS = {  # by OpenSSL's name for what the broker said
+    "CERTIFICATE_REVOKED": "{name} was revoked; ask for new credentials (perfeds2 federate rotate)",
+    "UNKNOWN_CA": "{name}'s certificate is from another authority than the broker's; copy it again from where perfeds2 federate credentials was run",
+    "CERTIFICATE_EXPIRED": "{name}'s certificate has run out; ask for new credentials (perfeds2 federate rotate)",
+    "CERTIFICATE_REQUIRED": "the broker wants a certificate and {name} showed none",
+    "BAD_CERTIFICATE": "{name}'s certificate is damaged; copy it again",
+}
 
 
 @dataclass(frozen=True)
-class Login:
-    """Where it is, and who we are to it."""
+class Site:
+    """The broker's address and the credentials of this machine."""
 
     host: str
     port: int
-    authority: Path
-    certificate: Path
-    key: Path
+    credentials: Credentials
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def read(cls, address: str, flag: str, credentials: Credentials) -> "Site":
+        """The site at an address that a flag gave."""
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdecimal() and int(port) < 2**16):
+            raise InputError(f"{flag} takes HOST:PORT, got {address!r}.")
+        return cls(host.strip("[]"), int(port), credentials)
+
+    def tls(self, number: int | None) -> ssl.SSLContext:
+        """Return what shows the certificate of a device, or of the server (None), and wants to see the broker's."""
+        files = self.credentials.own_files(number)
+        for path in (self.credentials.authority, *files):
+            if not path.exists():
+                raise InputError(f"{path} does not exist; copy it from where perfeds2 federate credentials was run.")
+        try:
+            context = ssl.create_default_context(cafile=str(self.credentials.authority))
+            context.load_cert_chain(*files)
+        except OSError as error:
+            names = f"{self.credentials.authority}, {files[0]} and {files[1]}"
+            raise InputError(f"{names} are not a usable certificate and key: {error}.") from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    def why_refused(self, number: int | None) -> str | None:
+        """Return why the broker refuses a device, or the server (None); None if TLS lets it in."""
+        try:
+            context = self.tls(number)
+            with (
+                socket.create_connection((self.host, self.port), timeout=ANSWERS_WITHIN_S) as connection,
+                context.wrap_socket(connection, server_hostname=self.host) as secure,
+            ):
+                secure.settimeout(
+                    0.5
+                )  # TLS 1.3 tells of a refusal only after the handshake; a broker that accepts waits
+                with contextlib.suppress(TimeoutError):
+                    secure.recv(1)
+        except InputError as error:
+            return str(error)
+        except ssl.SSLCertVerificationError as error:
+            return f"the broker at {self.address} is not who it should be ({error.verify_message}); is {self.credentials.authority} of this federation?"
+        except ssl.SSLError as error:
+            said = next((text for word, text in REFUSALS.items() if word in (error.reason or "")), None)
+            return said.format(name=name_of(number)) if said else f"TLS with {self.address} failed ({error})"
+        except OSError as error:
+            return f"nobody answers at {self.address} ({error.strerror or error}); does the broker run there?"
+        return None
 
 
 @typing.runtime_checkable
@@ -59,35 +115,22 @@ class Connection(typing.Protocol):
     def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
     def subscribe(self, topic: str) -> None: ...
     def unsubscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes] | None = None) -> None: ...
+    def close(self, last: tuple[str, bytes]) -> None: ...
 
 
 class Link:
-    """A connection to a broker over TLS, both sides with certificates."""
+    """A connection of a device, or of the server (None), to a broker over TLS, both sides with certificates."""
 
-    def __init__(
-        self,
-        name: str,
-        login: Login,
-        say: Callable[[str], None] = print,
-        why: Callable[[], str | None] = lambda: None,  # a connection fails, in a sentence
-    ) -> None:
+    def __init__(self, site: Site, number: int | None = None) -> None:
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
-        self._name, self._login, self._say, self._why = name, login, say, why
+        self._site, self._number, self._name = site, number, name_of(number)
         self._said, self._failure, self._short, self._since_s = "", "", 0, 0.0
         self._listener: Listener | None = None
         self.is_up = False
-        client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=True)
-        try:
-            context = ssl.create_default_context(cafile=str(login.authority))
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.load_cert_chain(login.certificate, login.key)
-        except OSError as error:
-            files = f"{login.authority}, {login.certificate} and {login.key}"
-            raise InputError(f"{files} are not a usable certificate and key: {error}.") from None
-        client.tls_set_context(context)
+        client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self._name, clean_session=True)
+        client.tls_set_context(site.tls(number))
         client.max_inflight_messages_set(INFLIGHT)
         client.reconnect_delay_set(*RETRY_S)
         client.on_pre_connect = self._before
@@ -97,7 +140,7 @@ class Link:
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
-        self._client.connect_async(self._login.host, self._login.port, keepalive=KEEPALIVE_S)
+        self._client.connect_async(self._site.host, self._site.port, keepalive=KEEPALIVE_S)
         self._client.loop_start()
 
     def publish(self, topic: str, data: bytes, retain: bool = False) -> None:
@@ -109,11 +152,11 @@ class Link:
     def unsubscribe(self, topic: str) -> None:
         self._client.unsubscribe(topic)
 
-    def close(self, last: tuple[str, bytes] | None = None, within_s: float = 5.0) -> None:
+    def close(self, last: tuple[str, bytes]) -> None:
         """Let go, in good order: after a last retained publication, and all before it, has reached the broker."""
         with contextlib.suppress(ValueError, RuntimeError):  # never connected
-            if last is not None and self.is_up:
-                self._client.publish(*last, qos=1, retain=True).wait_for_publish(within_s)
+            if self.is_up:
+                self._client.publish(*last, qos=1, retain=True).wait_for_publish(ANSWERS_WITHIN_S)
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -123,11 +166,11 @@ class Link:
 
     def _connected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
-            self._tell(f"the broker {self._where} refuses us: {reason}")
+            self._tell(f"the broker {self._site.address} refuses us: {reason}")
             return
         self.is_up, self._since_s = True, time.monotonic()
         self._failure = ""
-        self._tell(f"connected to {self._where}")
+        self._tell(f"connected to {self._site.address}")
         if self._listener is not None:
             with _going_on():
                 self._listener.up()
@@ -137,22 +180,22 @@ class Link:
         if not reason.is_failure:
             return
         if not was_up:
-            self._explain(f"no connection to {self._where}: {reason}")
+            self._explain(f"no connection to {self._site.address}: {reason}")
             return
         self._short = self._short + 1 if time.monotonic() - self._since_s < SHORT_S else 0
         client.reconnect_delay_set(min(RETRY_S[0] * 2**self._short, RETRY_S[1]), RETRY_S[1])
         again = f"; does another process use the certificate of {self._name}?" if self._short > 1 else ""
-        self._tell(f"lost connection to {self._where}: {reason}{again}")
+        self._tell(f"lost connection to {self._site.address}: {reason}{again}")
 
     def _failed(self, _client: Any, _data: Any) -> None:
-        self._explain(f"cannot connect to {self._where}: {sys.exc_info()[1]}")
+        self._explain(f"cannot connect to {self._site.address}: {sys.exc_info()[1]}")
 
     def _explain(self, text: str) -> None:
-        """Why we are not let in; asked for once, not at every attempt."""
+        """Say why we are not let in; it is asked for once, not at every attempt."""
         if text != self._failure:
             self._failure = text
             with _going_on():
-                text = self._why() or text
+                text = self._site.why_refused(self._number) or text
             self._tell(text)
 
     def _message(self, _client: Any, _data: Any, message: Any) -> None:
@@ -160,15 +203,11 @@ class Link:
             with _going_on():
                 self._listener.message(message.topic, message.payload, message.retain)
 
-    @property
-    def _where(self) -> str:
-        return f"{self._login.host}:{self._login.port}"
-
     def _tell(self, text: str) -> None:
         """Once, not at every attempt."""
         if text != self._said:
             self._said = text
-            self._say(text)
+            print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"{self._name}: {text}", flush=True)
 
 
 def _send_at_once(_client: Any, _data: Any, sock: Any) -> None:

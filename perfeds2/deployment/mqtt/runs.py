@@ -2,21 +2,24 @@
 
 The queue is a folder of small files, one for each run, that only the server's user can write, so operators need no port. ``submit`` and
 ``resume`` put a run into the queue and ``stop`` takes it out. After a crash the server finds there what it was working on.
+
+The model of a run is in a process of its own: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS``.
 """
 
 import json
-import os
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, make_credentials
+from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
-from perfeds2.deployment.mqtt.site import BAD_INPUT, Site
-from perfeds2.deployment.processes import Processes, is_alive
+from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
@@ -24,8 +27,9 @@ from perfeds2.files import write_text
 from perfeds2.runs.folder import Folder, alone, claimed
 
 LOOK_EVERY_S = 0.2
-STARTS = 3  # without a round closing in between; another attempt would not help
-SERVING, DEVICES = "serving", "devices"  # names of logs
+MOST_DEATHS = 3  # of the server in one round; another attempt would not help
+BAD_INPUT = 2  # exit status of a process that cannot do what it is asked to
+SERVING = "serving"  # name of a process and its log
 
 
 def already_runs(path: Path) -> str:
@@ -43,45 +47,6 @@ def claim_run(path: Path, setup: Setup) -> Iterator[Folder]:
         logs.mkdir(exist_ok=True)
     with alone(logs, otherwise=already_runs(path)):
         yield folder
-
-
-@dataclass
-class SupervisedRun:
-    """Keeps the process with a run's model alive until the run is done."""
-
-    site: Site
-    processes: Processes
-    folder: Folder
-    _started_in: int = -1  # the round in which the process was last started
-    _starts: int = 0  # in that round
-
-    def start(self) -> None:
-        status = read_status(self.folder.path)
-        round_ = 0 if status is None else status.round
-        self._starts = self._starts + 1 if round_ == self._started_in else 1
-        self._started_in = round_
-        self.processes.start(SERVING, self.site.serving(self.folder.path))
-
-    def is_done(self) -> bool:
-        """Return whether the run is done; restart its process if that died earlier."""
-        if SERVING not in self.processes.ended():
-            return False
-        status = self.processes.status(SERVING)
-        self.processes.end(SERVING)
-        if status == 0 and self.folder.finished:
-            return True
-        if status == BAD_INPUT:
-            raise InputError(self.processes.last_line(SERVING) or "the server failed; see its log.")
-        if self._starts >= STARTS:
-            log = self.processes.log(SERVING)
-            raise InputError(f"the server failed {STARTS} times in round {self._started_in}; see {log}.")
-        self.folder.log("the server died: starting it again")
-        self.start()
-        return False
-
-    def stop(self) -> None:
-        if self.processes.running(SERVING):
-            self.processes.end(SERVING)
 
 
 def run_locally(
@@ -112,37 +77,75 @@ def run_locally(
         credentials = make_credentials(credentials_beside(path), setup.ues, LOOPBACK)
         with (
             running_broker(credentials, (LOOPBACK[0], 0), path / "broker", broker) as started,
-            Processes(path / "logs", {}) as processes,
+            Processes(path / "logs") as processes,
         ):
             if started.kind == "embedded":
                 say("Mosquitto is not installed: the embedded broker carries the messages.")
-            marked = f"processes are marked {processes.mark}"
-            folder.log(f"{marked}; the broker ({started.kind}) is process {started.process_id}")
+            folder.log(f"the broker ({started.kind}) is process {started.process_id}")
+            flags = {
+                "app-module": setup.own.app_module,
+                "data": data_folders or setup.spec.task.data_dir,
+                "state": path / "devices",
+            }
             site = Site(started.host, started.port, credentials)
-            data = data_folders or setup.spec.task.data_dir
-            devices = site.devices(f"0-{setup.ues - 1}", setup.own.app_module, data, state=path / "devices")
-            supervise(SupervisedRun(site, processes, folder), {DEVICES: devices}, show)
+            supervise(site, folder, processes, {"devices": devices_command(site, f"0-{setup.ues - 1}", flags)}, show)
         shutil.rmtree(credentials.folder)
         return folder
 
 
-def supervise(run: SupervisedRun, devices: dict[str, list[str]], show: ShowStatus | None = None) -> None:
-    """Start a run and its devices' processes and restart those that die, until the run is done."""
-    processes = run.processes
-    run.start()
-    for name, command in devices.items():
+def serving_command(site: Site, folder: Path) -> list[str]:
+    """Return the command of the process with a run's model: ``main`` below."""
+    module = "perfeds2.deployment.mqtt.runs"
+    return [sys.executable, "-m", module, str(folder), site.address, str(site.credentials.folder)]
+
+
+def devices_command(site: Site, numbers: str, flags: Mapping[str, object]) -> list[str]:
+    """Return the command of devices such as 0-5. A flag that is None is left out."""
+    given = {"number": numbers, "server": site.address, "credentials": site.credentials.folder, **flags}
+    words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "perfeds2", "federate", "device", *words]
+
+
+def supervise(
+    site: Site,
+    folder: Folder,
+    processes: Processes,
+    devices: Mapping[str, list[str]],
+    show: ShowStatus | None = None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Start the process with a run's model and those of its devices, and restart those that die, until the run is done.
+
+    Returns whether it is done. It is not if it is no longer ``wanted``.
+    """
+    commands = {SERVING: serving_command(site, folder.path), **devices}
+    for name, command in commands.items():
         processes.start(name, command)
-    is_done = False
-    while not is_done:
+    died_in, deaths = -1, 0  # in which round the server died last, and how often in that round
+    while wanted():
         time.sleep(LOOK_EVERY_S)
-        is_done = run.is_done()
-        for name in set(processes.ended()) & devices.keys():
-            if processes.status(name) == BAD_INPUT:
+        status = read_status(folder.path)
+        for name in [name for name in commands if not processes.runs(name)]:
+            ended = processes.status(name)
+            if name == SERVING and ended == 0 and folder.finished:
+                return True
+            if ended == BAD_INPUT:
                 raise InputError(processes.last_line(name))
-            run.folder.log(f"{name} died: starting again")
-            processes.start(name, devices[name])
-        if show is not None and (status := read_status(run.folder.path)) is not None:
+            if name == SERVING:
+                round_ = 0 if status is None else status.round
+                deaths = deaths + 1 if round_ == died_in else 1
+                died_in = round_
+                if deaths == MOST_DEATHS:
+                    raise InputError(f"the server failed {deaths} times in round {round_}; see {processes.log(name)}.")
+            folder.log(f"the process {name} died: starting it again")
+            processes.start(name, commands[name])
+        if show is not None and status is not None:
             show(status)
+    processes.end(SERVING)
+    return False
+
+
+# ---- a server's queue
 
 
 @dataclass(frozen=True)
@@ -194,42 +197,70 @@ class Queue:
         for file in files:
             file.unlink(missing_ok=True)
 
-    def server_process(self) -> int | None:
-        """Return the process of the server that uses this queue, or None."""
+    def is_served(self) -> bool:
+        """Return whether a server uses this queue."""
         try:
-            process = int((self.state / "server.pid").read_text())
-        except (OSError, ValueError):
-            return None
-        return process if is_alive(process) else None
+            with alone(self.state):
+                return False
+        except InputError:
+            return True
 
 
 def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
     """Execute the runs of a queue, forever."""
     queue.open()
-    with alone(queue.state), Processes(queue.state / "logs", {}) as processes:
-        write_text(queue.state / "server.pid", str(os.getpid()))
+    with alone(queue.state, within_s=1.0), Processes(queue.state / "logs") as processes:
         while True:
             for file, path in queue.runs().items():
                 say(f"run {path}")
-                outcome = _serve_one(SupervisedRun(site, processes, Folder(path)), file)
+                outcome = "done"
+                try:
+                    if not supervise(site, Folder(path), processes, {}, wanted=file.exists):
+                        outcome = "stopped"
+                except InputError as error:
+                    outcome = f"given up: {error}"
+                file.unlink(missing_ok=True)
+                if outcome != "done":
+                    Folder(path).log(outcome)
                 say(f"run {path}: {outcome}")
             time.sleep(LOOK_EVERY_S)
 
 
-def _serve_one(run: SupervisedRun, file: Path) -> str:
-    """Execute a run until it is done, fails or leaves the queue. Returns which."""
-    outcome = "done"
+# ---- the process with the model
+
+
+def serve_run(folder: Path, site: Site) -> None:
+    """Serve a run from its first round, or from the last that closed, to the report. May be killed at any moment."""
+    from perfeds2.deployment.mqtt.device import travelling
+    from perfeds2.deployment.mqtt.transport import MqttTransport
+    from perfeds2.deployment.serve import serve
+
+    def barred() -> dict[int, str]:
+        revoked = site.credentials.devices(revoked=True)
+        return dict.fromkeys(revoked, "was revoked (perfeds2 federate rotate lets it in again)")
+
+    setup = Setup.read(folder)
+    with MqttTransport(Link(site), travelling(setup, _run_id(folder)), setup.ues, barred=barred) as transport:
+        serve(setup, transport, folder)
+
+
+def _run_id(folder: Path) -> str:
+    """Return a name that no other run has; a run that is taken up again keeps it."""
+    file = folder / "run.json"
+    if not file.exists():
+        write_text(file, json.dumps({"run-id": uuid.uuid4().hex}))
+    return str(json.loads(file.read_text(encoding="utf-8"))["run-id"])
+
+
+def main() -> int:
+    folder, address, credentials = sys.argv[1:]
     try:
-        run.start()
-        while not run.is_done():
-            if not file.exists():
-                run.stop()
-                outcome = "stopped"
-                break
-            time.sleep(LOOK_EVERY_S)
+        serve_run(Path(folder), Site.read(address, "the broker", Credentials(Path(credentials))))
     except InputError as error:
-        outcome = f"given up: {error}"
-    file.unlink(missing_ok=True)
-    if outcome != "done":
-        run.folder.log(outcome)
-    return outcome
+        print(error, flush=True)
+        return BAD_INPUT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

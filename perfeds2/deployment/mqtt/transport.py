@@ -8,10 +8,11 @@ else than an outstanding ticket is dropped. So the broker need not remember anyt
 A model is published once, retained, for everybody who is handed it, and cleared when nobody works on it any more.
 """
 
+import math
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -19,15 +20,14 @@ from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Connection
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
+from perfeds2.deployment.validate import in_words
 
 CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
 DOUBLE = "is two processes with one certificate, which chase each other away; end one of them"
 DOUBLE_FOR_S = 60.0  # so long it is said, after it was seen
 AWAY_AFTER_S = 3.0  # a broker that is back by then is no trouble
-ONE_COMING_IN_S = (
-    1.0  # a device may come again after so long, not earlier: two with one certificate chase each other away
-)
-ONE_STRAY_IN_S = 1.0  # of each device so many answers that nobody asked for are told to the server, not more
+AGAIN_AFTER_S = 1.0  # a device comes again, or the server is told of another answer that nobody asked for, no earlier
+NEVER_S = -math.inf
 
 
 @dataclass
@@ -42,6 +42,20 @@ class Outstanding:
 
 
 @dataclass
+class Peer:
+    """What is known of one device."""
+
+    job: Outstanding | None = None
+    answered: int = -1  # the last ticket it answered
+    stray_s: float = NEVER_S  # when it last answered something that nobody asked for
+    session: str | None = None  # while it is here
+    process: str = ""  # which it was last
+    process_before: str = ""
+    double_s: float = NEVER_S  # when it was last seen to be two processes
+    came_s: float = NEVER_S
+
+
+@dataclass
 class MqttTransport:
     """The server's side."""
 
@@ -50,24 +64,16 @@ class MqttTransport:
     ues: int
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _replies: queue.SimpleQueue[Reply] = field(default_factory=queue.SimpleQueue)
-    _outstanding: dict[int, Outstanding] = field(default_factory=dict)  # by UE
-    _answered: dict[int, int] = field(default_factory=dict)  # the last ticket each UE answered
-    _strays_s: dict[int, float] = field(default_factory=dict)
+    _peers: defaultdict[int, Peer] = field(default_factory=lambda: defaultdict(Peer))  # by UE
     _presence: Presence = field(default_factory=Presence)
-    _sessions: dict[int, str] = field(default_factory=dict)  # of those who are here
-    _processes: dict[int, tuple[str, str]] = field(default_factory=dict)  # which a device was last, and before that
-    _double_s: dict[int, float] = field(default_factory=dict)
     _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
-    _confirm_by_s: float = float("inf")
+    _confirm_by_s: float = math.inf
     _was_up_s: float = field(default_factory=time.monotonic)  # the connection, when last seen
-    _came_s: dict[int, float] = field(default_factory=dict)
     _coming: dict[int, float] = field(default_factory=dict)  # who comes and goes too often comes at so much
     _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
     _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
     _newest: int = -1
-    barred: Callable[[], Mapping[int, str]] = (
-        dict  # whom the broker does not let in, and why; asked at every connection
-    )
+    barred: Callable[[], Mapping[int, str]] = dict  # whom the broker refuses, and why; asked at every connection
     _troubles: dict[int | None, str | None] = field(default_factory=dict)  # what is new of them
 
     def __enter__(self) -> "MqttTransport":
@@ -98,13 +104,13 @@ class MqttTransport:
                 version=request.version,
                 kind=request.kind,
                 merged=request.merged,
-                **parcel.announced,  # type: ignore[arg-type]  # checked as it is made
+                **parcel.announced,
             )
-            job_text = job.to_bytes()
-            self._outstanding[request.ue] = Outstanding(request, job_text, len(parcel.data) + wire.SLACK_BYTES)
-            if self.link.is_up:
-                self.link.publish(wire.job_topic(request.ue), job_text)
-            self._clear_unheld()
+            most_bytes = len(parcel.data) + wire.SLACK_BYTES
+            self._peers[request.ue].job = Outstanding(request, job.to_bytes(), most_bytes)
+            self._send_job(request.ue)
+            for version in [each for each in self._models if each != self._newest and not self._held[each]]:
+                self._clear(version)
         return True
 
     def poll(self, wait_s: float) -> list[Reply]:
@@ -114,7 +120,7 @@ class MqttTransport:
         """Who said to be here and ready for this run, and who left. While the broker is away, nobody leaves."""
         with self._lock:
             if self.link.is_up and self.now() > self._confirm_by_s:
-                self._confirm_by_s = float("inf")
+                self._confirm_by_s = math.inf
                 for ue in self._unconfirmed:
                     self._leave(ue)
             for ue in [ue for ue, due_s in self._coming.items() if self.now() >= due_s]:
@@ -136,18 +142,20 @@ class MqttTransport:
         return time.monotonic()
 
     def _let_go(self, ue: int) -> None:
-        before = self._outstanding.pop(ue, None)
-        if before is not None:
-            self._held[before.request.version] -= 1
+        peer = self._peers[ue]
+        if peer.job is not None:
+            self._held[peer.job.request.version] -= 1
+        peer.job = None
+
+    def _send_job(self, ue: int) -> None:
+        job = self._peers[ue].job
+        if job is not None and self.link.is_up:
+            self.link.publish(wire.job_topic(ue), job.text)
 
     def _publish_model(self, version: int) -> None:
         if self.link.is_up:
             for number, chunk in enumerate(self._models[version].chunks):
                 self.link.publish(wire.model_topic(version, number), chunk, retain=True)
-
-    def _clear_unheld(self) -> None:
-        for version in [each for each in self._models if each != self._newest and not self._held[each]]:
-            self._clear(version)
 
     def _clear(self, version: int) -> None:
         for number in range(len(self._models.pop(version).chunks)):
@@ -162,7 +170,7 @@ class MqttTransport:
     def up(self) -> None:
         """Everybody hears which run there is and says "here"; a broker that lost its memory gets the models again."""
         with self._lock:
-            self._unconfirmed = set(self._sessions)
+            self._unconfirmed = {ue for ue, peer in self._peers.items() if peer.session is not None}
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
             self._troubles |= {ue: why for ue, why in self.barred().items() if ue < self.ues}
             self.link.subscribe(wire.EVERYBODY_HERE)
@@ -187,51 +195,56 @@ class MqttTransport:
         if said is None:
             return
         if said.error is not None:
-            self._troubles[ue] = wire.words(said.error)
+            self._troubles[ue] = in_words(said.error)
         elif said.here:
             self._troubles[ue] = DOUBLE if self._is_double(ue, said.session.rpartition("-")[0]) else None
+        peer = self._peers[ue]
         if said.here and said.error is None and said.run in (None, self.run.run):
-            self._sessions[ue] = said.session
+            peer.session = said.session
             self._unconfirmed.discard(ue)
-            self._coming[ue] = self._came_s.get(ue, float("-inf")) + ONE_COMING_IN_S
-            if ue in self._presence or self.now() >= self._coming[ue]:
+            self._coming[ue] = peer.came_s + AGAIN_AFTER_S
+            if ue in self._presence.here or self.now() >= self._coming[ue]:
                 self._come(ue)
-        elif said.here or said.session == self._sessions.get(ue):
+        elif said.here or said.session == peer.session:
             self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
 
     def _is_double(self, ue: int, process: str) -> bool:
         """Whether a process is back that another had taken the place of: the broker lets in one at a time, the last."""
-        now, before = self._processes.get(ue, ("", ""))
-        if process != now:
-            self._processes[ue] = process, now
-            if process and process == before:
-                self._double_s[ue] = self.now()
-        return self.now() - self._double_s.get(ue, -1e9) < DOUBLE_FOR_S
+        peer = self._peers[ue]
+        if process != peer.process:
+            if process and process == peer.process_before:
+                peer.double_s = self.now()
+            peer.process, peer.process_before = process, peer.process
+        return self.now() - peer.double_s < DOUBLE_FOR_S
 
     def _come(self, ue: int) -> None:
+        """It is here. Two processes with one certificate chase each other away, so not too often."""
         del self._coming[ue]
-        if ue not in self._presence:
-            self._came_s[ue] = self.now()
+        if ue not in self._presence.here:
+            self._peers[ue].came_s = self.now()
             self._presence.add(ue)
-        if (job := self._outstanding.get(ue)) is not None and self.link.is_up:
-            self.link.publish(wire.job_topic(ue), job.text)
+        self._send_job(ue)
 
     def _leave(self, ue: int) -> None:
         self._coming.pop(ue, None)
-        self._sessions.pop(ue, None)
+        self._peers[ue].session = None
         self._presence.discard(ue)
 
     def _take_part(self, ue: int, ticket: int, part: str, data: bytes, received_s: float) -> None:
-        job = self._outstanding.get(ue)
+        peer = self._peers[ue]
+        job = peer.job
         if job is None or ticket != job.request.ticket:
-            self._stray(ue, ticket, received_s)
+            # What was answered before may come again, and is nobody's fault.
+            if ticket != peer.answered and received_s - peer.stray_s >= AGAIN_AFTER_S:
+                peer.stray_s = received_s
+                self._replies.put(Reply(ue, ticket, received_s=received_s))
             return
         wrong = self._take_head(job, data) if part == wire.HEAD else self._take_chunk(job, part, data)
         known = Reply(ue, ticket, job.request.version, received_s=received_s, on=ticket)
         if wrong is not None:
             self._answer(replace(known, error=wrong))
         elif job.head is not None and job.head.error is not None:
-            self._answer(replace(known, error=wire.words(job.head.error) or "it failed"))
+            self._answer(replace(known, error=job.head.error or "it failed"))
         elif job.head is not None and (job.update is None or job.update.complete):
             self._answer(_read(known, job.head, job.update))
 
@@ -256,19 +269,13 @@ class MqttTransport:
         if job.update is None:
             return None  # its head was lost with a connection: both come again
         if chunk is None or not job.update.put(chunk, data):
-            return f"sends chunk {wire.words(part)} of {len(data)} bytes, which it did not announce"
+            return f"sends chunk {part} of {len(data)} bytes, which it did not announce"
         return None
 
     def _answer(self, reply: Reply) -> None:
-        self._answered[reply.ue] = reply.on or 0
+        self._peers[reply.ue].answered = reply.ticket
         self._let_go(reply.ue)
         self._replies.put(reply)
-
-    def _stray(self, ue: int, ticket: int, received_s: float) -> None:
-        """An answer nobody waits for. What was answered before may come again, and is nobody's fault."""
-        if ticket != self._answered.get(ue) and received_s - self._strays_s.get(ue, -1e9) >= ONE_STRAY_IN_S:
-            self._strays_s[ue] = received_s
-            self._replies.put(Reply(ue, ticket, received_s=received_s))
 
 
 def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:

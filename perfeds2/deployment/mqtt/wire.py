@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -75,9 +75,7 @@ class Run(Text):
     """Which run the server has."""
 
     run: Name
-    settings: Annotated[
-        str, StringConstraints(max_length=TEXT_BYTES)
-    ]  # flat TOML, as in federation.toml, without paths
+    settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
     own_model: bool = False  # the devices' own: each has it in a file
 
 
@@ -129,11 +127,6 @@ def read(kind: type[Any_], data: bytes) -> Any_ | None:
         return None
 
 
-def words(text: str) -> str:
-    """Of somebody else, on one line, and not too many."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))[:300]
-
-
 @dataclass(frozen=True)
 class Parcel:
     """Arrays as they travel."""
@@ -149,7 +142,7 @@ class Parcel:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 
     @cached_property
-    def announced(self) -> dict[str, int | str]:
+    def announced(self) -> dict[str, Any]:
         """The fields that go ahead of the chunks."""
         size = len(self.data)
         return {"chunks": chunks_of(size), "bytes": size, "sha256": hashlib.sha256(self.data).hexdigest()}
@@ -184,10 +177,16 @@ class Assembly:
     def complete(self) -> bool:
         return len(self.parts) == chunks_of(self.size)
 
+    @property
+    def data(self) -> bytes | None:
+        """What came; None if it is not what was announced."""
+        data = b"".join(self.parts[chunk] for chunk in sorted(self.parts))
+        return data if hashlib.sha256(data).hexdigest() == self.sha256 else None
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Raises ValueError if what came is not what was announced, or not arrays."""
-        data = b"".join(self.parts[chunk] for chunk in sorted(self.parts))
-        if hashlib.sha256(data).hexdigest() != self.sha256:
+        data = self.data
+        if data is None:
             raise ValueError("the checksum is another one than announced")
         try:
             return load(data)
