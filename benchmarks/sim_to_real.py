@@ -49,7 +49,7 @@ def main() -> None:
         path = Path(folder) / "run"
         run_locally(setup, path)
         made = calibrate(path, path / "fleet.csv", given.first)
-        fitted_s = np.array([each.compute_s for each in made.devices])
+        fitted_s = made.devices.compute_s.to_numpy()
         real_s, predicted_s = made.seconds
         found = {
             "devices": given.devices,
@@ -60,10 +60,10 @@ def main() -> None:
             "predicted_s": round(predicted_s, 2),
             "gap": round(made.gap, 4),
             "compute_over_imposed": np.round(
-                np.quantile(fitted_s / compute_s[[each.ue for each in made.devices]], [0.0, 0.5, 1.0]), 3
+                np.quantile(fitted_s / compute_s[made.devices.index], [0.0, 0.5, 1.0]), 3
             ).tolist(),
             "rate_over_imposed": np.round(
-                np.quantile([each.rate_bps / rates[each.ue] for each in made.devices], [0.0, 0.5, 1.0]), 3
+                np.quantile([rate / rates[ue] for ue, rate in made.devices.rate_bps.items()], [0.0, 0.5, 1.0]), 3
             ).tolist(),
             "load_average": round(os.getloadavg()[0], 1),
         }

@@ -74,10 +74,10 @@ FLEETS: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         "deployment/calibrate.py",
         "deployment/test_calibrate.py",
         (
-            "bits / float(np.median(beyond_s))",
-            "bits / float(np.median(beyond_s + compute_s))",
+            "sending = compute_s.groupby(laps.ue), beyond_s.groupby",
+            "sending = compute_s.groupby(laps.ue), (beyond_s + compute_s).groupby",
             "test_the_fitted_devices_are_those_that_there_were",
         ),
-        ("if lap.version < rounds]", "]", "test_only_the_first_rounds_are_looked_at"),
+        ("laps.loc[laps.version < rounds]", "laps", "test_only_the_first_rounds_are_looked_at"),
     ),
 ]

@@ -16,22 +16,21 @@ def calibrate(
 ) -> None:
     """Fit how fast a federation's devices compute and send, and write it as a fleet file for --cell."""
     with guarded("calibrate", []):
-        import numpy as np
-
         from perfeds2.deployment.calibrate import calibrate as fit_devices
 
         path = out or run / "fleet.csv"
         made = fit_devices(run, path, rounds)
         first, last = made.checked
         real_s, predicted_s = made.seconds
-        for name, values, spreads, scale, unit in (
-            ("computing", [d.compute_s for d in made.devices], [d.compute_spread for d in made.devices], 1, "s a job"),
-            ("uplink", [d.rate_bps for d in made.devices], [d.rate_spread for d in made.devices], 1e-3, "kbit/s"),
+        for name, column, spread, scale, unit in (
+            ("computing", "compute_s", "compute_spread", 1, "s a job"),
+            ("uplink", "rate_bps", "rate_spread", 1e-3, "kbit/s"),
         ):
-            low, middle, high = np.quantile(values, [0.0, 0.5, 1.0]) * scale
+            low, middle, high = made.devices[column].quantile([0.0, 0.5, 1.0]) * scale
+            within = made.devices[spread].median()
             say(
                 quiet,
-                f"{len(values)} devices, {name}: {low:.3g} to {high:.3g} {unit}, median {middle:.3g}; a job's is within ±{np.median(spreads):.1%} of its device's",
+                f"{len(made.devices)} devices, {name}: {low:.3g} to {high:.3g} {unit}, median {middle:.3g}; a job's is within ±{within:.1%} of its device's",
             )
         if made.missing:
             many = ", ".join(map(str, made.missing[:10])) + (", …" if len(made.missing) > 10 else "")

@@ -4,8 +4,6 @@ Every job of a run's first rounds was timed: by its device, which says how long 
 model to having the update. What is not computing is the uplink's: sending, the way of the model, and what the engine adds.
 """
 
-import csv
-import io
 import itertools
 import math
 from collections import defaultdict
@@ -15,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.record import Lap, Record
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, read_timeline
 from perfeds2.deployment.transport import Arrays, InProcess, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -32,6 +31,7 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
 LAPS = "laps.csv"  # in a run's folder: every job that was answered
+COLUMNS: dict[str, Any] = {"ue": int, "version": int, "took_s": float, "compute_s": float}
 LEAST_S = 1e-9
 DIGITS = 6  # of a time
 PATIENT = DeploymentSpec(job_s=0)  # on a virtual clock every device answers
@@ -39,22 +39,10 @@ DEVIATIONS = 1.4826  # the standard deviation of a normal variable over its medi
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """One device, in the median of its jobs; spreads are standard deviations of the logarithm, robustly."""
-
-    ue: int
-    jobs: int
-    compute_s: float
-    compute_spread: float
-    rate_bps: float
-    rate_spread: float
-
-
-@dataclass(frozen=True)
 class Calibration:
     """What was fitted from which rounds, and what the simulator then makes of all the run's rounds."""
 
-    devices: list[Fitted]
+    devices: pd.DataFrame  # by UE: jobs, compute_s, compute_spread, rate_bps, rate_spread
     missing: list[int]  # devices that answered no job in these rounds
     rounds: int  # so many were looked at
     real_s: np.ndarray  # when each of the run's rounds closed
@@ -70,9 +58,10 @@ class Calibration:
     def seconds(self) -> tuple[float, float]:
         """What these rounds took really, and on the simulator's clock."""
         first, last = self.checked
-        return tuple(  # type: ignore[return-value]  # two
+        real_s, predicted_s = (
             float(times[last - 1] - (times[first - 1] if first else 0.0)) for times in (self.real_s, self.predicted_s)
         )
+        return real_s, predicted_s
 
     @property
     def gap(self) -> float:
@@ -82,93 +71,88 @@ class Calibration:
 
 
 def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("ue", "version", "took_s", "compute_s"))
-    table.writerows((lap.ue, lap.version, f"{lap.took_s:.6g}", f"{lap.compute_s:.6g}") for lap in laps)
-    write_text(folder / LAPS, text.getvalue())
+    table = pd.DataFrame(laps, columns=pd.Index(Lap._fields))[list(COLUMNS)]
+    write_text(folder / LAPS, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def read_laps(folder: Path) -> list[Lap]:
+def read_laps(folder: Path) -> pd.DataFrame:
     path = folder / LAPS
-    if not path.exists():
-        raise InputError(f"{folder} holds no {LAPS}; expected the folder of a federation that came to its end.")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [
-                Lap(int(row["ue"]), float(row["took_s"]), float(row["compute_s"]), int(row["version"]))
-                for row in csv.DictReader(file)
-            ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no record of jobs ({error}); expected ue,version,took_s,compute_s.") from None
-    if not all(math.isfinite(lap.took_s) and 0 <= lap.compute_s <= lap.took_s * 1.01 + 1e-3 for lap in rows):
+        laps = pd.read_csv(path, usecols=list(COLUMNS), float_precision="round_trip").astype(COLUMNS)
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder} holds no {LAPS}; expected the folder of a federation that came to its end."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{path} is no record of jobs ({error}); expected {','.join(COLUMNS)}.") from None
+    fits = np.isfinite(laps.took_s) & (laps.compute_s >= 0) & (laps.compute_s <= laps.took_s * 1.01 + 1e-3)
+    if not fits.all():
         raise InputError(f"{path} has a job that computed longer than it took.")
-    return rows
+    return laps
 
 
 def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
     """Fit a finished federation's devices from its first rounds, write the fleet file, and play its rounds on it."""
     setup, laps = Setup.read(run), read_laps(run)
-    try:
-        timeline = Timeline.load(run / "timeline.npz")
-    except (ValueError, FileNotFoundError) as error:
-        raise InputError(f"{run}: {error}") from None
+    timeline = read_timeline(run)
     rounds = timeline.rounds if rounds is None else min(rounds, timeline.rounds)
     learner = setup.algorithm.learner
     bits = payload_bits(setup.model()) if setup.own.app_module else upload_bits(setup.spec, learner.objective)
-    devices = fit([lap for lap in laps if lap.version < rounds], timeline, rounds, bits)
-    if not devices:
+    devices = fit(laps.loc[laps.version < rounds], timeline, rounds, bits)
+    if devices.empty:
         raise InputError(f"{run} has no job in its first {rounds} rounds; take more (--rounds).")
     write_text(out, fleet_text(devices, learner.samples))
-    missing = sorted(set(range(setup.ues)) - {each.ue for each in devices})
     predicted = play_on(setup, out, bits, timeline.rounds)
+    missing = sorted(set(range(setup.ues)).difference(devices.index))
     return Calibration(devices, missing, rounds, timeline.time_s, predicted.time_s)
 
 
-def fit(laps: Sequence[Lap], timeline: Timeline, rounds: int, bits: float) -> list[Fitted]:
-    """What each device's jobs took. The server's turn, from closing a round to handing out, is the uplink's too."""
-    jobs: dict[int, list[Lap]] = defaultdict(list)
-    for lap in laps:
-        jobs[lap.ue].append(lap)
-    turn_s = _turn_s(jobs, timeline, rounds)
-    fitted = []
-    for ue in sorted(jobs):
-        compute_s = np.maximum([lap.compute_s for lap in jobs[ue]], LEAST_S)
-        beyond_s = np.maximum([lap.took_s - lap.compute_s for lap in jobs[ue]], LEAST_S) + turn_s
-        seconds, rate = float(np.median(compute_s)), bits / float(np.median(beyond_s))
-        fitted.append(Fitted(ue, compute_s.size, seconds, _spread(compute_s), rate, _spread(beyond_s)))
-    return fitted
+def fit(laps: pd.DataFrame, timeline: Timeline, rounds: int, bits: float) -> pd.DataFrame:
+    """What each device's jobs took, in the median; spreads are standard deviations of the logarithm, robustly.
 
-
-def _turn_s(jobs: dict[int, list[Lap]], timeline: Timeline, rounds: int) -> float:
-    """From closing a round to having handed out the new model, in the median of the merged jobs."""
-    took_s = {(lap.ue, lap.version): lap.took_s for own in jobs.values() for lap in own}
-    merged = zip(
-        timeline.ues[:rounds].ravel().tolist(),
-        timeline.versions[:rounds].ravel().tolist(),
-        timeline.arrival_s[:rounds].ravel().tolist(),
-        strict=True,
+    The server's turn, from closing a round to handing out, is the uplink's too.
+    """
+    compute_s = laps.compute_s.clip(lower=LEAST_S)
+    beyond_s = (laps.took_s - laps.compute_s).clip(lower=LEAST_S) + _turn_s(laps, timeline, rounds)
+    computing, sending = compute_s.groupby(laps.ue), beyond_s.groupby(laps.ue)
+    return pd.DataFrame(
+        {
+            "jobs": computing.size(),
+            "compute_s": computing.median(),
+            "compute_spread": computing.agg(_spread),
+            "rate_bps": bits / sending.median(),
+            "rate_spread": sending.agg(_spread),
+        }
     )
-    start_s = timeline.start_s
-    turns_s = [at_s - start_s[version] - took_s[ue, version] for ue, version, at_s in merged if (ue, version) in took_s]
-    return max(float(np.median(turns_s)), 0.0) if turns_s else 0.0
 
 
-def _spread(values: np.ndarray) -> float:
+def _turn_s(laps: pd.DataFrame, timeline: Timeline, rounds: int) -> float:
+    """From closing a round to having handed out the new model, in the median of the merged jobs."""
+    columns = {"ue": timeline.ues, "version": timeline.versions, "arrival_s": timeline.arrival_s}
+    merged = pd.DataFrame({name: values[:rounds].ravel() for name, values in columns.items()})
+    jobs = merged.merge(laps.drop_duplicates(["ue", "version"], keep="last"))
+    turns_s = jobs.arrival_s - timeline.start_s[jobs.version] - jobs.took_s
+    return 0.0 if turns_s.empty else max(float(turns_s.median()), 0.0)
+
+
+def _spread(values: pd.Series) -> float:
     logs = np.log(values)
     return float(DEVIATIONS * np.median(np.abs(logs - np.median(logs))))
 
 
-def fleet_text(devices: Sequence[Fitted], samples: int) -> str:
+def fleet_text(devices: pd.DataFrame, samples: int) -> str:
     """A fleet file. Processors are in samples a second, so that another batch or more steps take accordingly longer."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("name", "samples_per_s", "compute_spread", "rate_bps", "rate_spread"))
-    for each in devices:
-        speed, rate = f"{samples / each.compute_s:.6g}", f"{each.rate_bps:.6g}"
-        spreads = [f"{min(spread, MOST_SPREAD):.3g}" for spread in (each.compute_spread, each.rate_spread)]
-        table.writerow((f"device {each.ue}", speed, spreads[0], rate, spreads[1]))
-    return text.getvalue()
+    spreads = devices[["compute_spread", "rate_spread"]].clip(upper=MOST_SPREAD)
+    table = pd.DataFrame(
+        {
+            "name": [f"device {ue}" for ue in devices.index],
+            "samples_per_s": [f"{samples / seconds:.6g}" for seconds in devices.compute_s],
+            "compute_spread": [f"{spread:.3g}" for spread in spreads.compute_spread],
+            "rate_bps": [f"{rate:.6g}" for rate in devices.rate_bps],
+            "rate_spread": [f"{spread:.3g}" for spread in spreads.rate_spread],
+        }
+    )
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:

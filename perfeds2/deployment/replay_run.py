@@ -8,7 +8,7 @@ import numpy as np
 
 from perfeds2.deployment.device import compute_job, kept_at_first
 from perfeds2.deployment.merging import handed_out, merged
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, read_timeline
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import replay
@@ -38,10 +38,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     if not (path / "summary.json").exists() or not (path / "model.safetensors").exists():
         raise InputError(f"{path} holds no finished run; expected the folder of a federation that came to its end.")
     setup = Setup.read(path)
-    try:
-        timeline = Timeline.load(path / "timeline.npz")
-    except (ValueError, FileNotFoundError) as error:
-        raise InputError(f"{path}: {error}") from None
+    timeline = read_timeline(path)
     weights, _ = load_arrays(path / "model.safetensors")
     if setup.own.app_module is None:
         again = replay(setup.task(0), timeline, setup.algorithm.learner, setup.seed)

@@ -25,6 +25,7 @@ from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.values import TASK, is_place_of_data
+from perfeds2.timeline.record import Timeline
 
 FILE = "federation.toml"
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
@@ -157,6 +158,14 @@ def settings_in(toml: str) -> dict[str, Any]:
         return tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"the settings of a federation are not readable TOML: {error}.") from None
+
+
+def read_timeline(run: Path) -> Timeline:
+    """Read the timeline of a federation that came to its end."""
+    try:
+        return Timeline.load(run / "timeline.npz")
+    except (ValueError, FileNotFoundError) as error:
+        raise InputError(f"{run}: {error}") from None
 
 
 def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:

@@ -51,22 +51,21 @@ def run(tmp_path_factory):
 
 def test_the_fitted_devices_are_those_that_there_were(run, tmp_path):
     made = calibrate(run, tmp_path / "fleet.csv", rounds=20)
-    assert [each.ue for each in made.devices] == list(range(DEVICES))
-    for each in made.devices:
-        assert each.compute_s == pytest.approx(COMPUTE_S[each.ue], rel=0.08)
-        assert each.rate_bps == pytest.approx(BITS / (BITS / RATE_BPS[each.ue] + OVERHEAD_S), rel=1e-3)
-        assert each.compute_spread < 0.15
-        assert each.rate_spread < 1e-3
+    assert list(made.devices.index) == list(range(DEVICES))
+    assert made.devices.compute_s.to_numpy() == pytest.approx(COMPUTE_S, rel=0.08)
+    assert made.devices.rate_bps.to_numpy() == pytest.approx(BITS / (BITS / RATE_BPS + OVERHEAD_S), rel=1e-3)
+    assert (made.devices.compute_spread < 0.15).all()
+    assert (made.devices.rate_spread < 1e-3).all()
     rows = list(csv.DictReader((tmp_path / "fleet.csv").read_text().splitlines()))
     samples = SETUP.algorithm.learner.samples
-    assert float(rows[2]["samples_per_s"]) == pytest.approx(samples / made.devices[2].compute_s, rel=1e-5)
+    assert float(rows[2]["samples_per_s"]) == pytest.approx(samples / made.devices.compute_s[2], rel=1e-5)
 
 
 def test_only_the_first_rounds_are_looked_at(run, tmp_path):
     few, all_ = (calibrate(run, tmp_path / "fleet.csv", rounds=rounds) for rounds in (20, None))
     laps = read_laps(run)
-    assert sum(each.jobs for each in all_.devices) == len(laps)
-    assert sum(each.jobs for each in few.devices) == sum(lap.version < 20 for lap in laps) < len(laps)
+    assert all_.devices.jobs.sum() == len(laps)
+    assert few.devices.jobs.sum() == (laps.version < 20).sum() < len(laps)
 
 
 def test_the_next_rounds_take_as_long_as_predicted(run, tmp_path):
