@@ -1,10 +1,10 @@
 """perfeds2 export: the weights of a run, for other programs."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from perfeds2.commands.common import flag
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -12,23 +12,14 @@ FORMATS = ("safetensors", "onnx")
 
 
 def export(
-    folder: Annotated[
-        Path, typer.Argument(help="The folder of a run or a federation that came to its end.", metavar="DIR")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The file to write.", metavar="FILE")],
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format", help="safetensors (named arrays) or onnx (a graph that runs anywhere).", metavar="FORMAT"
-        ),
-    ] = "safetensors",
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", help="Whose model, where the run has several.", metavar="NAME")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Of which seed, where the run has several.", metavar="SEED")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    folder: Path = typer.Argument(help="The folder of a run or a federation that came to its end.", metavar="DIR"),
+    out: Path = flag("--out", "The file to write.", "FILE", ...),
+    format_: str = flag(
+        "--format", "safetensors (named arrays) or onnx (a graph that runs anywhere).", "FORMAT", "safetensors"
+    ),
+    algorithm: str | None = flag("--algorithm", "Whose model, where the run has several.", "NAME"),
+    seed: int | None = flag("--seed", "Of which seed, where the run has several.", "SEED"),
+    quiet: bool = flag("--quiet", "Print nothing.", default=False),
 ) -> None:
     """Write a trained model as safetensors or ONNX."""
     with guarded("export", []):

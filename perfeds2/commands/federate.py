@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -37,21 +37,15 @@ COPY_LIST = (
     "If this is not the server's own folder, copy revoked.crl there. The server applies it at once; "
     "restart a broker that you started yourself."
 )
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
-RunDir = Annotated[Path, typer.Argument(help="Run folder on the server.", metavar="DIR")]
-Number = Annotated[int, typer.Option("--number", help="Device number.", metavar="N", min=0)]
-CredentialsDir = Annotated[
-    Path, typer.Option("--credentials", help="Folder with ca.crt and this machine's keys.", metavar="DIR")
-]
-StateDir = Annotated[Path, typer.Option("--state", help="Folder with the server's own files.", metavar="DIR")]
-HERE = Path("credentials")
-STATE = Path("mqtt")
+QUIET = flag("--quiet", "Print nothing.", default=False)
+RUN = typer.Argument(help="Run folder on the server.", metavar="DIR")
+NUMBER = flag("--number", "Device number.", "N", ..., min=0)
+CREDENTIALS = flag("--credentials", "Folder with ca.crt and this machine's keys.", "DIR", Path("credentials"))
+STATE = flag("--state", "Folder with the server's own files.", "DIR", Path("mqtt"))
 REPEATABLE = ("slow", "uplink_bps")
 FLAGS = setting_flags(FOLLOWED)
 FLAGS |= {name: (list[str] | None, FLAGS[name][1]) for name in REPEATABLE}
 FLAGS["set_"] = (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
-
-
 OWN_DEFAULTS = {each.keyword: [each.default] for each in FOLLOWED if (each.section, each.key) in RENAMED}
 
 
@@ -113,17 +107,12 @@ def open_queue(state: Path) -> "Queue":
 
 
 def local(
-    device_data: Annotated[
-        str | None,
-        typer.Option(
-            help="Data folder of each device; {} is its number.", metavar="PATTERN", rich_help_panel="Federation"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Result folder. (default: a new one in runs/)", metavar="DIR")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted federation.", metavar="DIR")] = None,
-    quiet: Quiet = False,
+    device_data: str | None = flag(
+        "--device-data", "Data folder of each device; {} is its number.", "PATTERN", rich_help_panel="Federation"
+    ),
+    out: Path | None = flag("--out", "Result folder. (default: a new one in runs/)", "DIR"),
+    resume: Path | None = flag("--resume", "Continue an interrupted federation.", "DIR"),
+    quiet: bool = QUIET,
     **given: Any,
 ) -> None:
     """Run a whole federation on this machine: certificates, broker, server, devices, report.
@@ -153,10 +142,10 @@ def local(
 
 
 def credentials(
-    folder: Annotated[Path, typer.Argument(help="Folder for the files.", metavar="DIR")],
-    devices: Annotated[int, typer.Option(help="Number of devices; existing files stay.", metavar="N", min=0)],
-    host: Annotated[list[str], typer.Option(help="Server name or address. Repeatable.", metavar="HOST")],
-    quiet: Quiet = False,
+    folder: Path = typer.Argument(help="Folder for the files.", metavar="DIR"),
+    devices: int = flag("--devices", "Number of devices; existing files stay.", "N", ..., min=0),
+    host: list[str] = flag("--host", "Server name or address. Repeatable.", "HOST", ...),
+    quiet: bool = QUIET,
 ) -> None:
     """Make a certificate authority, a server certificate, and a key and certificate for each device."""
     need_extra()
@@ -170,35 +159,24 @@ def credentials(
 
 
 def rotate(
-    number: Annotated[
-        int | None, typer.Option("--number", help="Device number. (default: the server)", metavar="N", min=0)
-    ] = None,
-    credentials: CredentialsDir = HERE,
-    quiet: Quiet = False,
+    number: int | None = flag("--number", "Device number. (default: the server)", "N", min=0),
+    credentials: Path = CREDENTIALS,
+    quiet: bool = QUIET,
 ) -> None:
     """Replace the key and certificate of a device or of the server. The old one is revoked."""
-    held = open_credentials(credentials)
-    from perfeds2.deployment.credentials import rotate as rotate_key
-
-    rotate_key(held, number)
+    open_credentials(credentials).rotate(number)
     say(quiet, f"A new key and certificate for {'the server' if number is None else f'device {number}'}. {COPY_LIST}")
 
 
-def revoke(number: Number, credentials: CredentialsDir = HERE, quiet: Quiet = False) -> None:
+def revoke(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = QUIET) -> None:
     """Revoke a device's certificate. The command rotate lets it in again."""
-    held = open_credentials(credentials)
-    from perfeds2.deployment.credentials import revoke as revoke_certificate
-
-    revoke_certificate(held, number)
+    open_credentials(credentials).revoke(number)
     say(quiet, f"device {number} is revoked. {COPY_LIST}")
 
 
-def unregister(number: Number, credentials: CredentialsDir = HERE, quiet: Quiet = False) -> None:
+def unregister(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = QUIET) -> None:
     """Revoke a device's certificate and free its number for another device."""
-    held = open_credentials(credentials)
-    from perfeds2.deployment.credentials import unregister as forget
-
-    forget(held, number)
+    open_credentials(credentials).unregister(number)
     say(quiet, f"device {number} may no longer take part. {COPY_LIST}")
 
 
@@ -206,10 +184,10 @@ def unregister(number: Number, credentials: CredentialsDir = HERE, quiet: Quiet 
 
 
 def server(
-    listen: Annotated[str | None, typer.Option(help="Address. (default: 127.0.0.1:8883)", metavar="HOST:PORT")] = None,
-    broker: Annotated[str | None, typer.Option(help="Join this MQTT broker.", metavar="HOST:PORT")] = None,
-    credentials: CredentialsDir = HERE,
-    state: StateDir = STATE,
+    listen: str | None = flag("--listen", "Address. (default: 127.0.0.1:8883)", "HOST:PORT"),
+    broker: str | None = flag("--broker", "Join this MQTT broker.", "HOST:PORT"),
+    credentials: Path = CREDENTIALS,
+    state: Path = STATE,
 ) -> None:
     """Run the server in the foreground, in a terminal or under systemd."""
     if broker is not None and listen is not None:
@@ -230,18 +208,13 @@ def server(
 
 
 def device(
-    number: Annotated[str, typer.Option(help="Device number; many: 0-5 or 0,2,4-6.", metavar="N")],
-    server: Annotated[str, typer.Option(help="Address of the server.", metavar="HOST:PORT")],
-    data: Annotated[str | None, typer.Option(help="Its data, never sent; {} is its number.", metavar="DIR")] = None,
-    app_module: Annotated[
-        Path | None, typer.Option(help="File with model and load_data (docs/how-to/deploy.md).", metavar="FILE")
-    ] = None,
-    credentials: CredentialsDir = HERE,
-    state: Annotated[Path, typer.Option(help="Folder for what devices keep between jobs.", metavar="DIR")] = STATE
-    / "devices",
-    together: Annotated[
-        bool, typer.Option("--together", help="Run many devices in one process, for load tests.")
-    ] = False,
+    number: str = flag("--number", "Device number; many: 0-5 or 0,2,4-6.", "N", ...),
+    server: str = flag("--server", "Address of the server.", "HOST:PORT", ...),
+    data: str | None = flag("--data", "Its data, never sent; {} is its number.", "DIR"),
+    app_module: Path | None = flag("--app-module", "File with model and load_data (docs/how-to/deploy.md).", "FILE"),
+    credentials: Path = CREDENTIALS,
+    state: Path = flag("--state", "Folder for what devices keep between jobs.", "DIR", Path("mqtt/devices")),
+    together: bool = flag("--together", "Run many devices in one process, for load tests.", default=False),
 ) -> None:
     """Run a device in the foreground, or many, each in its own process. It runs only code that is installed here."""
     site = open_site(server, "--server", credentials)
@@ -262,7 +235,7 @@ def device(
 
 
 def submit(
-    out: RunDir, credentials: CredentialsDir = HERE, state: StateDir = STATE, quiet: Quiet = False, **given: Any
+    out: Path = RUN, credentials: Path = CREDENTIALS, state: Path = STATE, quiet: bool = QUIET, **given: Any
 ) -> None:
     """Start a federation on a running server. Run this on the server, as its user."""
     from perfeds2.deployment.mqtt.runs import already_runs
@@ -275,7 +248,7 @@ def submit(
     enqueue(out, credentials, state, quiet)
 
 
-def resume(folder: RunDir, credentials: CredentialsDir = HERE, state: StateDir = STATE, quiet: Quiet = False) -> None:
+def resume(folder: Path = RUN, credentials: Path = CREDENTIALS, state: Path = STATE, quiet: bool = QUIET) -> None:
     """Continue a federation that was killed or stopped, from its last round."""
     from perfeds2.deployment.setup import Setup
 
@@ -299,11 +272,10 @@ def enqueue(folder: Path, credentials: Path, state: Path, quiet: bool) -> None:
         say(quiet, f"No server uses {queue.state} now; start one: perfeds2 federate server --state {queue.state}")
 
 
-def stop(folder: RunDir, state: StateDir = STATE, quiet: Quiet = False) -> None:
+def stop(folder: Path = RUN, state: Path = STATE, quiet: bool = QUIET) -> None:
     """Stop a federation: it can be resumed from the last closed round."""
     open_queue(state).take_out(folder)
-    where = "" if state == STATE else f" --state {state}"
-    say(quiet, f"Stopped. Continue with: perfeds2 federate resume {folder}{where}")
+    say(quiet, f"Stopped. Continue with: perfeds2 federate resume {folder} --state {state}")
 
 
 def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,24 +1,19 @@
 """perfeds2 replay: does a federation's timeline lead to the same weights in the simulator?"""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from perfeds2.commands.common import flag
 from perfeds2.console import give_up, guarded, say
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(help="The folder of a federation that came to its end.", metavar="DIR")],
-    device_data: Annotated[
-        str | None,
-        typer.Option(
-            "--device-data",
-            help="Where copies of the devices' own data are, with {} for the number.",
-            metavar="PATTERN",
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    folder: Path = typer.Argument(help="The folder of a federation that came to its end.", metavar="DIR"),
+    device_data: str | None = flag(
+        "--device-data", "Where copies of the devices' data are; {} is the number.", "PATTERN"
+    ),
+    quiet: bool = flag("--quiet", "Print nothing.", default=False),
 ) -> None:
     """Train again in the simulator along a federation's recorded timeline, and say how far the weights are apart."""
     with guarded("replay", []):

@@ -78,7 +78,7 @@ def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
 def read_laps(folder: Path) -> pd.DataFrame:
     path = folder / LAPS
     try:
-        laps = pd.read_csv(path, usecols=list(COLUMNS), float_precision="round_trip").astype(COLUMNS)
+        laps = pd.read_csv(path, usecols=list(COLUMNS)).astype(COLUMNS)
     except FileNotFoundError:
         raise InputError(
             f"{folder} holds no {LAPS}; expected the folder of a federation that came to its end."

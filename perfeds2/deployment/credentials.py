@@ -79,6 +79,27 @@ class Credentials:
             raise InputError(f"{self.folder} knows no {name_of(device)}; see perfeds2 federate credentials.")
         return _read_certificate(path).serial_number
 
+    def rotate(self, device: int | None) -> None:
+        """Make a new key and certificate for a device, or for the server (None), and revoke the old one."""
+        self.revoke(device)
+        for suffix in ("key", "pub"):
+            self.file(device, suffix).unlink(missing_ok=True)
+        _issue(self, device, _hosts_of(self) if device is None else ())
+
+    def revoke(self, device: int | None) -> None:
+        """Revoke a certificate. The device's number stays taken until ``rotate`` lets it in again."""
+        serial = self.serial(device)
+        if serial not in self.revoked():
+            now = datetime.datetime.now(datetime.UTC)
+            new = x509.RevokedCertificateBuilder(serial, now).build()
+            _write_revocations(self, [*_read_revocations(self), new])
+
+    def unregister(self, device: int) -> None:
+        """Revoke a device's certificate and free its number for another device."""
+        self.revoke(device)
+        for suffix in ("crt", "key", "pub"):
+            self.file(device, suffix).unlink(missing_ok=True)
+
 
 def name_of(device: int | None) -> str:
     """Return the name in the certificate of a device, or of the server (None)."""
@@ -111,29 +132,6 @@ def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK
         if not credentials.file(device, "crt").exists():
             _issue(credentials, device)
     return credentials
-
-
-def rotate(credentials: Credentials, device: int | None = None) -> None:
-    """Make a new key and certificate for a device, or for the server (None), and revoke the old one."""
-    revoke(credentials, device)
-    for suffix in ("key", "pub"):
-        credentials.file(device, suffix).unlink(missing_ok=True)
-    _issue(credentials, device, _hosts_of(credentials) if device is None else ())
-
-
-def revoke(credentials: Credentials, device: int | None) -> None:
-    """Revoke a certificate. The device's number stays taken until ``rotate`` lets it in again."""
-    serial, listed = credentials.serial(device), list(_read_revocations(credentials))
-    if serial not in credentials.revoked():
-        now = datetime.datetime.now(datetime.UTC)
-        _write_revocations(credentials, [*listed, x509.RevokedCertificateBuilder(serial, now).build()])
-
-
-def unregister(credentials: Credentials, device: int) -> None:
-    """Revoke a device's certificate and free its number for another device."""
-    revoke(credentials, device)
-    for suffix in ("crt", "key", "pub"):
-        credentials.file(device, suffix).unlink(missing_ok=True)
 
 
 # ---- where keys may lie

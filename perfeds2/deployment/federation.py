@@ -69,7 +69,6 @@ class Federation:
     _keeps: bool = field(init=False)  # whether devices keep something between jobs
     _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
     _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
-    _tried: bool = False  # that it cannot close yet is known, and nothing has come or been given up since
     troubles: dict[int | None, str] = field(init=False, default_factory=dict)  # who cannot take part; None: nobody can
     _troubled: Counter[int | None] = field(init=False, default_factory=Counter)  # how often
     _sent: deque[tuple[float, int, int]] = field(init=False, default_factory=deque)  # when, UE and ticket of jobs
@@ -168,10 +167,9 @@ class Federation:
         device, time_s = self.crew[reply.ue], reply.received_s - self.origin_s
         device.seen_s = time_s
         job = device.job
-        ticket = reply.ticket if reply.on is None else reply.on
-        if job is None or ticket != job.ticket:
-            if ticket == device.overdue:
-                self.log(f"late: UE {reply.ue} ticket {ticket}, which has been given up")
+        if job is None or reply.ticket != job.ticket:
+            if reply.ticket == device.overdue:
+                self.log(f"late: UE {reply.ue} ticket {reply.ticket}, which has been given up")
                 device.overdue = -1
             elif reply.error is None:  # else of a job that was given up already
                 self._refuse(reply.ue, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
@@ -219,7 +217,7 @@ class Federation:
         """A job came to nothing. Too many of them, and the device is left out."""
         device = self.crew[reply.ue]
         self._drop(reply.ue, job)
-        device.failures += not reply.gone
+        device.failures += 1
         if device.failures >= self.own.set_aside_after and not device.set_aside:
             device.set_aside_s = reply.received_s - self.origin_s
             self.log(f"set aside: UE {reply.ue} after {device.failures} failures in a row")
@@ -231,7 +229,7 @@ class Federation:
         device = self.crew[ue]
         device.job = None
         if job.kind == "train" and device.wanted:
-            device.version, self._tried = IDLE, False  # nobody waits for it any more
+            device.version = IDLE  # nobody waits for it any more
 
     def _accept(self, reply: Reply, job: Request, time_s: float) -> None:
         device, wanted = self.crew[reply.ue], self.crew[reply.ue].wanted
@@ -242,7 +240,7 @@ class Federation:
             self._hear(seen)
         if wanted and job.kind == "train":
             self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version))
-            device.reply, device.held_arrived_s, self._tried = reply, time_s, False
+            device.reply, device.held_arrived_s = reply, time_s
             if self._is_fresh(reply.ue):
                 self._ready.add(reply.ue)
         elif job.kind == "train":
@@ -271,9 +269,8 @@ class Federation:
 
     def _close(self) -> bool:
         """Close the open round if the arrivals suffice."""
-        if len(self._ready) < self.protocol.quorum or self._tried:
+        if len(self._ready) < self.protocol.quorum:
             return False
-        self._tried = True
         ues = sorted(self._concerned())
         devices = [self.crew[ue] for ue in ues]
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
@@ -290,7 +287,7 @@ class Federation:
             device.wanted = device.job is None  # a running job cannot be called back
             self.crew.file(ues[place])
         self.shelf.clear(lambda ue: self.crew[ue].version)
-        self.round, self.opened_s, self._tried = theirs.round, theirs.opened_s, False
+        self.round, self.opened_s = theirs.round, theirs.opened_s
         self._ready = {ue for ue in self._ready.difference(merged) if self._is_fresh(ue)}
         self.save(self)
         return True
@@ -351,26 +348,23 @@ class Federation:
             idle = sorted(self.crew.states["idle"])
         for ue in idle:
             device = self.crew[ue]
-            if self._dispatch(ue, "train"):
-                self.shelf.lend(self.round, ue, self.outgoing if self._looks_back else None)
-                if device.held not in (IDLE, self.round):
-                    self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
-                device.version = device.held = self.round
-                device.held_arrived_s, device.wanted = np.inf, True
-            self.crew.file(ue)
+            self.shelf.lend(self.round, ue, self.outgoing if self._looks_back else None)
+            if device.held not in (IDLE, self.round):
+                self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
+            device.version = device.held = self.round
+            device.held_arrived_s, device.wanted = np.inf, True
+            self._dispatch(ue, "train")
 
-    def _dispatch(self, ue: int, kind: Kind) -> bool:
+    def _dispatch(self, ue: int, kind: Kind) -> None:
         known = self.crew[ue].merged_ticket if self._keeps else None
         request, time_s = Request(self.next_ticket, ue, self.round, kind, known), self.time_s
         self.next_ticket += 1
-        if not self.transport.dispatch(request, self.outgoing.packed()):
-            self.log(f"not sent: UE {ue} ticket {request.ticket}")
-            return False
+        self.transport.dispatch(request, self.outgoing.packed())
         self.crew[ue].job, self.crew[ue].sent_s = request, time_s
         if self.own.job_s and kind == "train":
             self._sent.append((time_s, ue, request.ticket))
         self.jobs += 1
-        return True
+        self.crew.file(ue)
 
     def _count_hands(self) -> None:
         """Fewer devices than a round needs: say so at once, and do not wait for ever."""
@@ -403,9 +397,8 @@ class Federation:
         """Send the last model for evaluation to whoever is there and free, each once. Is anybody still at work?"""
         self.look()
         for ue in sorted(self.crew.states["idle"].keys() - asked):
-            if self._dispatch(ue, "evaluate"):
-                asked.add(ue)
-                self.crew.file(ue)
+            self._dispatch(ue, "evaluate")
+            asked.add(ue)
         return any(self.crew.states[state] for state in ("working", "finishing"))
 
     def timeline(self) -> Timeline:

@@ -41,8 +41,6 @@ class Reply:
     compute_s: float = 0.0
     received_s: float = 0.0  # on the transport's clock
     error: str | None = None  # the job failed; in words
-    gone: bool = False  # it failed because the device went away: nobody's fault
-    on: int | None = None  # the ticket of the job it came back on, where the transport knows better than the sender
 
 
 # By UE, or of the network as a whole (None): what the trouble is, or None when it is over.
@@ -101,8 +99,8 @@ def waited_for(replies: "queue.SimpleQueue[Reply]", wait_s: float) -> list[Reply
 class Transport(typing.Protocol):
     """Reaches devices, known by their UE numbers."""
 
-    def dispatch(self, request: Request, params: Arrays) -> bool:
-        """Send a request with its model. False: it could not be sent."""
+    def dispatch(self, request: Request, params: Arrays) -> None:
+        """Send a request with its model, as soon as possible."""
         ...
 
     def poll(self, wait_s: float) -> list[Reply]:
@@ -139,11 +137,10 @@ class InProcess:
         self._on_the_way: list[tuple[float, int, Reply]] = []
         self._order = itertools.count()
 
-    def dispatch(self, request: Request, params: Arrays) -> bool:
+    def dispatch(self, request: Request, params: Arrays) -> None:
         self.sent.append(request)
         reply, delay_s = self.answer(request, params), self.delay_s(request)
         self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # it computed on another clock
-        return True
 
     def deliver(self, reply: Reply, delay_s: float) -> None:
         """Let a reply arrive after a delay: an answer, or one nobody asked for."""

@@ -33,8 +33,6 @@ def in_words(said: Any) -> str:
 
 def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str | None:
     """Why a reply to a request is refused, in words; None if it can be taken. ``elapsed_s``: since the request went out."""
-    if reply.ticket != request.ticket:
-        return f"answers ticket {in_words(reply.ticket)} instead"
     if reply.version != request.version:
         return f"answers version {in_words(reply.version)} of a job on version {request.version}"
     if (why := wrong_metrics(reply.metrics)) is not None:

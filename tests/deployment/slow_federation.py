@@ -74,9 +74,9 @@ class SlowFederation(Federation):
             idle = sorted(sorted(idle, key=lambda ue: self.crew[ue].merged_in)[: max(free, 0)])
         for ue in idle:
             device = self.crew[ue]
-            if self._dispatch(ue, "train"):
-                if device.held not in (IDLE, self.round):
-                    self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
-                device.version = device.held = self.round
-                device.held_arrived_s, device.wanted = np.inf, True
+            if device.held not in (IDLE, self.round):
+                self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
+            device.version = device.held = self.round
+            device.held_arrived_s, device.wanted = np.inf, True
+            self._dispatch(ue, "train")
         self.refile()

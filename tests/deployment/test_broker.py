@@ -16,7 +16,7 @@ pytest.importorskip("cryptography")
 
 from raw_mqtt import Client, connect_packet, files_of, is_alive, tls_to, wait_for
 
-from perfeds2.deployment.credentials import Credentials, make_credentials, revoke, rotate
+from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.mqtt import broker as brokers
 from perfeds2.deployment.mqtt.broker import Kind, find_mosquitto, free_port, running_broker
 from perfeds2.deployment.mqtt.embedded import Message
@@ -195,7 +195,7 @@ def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp
         old = make_credentials(tmp_path / "stolen", 0)
         shutil.copytree(made.folder, old.folder, dirs_exist_ok=True)
         with Client(broker, made, 1) as connected:
-            revoke(made, 1)
+            made.revoke(1)
             assert connected.is_let_go()
         wait_for(lambda: broker.restarts == 1)
         assert "revoked" in (why_refused(made, address, 1) or "")
@@ -203,8 +203,8 @@ def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp
         foreign = make_credentials(tmp_path / "foreign", 2)
         shutil.copy(made.authority, foreign.authority)
         assert "another authority" in (why_refused(foreign, address, 1) or "")
-        rotate(made, 1)
-        rotate(made, 2)
+        made.rotate(1)
+        made.rotate(2)
         wait_for(lambda: broker.restarts >= 2 and why_refused(made, address, 1) is None)
         assert "revoked" in (why_refused(old, address, 1) or "")
         assert "revoked" in (why_refused(old, address, 2) or "")

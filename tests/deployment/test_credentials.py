@@ -20,9 +20,6 @@ from perfeds2.deployment.credentials import (
     keep_apart,
     make_credentials,
     name_of,
-    revoke,
-    rotate,
-    unregister,
 )
 from perfeds2.errors import InputError
 
@@ -74,7 +71,7 @@ def test_private_files_are_their_owners_only(made, tmp_path):
     old = os.umask(0)
     try:
         open_to_all = make_credentials(tmp_path / "umask", 1)
-        rotate(open_to_all, 0)
+        open_to_all.rotate(0)
     finally:
         os.umask(old)
     for each in (made, open_to_all):
@@ -105,14 +102,14 @@ def test_a_new_host_makes_a_new_server_certificate_with_the_old_hosts_too(made):
 
 def test_a_revoked_device_stays_out_until_it_is_given_a_new_key(made):
     serial = read(made.file(1, "crt")).serial_number
-    revoke(made, 1)
-    revoke(made, 1)  # once is enough
+    made.revoke(1)
+    made.revoke(1)  # once is enough
     assert made.revoked() == {serial}
     assert made.devices() == [0, 2]
     make_credentials(made.folder, 3, ["10.0.0.7"])
     assert made.devices() == [0, 2]
     key = made.file(1, "key").read_bytes()
-    rotate(made, 1)
+    made.rotate(1)
     assert made.devices() == [0, 1, 2]
     assert made.file(1, "key").read_bytes() != key
     assert made.revoked() == {serial}
@@ -121,8 +118,8 @@ def test_a_revoked_device_stays_out_until_it_is_given_a_new_key(made):
 def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(made):
     device, server = (read(path).serial_number for path in (made.file(2, "crt"), made.certificate))
     key = made.certificate_key.read_bytes()
-    rotate(made, 2)
-    rotate(made)
+    made.rotate(2)
+    made.rotate(None)
     assert made.revoked() == {device, server}
     assert made.certificate_key.read_bytes() != key
     assert hosts(made) == {"fl.example.org", "10.0.0.7"}
@@ -136,7 +133,7 @@ def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(
 
 def test_an_unregistered_number_is_free_again(made):
     serial = read(made.file(1, "crt")).serial_number
-    unregister(made, 1)
+    made.unregister(1)
     assert made.devices() == [0, 2]
     assert not made.file(1, "key").exists()
     assert made.revoked() == {serial}
@@ -149,10 +146,10 @@ def test_without_the_authoritys_key_what_needs_it_says_so_and_changes_nothing(ma
     before = contents(made.folder)
     make_credentials(made.folder, 3, ["10.0.0.7"])  # nothing to sign
     for attempt in (
-        lambda: rotate(made, 1),
-        lambda: rotate(made),
-        lambda: revoke(made, 1),
-        lambda: unregister(made, 1),
+        lambda: made.rotate(1),
+        lambda: made.rotate(None),
+        lambda: made.revoke(1),
+        lambda: made.unregister(1),
         lambda: make_credentials(made.folder, 4, ["10.0.0.7"]),
         lambda: make_credentials(made.folder, 3, ["elsewhere"]),
     ):
@@ -199,9 +196,9 @@ def test_numbers_are_checked(made):
         with pytest.raises(InputError, match="expected a number"):
             name_of(number)
     with pytest.raises(InputError, match="knows no device-9"):
-        rotate(made, 9)
+        made.rotate(9)
     with pytest.raises(InputError, match="knows no device-9"):
-        revoke(made, 9)
+        made.revoke(9)
     for stray in ("device-x.pub", "device-01.crt", "device--1.crt", "device-.pub"):
         (made.folder / "devices" / stray).write_bytes(b"")
     assert made.devices() == [0, 1, 2]
@@ -239,7 +236,7 @@ def test_what_is_damaged_is_named(made):
     key = made.authority_key.read_bytes()
     made.authority_key.write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"ca\.key is not a readable private key"):
-        rotate(made, 1)
+        made.rotate(1)
     made.authority_key.write_bytes(key)
     made.revocations.write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"revoked\.crl is not a readable list"):

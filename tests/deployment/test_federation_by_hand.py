@@ -192,17 +192,6 @@ def test_an_update_for_another_version_or_another_ticket_is_refused():
         assert server.devices[0].refused
 
 
-def test_a_job_that_was_answered_with_an_old_ticket_is_over_and_the_device_is_not_waited_for():
-    def answer(job, params):
-        return replace(ones(job, params), ticket=-5 if job.ue else job.ticket, on=job.ticket)
-
-    net = InProcess(answer, lambda _: 1.0, 2)
-    server = federation(net, Protocol(1), 2)
-    play(server, 6)
-    assert server.devices[1].set_aside
-    assert server.timeline().merges.tolist() == [6, 0]
-
-
 def test_a_reply_that_comes_twice_is_merged_once():
     net = InProcess(ones, lambda _: 1.0, 1)
     server = federation(net, Protocol(1), 1)
@@ -228,12 +217,14 @@ def test_a_device_that_keeps_failing_is_set_aside_and_the_others_go_on():
 
 
 def test_a_device_that_went_away_did_not_fail():
-    def answer(job, params):
-        gone = job.ue == 0 and job.ticket < 8
-        return Reply(0, job.ticket, job.version, error="went away", gone=True) if gone else ones(job, params)
+    class Leaving(InProcess):
+        def dispatch(self, request, params):
+            super().dispatch(request, params)
+            if request.ue == 0 and request.ticket < 8:
+                self.present.discard(0)
+                self.present.add(0)
 
-    net = InProcess(answer, lambda _: 1.0, 2)
-    server = federation(net, Protocol(1), 2)
+    server = federation(Leaving(ones, lambda _: 1.0, 2), Protocol(1), 2)
     play(server, 20)
     assert not server.devices[0].set_aside
     assert server.timeline().merges[0] > 0

@@ -32,9 +32,8 @@ class Net:
         self.inbox: list[Reply] = []
 
     def dispatch(self, request, params):  # noqa: ARG002 (the interface)
-        assert request.ue in self.present, "a job was sent to a device that is away"
+        assert request.ue in self.present.here, "a job was sent to a device that is away"
         self.out[request.ticket] = request
-        return True
 
     def poll(self, wait_s):  # noqa: ARG002 (the interface)
         came, self.inbox = self.inbox, []

@@ -84,7 +84,7 @@ def test_an_answer_comes_whole_and_once():
     assert side.replies() == []
     side.chunks()
     (reply,) = side.replies()
-    assert (reply.ue, reply.ticket, reply.on, reply.version, reply.error) == (0, 7, 7, 3, None)
+    assert (reply.ue, reply.ticket, reply.version, reply.error) == (0, 7, 3, None)
     assert np.isnan(reply.metrics["train_loss"])
     for name, values in UPDATE.items():
         np.testing.assert_array_equal(reply.update[name], values)
@@ -233,7 +233,7 @@ def test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed()
     side.say(wire.here_topic(0), Here(here=False, session="new").to_bytes())
     assert side.transport.changes().went == {0}
     side.head()
-    assert side.replies()[0].on is None  # nobody waits for it
+    assert side.replies()[0].update is None  # nobody waits for it
     side.say(wire.here_topic(0), b"{")
     side.say(wire.here_topic(0), Here(here=True, session="new", run="r", error="no data\nhere").to_bytes())
     assert side.transport.changes().came == set()

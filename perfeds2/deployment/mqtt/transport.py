@@ -88,8 +88,8 @@ class MqttTransport:
 
     # ---- the server's thread
 
-    def dispatch(self, request: Request, params: Arrays) -> bool:
-        """Always possible: what the broker does not get now, it gets when it is back."""
+    def dispatch(self, request: Request, params: Arrays) -> None:
+        """What the broker does not get now, it gets when it is back."""
         with self._lock:
             self._let_go(request.ue)
             if request.version not in self._models:
@@ -111,7 +111,6 @@ class MqttTransport:
             self._send_job(request.ue)
             for version in [each for each in self._models if each != self._newest and not self._held[each]]:
                 self._clear(version)
-        return True
 
     def poll(self, wait_s: float) -> list[Reply]:
         return waited_for(self._replies, wait_s)
@@ -240,11 +239,11 @@ class MqttTransport:
                 self._replies.put(Reply(ue, ticket, received_s=received_s))
             return
         wrong = self._take_head(job, data) if part == wire.HEAD else self._take_chunk(job, part, data)
-        known = Reply(ue, ticket, job.request.version, received_s=received_s, on=ticket)
+        known = Reply(ue, ticket, job.request.version, received_s=received_s)
         if wrong is not None:
             self._answer(replace(known, error=wrong))
         elif job.head is not None and job.head.error is not None:
-            self._answer(replace(known, error=job.head.error or "it failed"))
+            self._answer(replace(known, error=in_words(job.head.error) or "it failed"))
         elif job.head is not None and (job.update is None or job.update.complete):
             self._answer(_read(known, job.head, job.update))
 
