@@ -5,13 +5,12 @@ refused. So no text from the page ever reaches what would open a file.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
-from perfeds2.spec.line import as_words
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
@@ -34,14 +33,13 @@ class Knob:
     choice: bool = False  # a list to choose from, not a slider
 
     def standing_at(self, value: Value) -> "Knob":
-        """The same knob, beginning elsewhere: also at a value between its own."""
-        if value in self.values:
-            return replace(self, start=value)
-        if self.choice or isinstance(value, str):
-            return replace(self, start=value, values=(*self.values, value))
-        numbers = [each for each in self.values if not isinstance(each, str)]
-        words = [each for each in self.values if isinstance(each, str)]
-        return replace(self, start=value, values=(*sorted([*numbers, value]), *words))
+        """Return the same knob, beginning elsewhere: also at a value between its own."""
+        return replace(self, start=value, values=in_order([*self.values, value]))
+
+
+def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Return different values, numbers by size and then words as they come."""
+    return tuple(sorted(dict.fromkeys(values), key=lambda each: (1, 0) if isinstance(each, str) else (0, each)))
 
 
 def _words(keyword: str) -> tuple[str, ...]:
@@ -166,7 +164,17 @@ for row in shown.summary['algorithms']:
 trained = compare(horizon_s={train["horizon_s"]!r}, **settings)
 print(trained.metrics)"""
     return {
-        "shown_by": shlex.join(["perfeds2", "simulate", *as_words(show)]),
-        "trained_by": shlex.join(["perfeds2", "compare", *as_words(train)]),
+        "shown_by": typed("simulate", show),
+        "trained_by": typed("compare", train),
         "python": python,
     }
+
+
+def typed(command: str, keywords: Mapping[str, Any]) -> str:
+    """Return what to type for a command with these keywords."""
+    words = ["perfeds2", command]
+    for name, value in keywords.items():
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:  # a switch has no value
+            words.append(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+    return shlex.join(words)

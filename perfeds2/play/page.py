@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any
 
-from perfeds2.play.knobs import Knob, same_again, settings_at, start_of
+from perfeds2.play.knobs import Knob, in_order, same_again, settings_at, start_of
 from perfeds2.report.document import data_element, html_page
 from perfeds2.spec.fields import TaskSpec
 
@@ -32,7 +32,8 @@ def canned_page(
     from perfeds2.play.training import train_in_turns
 
     start = start_of(knobs)
-    grid = {name: _offered(name, start) for name in GRID}
+    grid = {name: in_order([*values, start[name]]) for name, values in GRID.items()}
+    grid["quorum"] = tuple(value for value in grid["quorum"] if value <= start["ues"])
     answers: dict[str, Any] = {}
     every = list(itertools.product(*(range(len(values)) for values in grid.values())))
     for number, places in enumerate(every):
@@ -43,16 +44,10 @@ def canned_page(
     for row in train_in_turns(settings_at(start, train_s, fixed)) if trains else ():
         trained.append(row)
         tell(0.5 + 0.5 * min(row["time_s"] / train_s, 1.0), "training")
-    offered = [replace(knob, values=tuple(grid[knob.name])) for knob in knobs if knob.name in grid]
+    offered = [replace(knob, values=grid[knob.name]) for knob in knobs if knob.name in grid]
     stays = [asdict(knob) | {"values": [knob.start]} for knob in knobs if knob.name not in grid]
     canned = {"grid": list(grid), "answers": answers, "trained": trained, "stays": stays}
     return _page(offered, fixed, canned, "connect-src 'none'")
-
-
-def _offered(name: str, start: Mapping[str, Any]) -> list[Any]:
-    """Return the values of a canned knob: the grid's, and where it begins."""
-    values = {value for value in GRID[name] if name != "quorum" or value <= start["ues"]} | {start[name]}
-    return sorted(values, key=lambda value: (isinstance(value, str), value if not isinstance(value, str) else 0))
 
 
 def _page(knobs: Sequence[Knob], fixed: Mapping[str, Any], canned: Mapping[str, Any] | None, policy: str) -> str:

@@ -19,10 +19,10 @@ from perfeds2.play.knobs import (
     same_again,
     settings_at,
     start_of,
+    typed,
     usual,
 )
 from perfeds2.spec.fields import settings
-from perfeds2.spec.line import as_words
 from perfeds2.spec.resolve import spec_from
 
 STATES = st.fixed_dictionaries({knob.name: st.sampled_from(knob.values) for knob in KNOBS})
@@ -47,7 +47,7 @@ def test_any_knobs_make_a_spec_that_its_command_line_makes_too(state):
     assert 1 <= state["quorum"] <= state["ues"]
     keywords = settings_at(state, 2.0)
     spec = spec_from(**keywords)
-    words = as_words(keywords)
+    words = shlex.split(typed("simulate", keywords))[2:]
     flags = {
         flag.removeprefix("--").replace("-", "_"): text for flag, text in zip(words[::2], words[1::2], strict=True)
     }
