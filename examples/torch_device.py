@@ -4,7 +4,7 @@
     python torch_device.py --number 3 --server fl.example.org:8883 --credentials credentials --data mine.npz
 
 mine.npz holds x (a row each) and y (labels from 0). Nothing of it is sent, only gradients and four numbers. Knows FedAvg
-and PerFed, and networks of dense layers. docs/explanation/federation.md has the wire format.
+and PerFed, and networks of dense layers. docs/how-to/operate.md has the wire format.
 """
 
 import argparse
