@@ -75,6 +75,40 @@ def test_links_between_documents_lead_somewhere(path):
             assert (path.parent / target).exists(), target
 
 
+# ---- what a reader meets first
+
+
+def test_the_readme_is_a_front_door_and_no_catalogue():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") < 130
+    assert len(python_blocks(ROOT / "README.md")) == 1
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "reports").glob("*.md")), ids=lambda path: path.name)
+def test_a_report_opens_with_its_answer_and_a_figure(path):
+    opening = path.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert opening.split("\n\n")[1].startswith("**In short.**")
+    assert "![" in opening
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_a_long_page_opens_with_a_summary(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.split()) < 2500 or "In short" in text.partition("\n## ")[0]
+
+
+DIALECT = re.compile(
+    r"\b(so many|unless told|is said|are said|written down nowhere|no number any more|stands? for all|goes? over it"
+    r"|for ever|somebody's|whoever is|thrown away|who is heard|never heard)\b"
+)
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_a_document_is_plain_english(path):
+    """A few phrases of the dialect this project once had; shared words of errors and tables are quoted in code."""
+    assert DIALECT.findall(re.sub(r"`[^`]*`|^\|.*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)) == []
+
+
 def commands(path, *, in_a_line):
     """What a document says to type: in blocks, or in the middle of a line."""
     if in_a_line:

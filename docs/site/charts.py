@@ -81,6 +81,15 @@ def federation() -> str:
     return bars("Seconds until 180 updates are merged; one of six devices is ten times slower", found)
 
 
+def reliability() -> str:
+    names = ("kills of commands", "hostile inputs")
+    counts = [what for _, what, _ in rows("reliability.md", "| command | what | CPU |")]
+    found = [Value(name, number(count), NUMBER.findall(count)[0]) for name, count in zip(names, counts, strict=False)]
+    heading = next(each for each in (REPORTS / "federation.md").read_text("utf-8").splitlines() if "kills" in each[:12])
+    found.append(Value("kills in a federation", number(heading), NUMBER.findall(heading)[0]))
+    return bars("Tried in tests, without a lost or wrong result (logarithmic)", found, floor=1.0)
+
+
 def bars(title: str, values: Sequence[Value], floor: float | None = None) -> str:
     """Draw horizontal bars, on a logarithmic axis that starts at the floor if there is one."""
     most = max(max(each.number, each.target or 0) for each in values)
@@ -102,7 +111,12 @@ def bars(title: str, values: Sequence[Value], floor: float | None = None) -> str
     return drawing(30 + len(values) * ROW, parts, f"{title}: {', '.join(f'{v.name} {v.shown}' for v in values)}.")
 
 
-CHARTS: dict[str, Callable[[], str]] = {"peers": peers, "performance": performance, "federation": federation}
+CHARTS: dict[str, Callable[[], str]] = {
+    "peers": peers,
+    "performance": performance,
+    "federation": federation,
+    "reliability": reliability,
+}
 
 
 def main(names: Sequence[str]) -> int:
