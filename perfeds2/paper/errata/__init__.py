@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Sequence
 
 from perfeds2.errors import InputError
-from perfeds2.paper.errata import radio, rounds, theory
+from perfeds2.paper.errata import network, theory
 from perfeds2.paper.errata.erratum import Erratum, Numbers, load_errata
 
-PROSE, ERRATA = load_errata(radio.NUMBERS | rounds.NUMBERS | theory.NUMBERS)
+PROSE, ERRATA = load_errata(network.NUMBERS | theory.NUMBERS)
 FIRST_NEW = 16
 
 
@@ -55,11 +55,11 @@ def chosen(numbers: Sequence[int]) -> list[Erratum]:
 
 def _in_full(item: Erratum) -> str:
     prose = {"printed": item.printed, "wrong": item.wrong, "ours": item.ours}
+    prose |= {"code": ", ".join(item.code), "tests": ", ".join(item.tests)}
     lines = [f"{item.number}. {item.where}"]
     for name, text in prose.items():
-        lines += textwrap.wrap(text, 100, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11)
-    for name, references in (("code", item.code), ("test", item.tests)):
-        lines += [f"  {name if at == 0 else '':<9}{reference}" for at, reference in enumerate(references)]
+        indents = {"initial_indent": f"  {name:<9}", "subsequent_indent": " " * 11}
+        lines += textwrap.wrap(text, 100, **indents, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*lines, _aligned(item.show())])
 
 
