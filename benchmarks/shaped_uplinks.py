@@ -30,7 +30,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
-from perfeds2.spec.build import make_cell
+from perfeds2.spec.cells import make_cell
 from perfeds2.timeline.jobs import MERGED
 from perfeds2.timeline.record import Timeline
 

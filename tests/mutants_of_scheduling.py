@@ -84,7 +84,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         ),
     ),
     (
-        "spec/build.py",
+        "spec/cells.py",
         "learning/test_payload.py",
         ("len(arrays) - len(stays)", "len(arrays)", "test_fewer_bits_of_less_than_the_model"),
     ),

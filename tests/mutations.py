@@ -320,6 +320,11 @@ MUTATIONS = [
         ("cut[first_of] = 1", "pass", "test_of_labels_that_a_ue_all_has_once_one_is_for_testing"),
     ),
     *of(
+        "spec/alpha.py",
+        "spec/test_build.py",
+        ("if usual <= fitting:", "if True:", "test_alpha_auto_is_the_tasks_or_one_over_l"),
+    ),
+    *of(
         "spec/build.py",
         "spec/test_build.py",
         ('mode == "ASY" and together', 'mode == "-" and together', "test_only_asy_does_not_finish_together"),
@@ -335,7 +340,6 @@ MUTATIONS = [
             'known | spec.method_settings(algorithm) | {"hessian": "exact"})',
             "test_every_learning_setting_reaches_the_learner",
         ),
-        ("if usual <= fitting:", "if True:", "test_alpha_auto_is_the_tasks_or_one_over_l"),
         (
             "(algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth,",
             "(algorithm.protocol, algorithm.bandwidth,",

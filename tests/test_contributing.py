@@ -137,7 +137,7 @@ ADDITIONS = {
         """,
         '"scratch": scratch,',
         """
-        from perfeds2.spec.build import make_task
+        from perfeds2.spec.tasks import make_task
         from perfeds2.spec.resolve import spec_from
         assert make_task(spec_from(task="scratch", ues=4), 0).name == "scratch"
         """,
@@ -147,7 +147,7 @@ ADDITIONS = {
         "",
         '"scratch": Quantity(2.0),',
         """
-        from perfeds2.spec.build import make_task
+        from perfeds2.spec.tasks import make_task
         from perfeds2.spec.resolve import spec_from
         assert make_task(spec_from(ues=4, split="scratch"), 0).ues == 4
         """,
@@ -177,7 +177,7 @@ ADDITIONS = {
         """,
         '"scratch": scratch,',
         """
-        from perfeds2.spec.build import model_of
+        from perfeds2.spec.tasks import model_of
         from perfeds2.spec.resolve import spec_from
         assert model_of(spec_from(model="scratch")).sizes == (64, 3, 10)
         """,

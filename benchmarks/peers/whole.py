@@ -88,7 +88,8 @@ def write_work(path: Path, seeds: int, horizon_s: float) -> None:
 
     from perfeds2.learning.data import Shards
     from perfeds2.learning.train import evaluation_points
-    from perfeds2.spec.build import Stage, make_algorithms, make_task, make_timelines
+    from perfeds2.spec.build import Stage, make_algorithms, make_timelines
+    from perfeds2.spec.tasks import make_task
 
     arrays = {}
     made = spec(tuple(range(seeds)), horizon_s)

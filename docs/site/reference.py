@@ -313,8 +313,8 @@ def _root() -> Iterator[str]:
 
     yield "# Python\n\nThe public names: `from perfeds2 import …`. Each is loaded when it is first used.\n"
     rows = []
-    for name in perfeds2.__all__:
-        home = perfeds2._HOME[name]
+    for name, module in perfeds2._NAMES.items():
+        home = module.removeprefix("perfeds2.")
         dotted = f"perfeds2.{home}.{name}"
         node = next((found for found in public(module_path(home)) if found[0] == name), None)
         said = (

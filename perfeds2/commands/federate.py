@@ -59,7 +59,7 @@ class FederationCommand(SettingsCommand):
 def make_setup(given: dict[str, Any]) -> "Setup":
     """Return the setup that flags describe. Paths are made absolute, because server and devices run elsewhere."""
     from perfeds2.deployment.setup import Setup
-    from perfeds2.spec.build import check_model
+    from perfeds2.spec.tasks import check_model
 
     given = given | {name: str(Path(given[name]).resolve()) for name in ("data_dir", "app_module") if given[name]}
     given |= {name: ",".join(given[name] or []) for name in REPEATABLE}

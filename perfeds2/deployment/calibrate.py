@@ -26,7 +26,7 @@ from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import MOST_SPREAD
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.spec.build import upload_bits
+from perfeds2.spec.cells import upload_bits
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 

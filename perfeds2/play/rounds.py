@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from perfeds2.play.knobs import State, settings_at
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, upload_bits
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
+from perfeds2.spec.cells import make_energy, upload_bits
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.radio import make_energy
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline

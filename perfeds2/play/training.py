@@ -71,8 +71,9 @@ class Trainer:
 def train_in_turns(settings: Mapping[str, Any]) -> Iterator[Row]:
     """Train every algorithm, an evaluation each in turn, and give its row."""
     from perfeds2.learning.train import evaluation_points, train
-    from perfeds2.spec.build import Stage, make_algorithms, make_task, make_timelines
+    from perfeds2.spec.build import Stage, make_algorithms, make_timelines
     from perfeds2.spec.resolve import spec_from
+    from perfeds2.spec.tasks import make_task
 
     spec = spec_from(**settings)
     seed, run = spec.run.seeds[0], spec.run

@@ -17,7 +17,8 @@ from perfeds2.learning.compiled import may_have_gpu
 from perfeds2.learning.task import parameters
 from perfeds2.runs.trainer import Workbench
 from perfeds2.runs.training import Training
-from perfeds2.spec.build import make_algorithms, make_task, make_timelines, model_of
+from perfeds2.spec.build import make_algorithms, make_timelines
+from perfeds2.spec.tasks import make_task, model_of
 
 DAY_S = 86_400.0
 ROUNDS = 8  # that are played to see the pace

@@ -15,8 +15,7 @@ from perfeds2.files import write_atomically
 from perfeds2.learning.models.model import Model
 from perfeds2.runs.folder import read_run
 from perfeds2.runs.store import Arrays, load_arrays
-from perfeds2.spec.build import model_of
-from perfeds2.spec.tasks import told_with_a_model
+from perfeds2.spec.tasks import model_of, told_with_a_model
 
 Format = Literal["safetensors", "onnx"]
 ModelOf = Callable[[], Model]

@@ -8,9 +8,9 @@ import numpy as np
 from perfeds2.learning.objectives import Personal
 from perfeds2.learning.train import EvaluationPoint
 from perfeds2.network.cell import Cell
-from perfeds2.spec.build import Algorithm, upload_bits
+from perfeds2.spec.build import Algorithm
+from perfeds2.spec.cells import make_energy, upload_bits
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.radio import make_energy
 from perfeds2.timeline.budget import too_few
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline

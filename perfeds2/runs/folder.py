@@ -17,8 +17,8 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.runs.events import EVENTS, as_json, in_one_line
 from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
+from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.fleets import keep_fleet, with_kept_fleet
 from perfeds2.spec.resolve import read_toml, resolve
 
 FILES = {

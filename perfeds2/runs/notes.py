@@ -15,7 +15,8 @@ Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 
 def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     """The notes of a run. ``rows`` is None where nothing was trained."""
-    from perfeds2.spec.build import alpha_of, recipe_of
+    from perfeds2.spec.alpha import alpha_of
+    from perfeds2.spec.tasks import recipe_of
 
     notes, recipe = list[str](), recipe_of(spec)
     if recipe is not None and recipe.said:
@@ -46,7 +47,7 @@ def how_it_is_learned(spec: Spec) -> str:
 
 def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[str]:
     """Where a run ended because too few UEs had energy left."""
-    from perfeds2.spec.fleets import limits_energy
+    from perfeds2.spec.cells import limits_energy
 
     ends = [each for each in of_seeds if each["is_out_of_energy"]]
     if not limits_energy(spec) or not ends:

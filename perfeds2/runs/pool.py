@@ -31,7 +31,7 @@ from perfeds2.runs.workers import (
     in_threads,
     one_gpu_each,
 )
-from perfeds2.spec.build import check_model, recipe_of
+from perfeds2.spec.tasks import check_model, recipe_of
 
 HERE = "here"
 PROCESSES = "processes"

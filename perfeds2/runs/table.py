@@ -43,7 +43,7 @@ def summarise(
         rows: Evaluations by algorithm and seed; None where nothing was trained.
         radio: Say how good the simulated links are; a federation has real ones.
     """
-    from perfeds2.spec.build import metric_of
+    from perfeds2.spec.tasks import metric_of
 
     trained, seeds = rows is not None, spec.run.seeds
     names = list(dict.fromkeys(name for name, _ in facts))
@@ -69,7 +69,7 @@ def summarise(
 
 def _radio_part(spec: Spec) -> dict[str, Any] | None:
     """How good the simulated links are, over a few seeds, and a warning where no modem would carry so much."""
-    from perfeds2.spec.build import make_cell
+    from perfeds2.spec.cells import make_cell
 
     name = radio_name(spec)
     quality = link_quality(make_cell(spec, seed) for seed in spec.run.seeds[:SEEDS_OF_RADIO])
@@ -114,7 +114,7 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> dict[str, Any]:
 
     A seed that never met the target counts as later than all others in the median, and leaves no mean.
     """
-    from perfeds2.spec.build import metric_of
+    from perfeds2.spec.tasks import metric_of
 
     target = spec.run.target_accuracy
     times = [time_to_target(each.rows, target) for each in results]

@@ -18,15 +18,9 @@ from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.runs.facts import costs_at, facts_of
 from perfeds2.runs.store import Result, Row, Store
 from perfeds2.runs.training import Training
-from perfeds2.spec.build import (
-    Algorithm,
-    Stage,
-    clock_key,
-    make_algorithms,
-    make_task,
-    make_timelines,
-)
+from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.names import user_errors
+from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.record import Timeline
 
 CHECKPOINT_EVERY_S = 2.0

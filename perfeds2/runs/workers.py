@@ -32,9 +32,9 @@ from perfeds2.runs.progress import Live
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.trainer import PreparedTraining, Workbench, train_group
 from perfeds2.runs.training import Training
-from perfeds2.spec.build import metric_of
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import resolve
+from perfeds2.spec.tasks import metric_of
 
 # Workers of a study run side by side, so each keeps to one core. Then a result does not depend on how many there are.
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

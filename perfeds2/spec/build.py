@@ -19,170 +19,41 @@ What is the user's own is called with what it names of what is known here:
 """
 
 import inspect
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
+from perfeds2.allocation.schedulers import of_those_here
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
+from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError
-from perfeds2.learning.data import Data, Divisible
-from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.merges import Merge, OfMean, Undrafted
 from perfeds2.learning.methods import parts_of
+from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
-from perfeds2.learning.models.model import Judged, Model
-from perfeds2.learning.objectives import Withholding
-from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import Task, cycles_per_sample, payload_bits, weight_shapes
+from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
-from perfeds2.network.fleet_file import FleetFile
-from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.fields import CellSpec, Spec, TaskSpec
-from perfeds2.spec.fleets import cell_of_fleet, limits_energy, refuse_without_a_fleet, seconds_a_step
+from perfeds2.spec.alpha import alpha_of
+from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
+from perfeds2.spec.fields import Spec
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, call, expect, user_errors
-from perfeds2.spec.networks import network_of
-from perfeds2.spec.radio import make_budget, make_radio
-from perfeds2.spec.rounds import bound_of, in_drafts, in_tiers, is_schedule, skipping, when_opened
-from perfeds2.spec.tasks import recipe_of, split_of, task_errors
+from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.state import Schedule
 
-NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 ROWS = 4096  # of a schedule; a longer run repeats them
-
-
-# ---- the task and the cell
-
-
-def make_task(spec: Spec, seed: int) -> Task:
-    """Data in the hands of the UEs, and a model for them."""
-    named, ues = spec.task.name, spec.cell.ues
-    recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    with task_errors(named):
-        if recipe is None:
-            task = _own_task(named, *where, spec.task.split)
-        else:
-            task = recipe(*where, split=split_of(spec.task.split))
-    if spec.task.held_out:
-        task = replace(task, data=hold_out(task.data, f"--task {named}"))
-    if task.ues != ues:
-        raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
-    model = network_of(spec, recipe or task)
-    return task if model is task.model else replace(task, model=model)
-
-
-def _task(
-    named: Named, ues: int, labels_per_ue: int | None, seed: int, data_dir: str | None, split: Named | None
-) -> Task:
-    asks = callable(named.value) and "split" in inspect.signature(named.value).parameters
-    if split is not None and not asks:
-        raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
-    if not callable(named.value):
-        return expect(named.value, Task, "--task", named)
-    known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
-    known["split"] = split_of(split)
-    return expect(call(named.value, f"--task {named}", known), Task, "--task", named)
-
-
-def hold_out(data: Data, what: str) -> Data:
-    """The same data with a validation part, cut from the training part, in the place of the test part."""
-    if not isinstance(data, Divisible):
-        raise InputError(
-            f"{what} has data without held_out(), so no part can be held out for validation; add it to them."
-        )
-    return data.held_out()
-
-
-_own_task = lru_cache(maxsize=1)(_task)  # the clock asks for its model first, then it is trained
-
-
-def model_of(spec: Spec) -> Model:
-    """What is trained. For a built-in task it is known before its data are read."""
-    recipe = recipe_of(spec)
-    return make_task(spec, spec.run.seeds[0]).model if recipe is None else network_of(spec, recipe)
-
-
-def check_model(spec: Spec) -> None:
-    """Refuse a chosen model, loss or metric that does not fit its task."""
-    if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
-        model_of(spec)
-
-
-def metric_of(spec: Spec) -> str:
-    """What stands for the accuracy, by its name."""
-    if spec.task.metric is not None:
-        return _plain(spec.task.metric.label)
-    model = None if recipe_of(spec) is not None else model_of(spec)
-    if not isinstance(model, Judged):
-        return "accuracy"
-    metric: Any = model.metric
-    ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
-    return next(ours, None) or _plain(getattr(metric, "__name__", type(metric).__name__))
-
-
-def _plain(name: str) -> str:
-    return name if name.isidentifier() else "metric"  # a lambda has none
-
-
-def make_cell(spec: Spec, seed: int) -> Cell:
-    """The cell of a seed: who is where and how fast, and the fading everybody meets."""
-    settings, own = spec.cell, spec.cell.kind
-    kind: Any = Cell if own is None else own.value
-    refuse_without_a_fleet(spec)
-    if isinstance(kind, FleetFile):
-        kind = partial(cell_of_fleet, spec, kind)
-    if isinstance(kind, Cell):
-        cell = kind
-    else:
-        known: dict[str, Any] = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
-        known |= make_radio(spec, partial(model_bits, spec))
-        known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
-        make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
-        with user_errors(f"--cell {own}", kind):
-            cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
-    if cell.ues != settings.ues:
-        raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
-    return cell if settings.distance_m is None else replace(cell, distance_m=np.asarray(settings.distance_m, float))
-
-
-def model_bits(spec: Spec) -> float:
-    """What a model takes on its way to a UE."""
-    return spec.cell.payload_bits or payload_bits(model_of(spec))
-
-
-def upload_bits(spec: Spec, objective: Any = None) -> float:
-    """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves.
-
-    Of fewer bits a number, every array that is uploaded has its scale besides; of some of the numbers, where they stand.
-    """
-    if spec.cell.payload_bits is not None:
-        return spec.cell.payload_bits
-    model, bits = model_of(spec), spec.radio.bits or 32
-    arrays = weight_shapes(model)
-    stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
-    numbers = round(payload_bits(model) / 32) - sum(math.prod(each.shape) for each in stays)
-    sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
-    return bits * sent + place_bits(sent, numbers) + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
-
-
-def _withheld(objective: Withholding, model: Model) -> list[Any]:
-    """The shapes of what is not uploaded."""
-    try:
-        return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
-    except ValueError as error:
-        raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
+TIERS = 5  # M of FedAT and TiFL
 
 
 # ---- the algorithms
@@ -286,12 +157,13 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     chosen = learning.merge
     if chosen is not None:
         merge = chosen.value
-        if callable_to_make(merge):
+        if inspect.isclass(merge) or not hasattr(merge, "init"):  # it makes a merge; one that has init is one
             merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-    merge = _expect_merge(merge, chosen)
-    _refuse_what_does_not_fit(spec, algorithm, objective, merge)
-    bits, top_k = _shortened(spec)
-    return Learner(
+    if not isinstance(merge, Merge | OfMean):
+        raise InputError(
+            f"--merge {chosen} gave a {type(merge).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
+        )
+    learner = Learner(
         objective,
         learning.beta,
         learning.batch,
@@ -299,85 +171,28 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
         merge,
         alpha=alpha,
         clip=learning.clip,
-        bits=bits,
-        top_k=top_k,
+        bits=None if spec.radio.bits == 32 else spec.radio.bits,
+        top_k=None if spec.radio.top_k == 1 else spec.radio.top_k,
         personal_steps=learning.personal_steps or 1,
     )
+    _refuse_what_does_not_fit(algorithm, learner, chosen)
+    return learner
 
 
-def _shortened(spec: Spec) -> tuple[int | None, float | None]:
-    """Return the bits of each number and the share of the numbers of an upload; None where nothing is left out."""
-    bits = None if spec.radio.bits == 32 else spec.radio.bits
-    return bits, None if spec.radio.top_k == 1 else spec.radio.top_k
-
-
-def _refuse_what_does_not_fit(spec: Spec, algorithm: str, objective: Any, merge: Any) -> None:
+def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | None) -> None:
     """Refuse settings that a method cannot follow."""
-    (bits, top_k), learning = _shortened(spec), spec.learning_of(algorithm)
-    if isinstance(objective, Scaffold):
-        if learning.merge is not None:
+    given = {"--top-k": learner.top_k}
+    why = "it merges late uploads as well, and a UE could not know which of them counted"
+    if isinstance(learner.objective, Scaffold):
+        given |= {"--clip": learner.clip, "--bits": learner.bits, "--merge": merge}
+        why = "its control variates are computed from whole uploads, by a merge of its own"
+    elif not isinstance(learner.merge, Undrafted):
+        return
+    for flag, value in given.items():
+        if value is not None:
             raise InputError(
-                f"--merge {learning.merge} cannot merge SCAFFOLD, whose control variates are merged too; leave it out."
+                f"{flag} {value} does not go with {algorithm}: {why}. Leave it out, or take --algorithms without {algorithm}."
             )
-        for given, does in (
-            (learning.clip, f"--clip {learning.clip or 0:g} would shorten"),
-            (bits, f"--bits {bits} would round"),
-            (top_k, f"--top-k {top_k} would cut"),
-        ):
-            if given is not None:
-                raise InputError(
-                    f"{does} what SCAFFOLD's control variates are computed from at the server, and not at the UE; leave it out, "
-                    f"or take --algorithms without {algorithm}."
-                )
-    if top_k is not None and isinstance(merge, Undrafted):
-        raise InputError(
-            f"--top-k {top_k} does not go with {algorithm}, which merges late uploads as well: a UE could not know which of them "
-            f"counted; leave it out, or take --algorithms without {algorithm}."
-        )
-
-
-def callable_to_make(merge: Any) -> bool:
-    """Whether it makes a merge; else it is one, which can be called as well."""
-    return inspect.isclass(merge) or not hasattr(merge, "init")
-
-
-def _expect_merge(made: Any, named: Named | None) -> Merge | OfMean:
-    if not isinstance(made, Merge | OfMean):
-        raise InputError(
-            f"--merge {named} gave a {type(made).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
-        )
-    return made
-
-
-@dataclass(frozen=True)
-class Alpha:
-    """Which α a spec means, and why."""
-
-    value: float
-    note: str | None = None
-
-
-def alpha_of(spec: Spec, algorithm: str) -> Alpha:
-    """An algorithm's α. ``auto`` is the task's, or 1/L where that is shorter: one number for all algorithms and seeds."""
-    alpha = spec.learning_of(algorithm).alpha
-    if alpha != "auto":
-        return Alpha(alpha)
-    return _fitting_alpha(spec.task, spec.cell.ues)  # type: ignore[arg-type]  # frozen, so it has a hash
-
-
-@cache
-def _fitting_alpha(task: TaskSpec, ues: int) -> Alpha:
-    spec = Spec(task=task, cell=CellSpec(ues=ues))
-    recipe = recipe_of(spec)
-    usual = ({} if recipe is None else recipe.defaults).get("learning", {}).get("alpha", spec.learning.alpha)
-    largest = smoothness_of(make_task(spec, 0))
-    fitting = float(f"{1 / largest:.3g}")  # what stands in the note is what is taken
-    seen = f"1/L (L = {largest:.3g} where the pilot looked)"
-    if usual <= fitting:
-        return Alpha(usual, f"--alpha auto: the task's {usual:g}, which is not above {seen}.")
-    return Alpha(
-        fitting, f"--alpha auto: {fitting:g} = {seen}; the task's {usual:g} is {usual / fitting:.2g} times too long."
-    )
 
 
 def protocol_of(spec: Spec, mode: str) -> Protocol:
@@ -390,6 +205,35 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     if spec.protocol.unplanned == "rest":
         return Protocol(spec.protocol.quorum, rests=True)
     return Protocol(spec.protocol.quorum, bound_of(spec), spec.protocol.stale)
+
+
+def bound_of(spec: Spec) -> int | None:
+    return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
+
+
+def in_drafts(spec: Spec, learner: Learner) -> dict[str, Any]:
+    """SAFA's rounds, as parts of an algorithm; the bound on staleness is its lag tolerance."""
+    assert spec.protocol.quorum is not None
+    bound = bound_of(spec)
+    if isinstance(learner.merge, ModelCache):
+        learner = replace(learner, merge=ModelCache(np.inf if bound is None else float(bound)))
+    return {"learner": learner, "protocol": Protocol(spec.protocol.quorum, bound, drafts=True)}
+
+
+def in_tiers(
+    spec: Spec, learner: Learner, cell: Cell, seed: int, payload_bits: float, *, at_once: bool
+) -> dict[str, Any]:
+    """TiFL's and FedAT's rounds, as parts of an algorithm: A of a tier close one, or as many as the smallest tier has."""
+    assert spec.protocol.quorum is not None
+    if (spec.protocol.tiers or 0) > cell.ues:
+        raise InputError(f"--tiers {spec.protocol.tiers} is more than there are UEs ({cell.ues}); choose fewer.")
+    count, quorum = spec.protocol.tiers or TIERS, spec.protocol.quorum
+    tiers = tiers_by_latency(cell, payload_bits, learner.samples, count, quorum)
+    quorum = min(quorum, tiers.smallest)
+    if isinstance(learner.merge, TierAverage):
+        learner = replace(learner, merge=TierAverage.of(tiers.of))
+    schedule = (AllTiers if at_once else OneTier)(tiers, quorum, seed)
+    return {"learner": learner, "protocol": Protocol(quorum, rests=True), "schedule": schedule}
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
@@ -440,6 +284,33 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
         raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
     return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
+
+
+def is_schedule(function: Callable[..., Any]) -> bool:
+    """Whether it plans a round; else it makes something that does."""
+    return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
+
+
+def when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
+    """A schedule that says when a round opens whom it plans. Nobody can know beforehand whether a UE sits out too long."""
+    if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
+        raise InputError(
+            f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
+            f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
+        )
+    return schedule
+
+
+def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
+    """One of our schedules where UEs come and go: a round is not planned for who is away when it opens.
+
+    But where only a plan that is kept to the letter keeps everybody within the bound: then the round waits.
+    """
+    comes_and_goes = cell.fleet is not None and cell.fleet.presence is not None
+    to_the_letter = protocol.max_staleness is not None and protocol.stale != "restart"
+    if named.source or not comes_and_goes or to_the_letter or "moment" in inspect.signature(schedule).parameters:
+        return schedule
+    return of_those_here(schedule)
 
 
 # ---- their timelines

@@ -1,5 +1,7 @@
-"""Whose samples are they, and how is a model judged on them, as a spec says it?"""
+"""What is learned, as a spec says it: whose samples, which network, and how is it judged?"""
 
+import inspect
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,13 +12,77 @@ import jax
 import numpy as np
 
 from perfeds2.errors import InputError
+from perfeds2.learning.data import Divisible
 from perfeds2.learning.files.own_file import OwnFile, in_words
-from perfeds2.learning.models.model import Judged, Model, bare
+from perfeds2.learning.losses import MEASURES
+from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
+from perfeds2.learning.models.model import DoesNotFit, Judged, Model, bare
 from perfeds2.learning.partition import ByLabel, Given, Samples, Split
 from perfeds2.learning.target import Targets, judged
 from perfeds2.learning.task import Recipe, Task, logits
-from perfeds2.spec.fields import Spec
-from perfeds2.spec.names import Named, call, user_errors
+from perfeds2.spec.fields import Spec, TaskSpec
+from perfeds2.spec.names import Named, call, expect, user_errors
+
+
+def make_task(spec: Spec, seed: int) -> Task:
+    """Data in the hands of the UEs, and a model for them."""
+    named, ues = spec.task.name, spec.cell.ues
+    recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
+    with task_errors(named):
+        if recipe is None:
+            task = _own_task(named, *where, spec.task.split)
+        else:
+            task = recipe(*where, split=split_of(spec.task.split))
+    if spec.task.held_out:  # a part of the training data takes the place of the test part
+        if not isinstance(task.data, Divisible):
+            raise InputError(f"--task {named} has data without held_out(), which validation needs; add it to them.")
+        task = replace(task, data=task.data.held_out())
+    if task.ues != ues:
+        raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
+    model = network_of(spec, recipe or task)
+    return task if model is task.model else replace(task, model=model)
+
+
+@lru_cache(maxsize=1)  # the clock asks for its model first, then it is trained
+def _own_task(
+    named: Named, ues: int, labels_per_ue: int | None, seed: int, data_dir: str | None, split: Named | None
+) -> Task:
+    asks = callable(named.value) and "split" in inspect.signature(named.value).parameters
+    if split is not None and not asks:
+        raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
+    if not callable(named.value):
+        return expect(named.value, Task, "--task", named)
+    known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known["split"] = split_of(split)
+    return expect(call(named.value, f"--task {named}", known), Task, "--task", named)
+
+
+def model_of(spec: Spec) -> Model:
+    """What is trained. For a built-in task it is known before its data are read."""
+    recipe = recipe_of(spec)
+    return make_task(spec, spec.run.seeds[0]).model if recipe is None else network_of(spec, recipe)
+
+
+def check_model(spec: Spec) -> None:
+    """Refuse a chosen model, loss or metric that does not fit its task."""
+    if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
+        model_of(spec)
+
+
+def metric_of(spec: Spec) -> str:
+    """What stands for the accuracy, by its name."""
+    if spec.task.metric is not None:
+        return _plain(spec.task.metric.label)
+    model = None if recipe_of(spec) is not None else model_of(spec)
+    if not isinstance(model, Judged):
+        return "accuracy"
+    metric: Any = model.metric
+    ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
+    return next(ours, None) or _plain(getattr(metric, "__name__", type(metric).__name__))
+
+
+def _plain(name: str) -> str:
+    return name if name.isidentifier() else "metric"  # a lambda has none
 
 
 @contextmanager
@@ -34,9 +100,8 @@ def recipe_of(spec: Spec) -> Recipe | None:
     """How a built-in task, or one in a file, is made; None for a task that is the user's own in Python."""
     task, value = spec.task, spec.task.name.value
     if isinstance(value, OwnFile):
-        loss = task.loss.text if task.loss is not None and not task.loss.source else None
         with task_errors(task.name):
-            return Recipe.of_file(value, task.target or (), task.ue_column, loss)
+            return Recipe.of_file(value, task.target or (), task.ue_column, _known_loss(task))
     for flag, given in (("--target", task.target), ("--ue-column", task.ue_column)):
         if given is not None:
             raise InputError(f"{flag} is for a CSV file, and --task is {task.name}; leave it out.")
@@ -48,10 +113,13 @@ def told_with_a_model(spec: Spec, seed: int) -> dict[str, str]:
     file, task = spec.task.name.value, spec.task
     if not isinstance(file, OwnFile):
         return {}
-    loss = task.loss.text if task.loss is not None and not task.loss.source else None
     split = split_of(task.split) or ByLabel(task.labels_per_ue or 1)
     with task_errors(task.name):
-        return in_words(file.table(task.target or (), task.ue_column, loss), spec.cell.ues, split, seed)
+        return in_words(file.table(task.target or (), task.ue_column, _known_loss(task)), spec.cell.ues, split, seed)
+
+
+def _known_loss(task: TaskSpec) -> str | None:
+    return task.loss.text if task.loss is not None and not task.loss.source else None
 
 
 def split_of(named: Named | None) -> Split | None:
@@ -111,3 +179,53 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
             raise InputError(
                 f"{flag} gives {'no array' if shape is None else f'shape {shape}'} for 3 samples; expected {words}."
             )
+
+
+def network_of(spec: Spec, task: Recipe | Task) -> Model:
+    """The task's own model or the one that was chosen, with the loss and the metric that were."""
+    return judged_as_told(spec, task, task.model if spec.task.model is None else _chosen(spec, task))
+
+
+def _chosen(spec: Spec, task: Recipe | Task) -> Model:
+    """The model that --model names, for a task's samples and as many classes as the task's own model tells apart."""
+    assert spec.task.model is not None
+    with user_errors(f"--task {spec.task.name}", type(task.model)):
+        (classes,) = logits(task.model, task.sample)
+    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
+
+
+@lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
+def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int, weights: str) -> Model:  # noqa: ARG001 (other weights, another model)
+    inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
+    known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
+    is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
+    make = partial(call, given, flag, known) if is_made else None
+    unfit = f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of {classes} classes"
+    try:
+        given = given if make is None else make()
+    except DoesNotFit as error:
+        raise InputError(f"{unfit}: {error}.") from None
+    model = expect(_of_torch(make or given, sample, flag) if is_torch(given) else given, Model, "--model", named)
+    try:
+        hash(model)
+    except TypeError as error:
+        raise InputError(
+            f"{flag} cannot be compiled for ({error}); make it a frozen dataclass, with tuples for lists."
+        ) from None
+    try:
+        shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
+        why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
+        why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
+    except Exception as error:  # whatever a model does with samples it was not made for
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
+    if why:
+        raise InputError(f"{unfit}: {why}.")
+    return model
+
+
+def _of_torch(given: Any, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
+    """A module, or what makes a new one for each seed, as a model."""
+    try:
+        return from_torch(given, sample)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from error

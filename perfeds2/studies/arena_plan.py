@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.spec.build import alpha_of
+from perfeds2.spec.alpha import alpha_of
 from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named

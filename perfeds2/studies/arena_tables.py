@@ -27,7 +27,7 @@ from perfeds2.runs.statistics import (
 )
 from perfeds2.runs.store import Result
 from perfeds2.runs.table import COSTS, write_csv
-from perfeds2.spec.build import metric_of
+from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.arena_plan import ArenaPlan, Bout
 from perfeds2.studies.tune import Best
 

@@ -21,8 +21,9 @@ from perfeds2.learning.models.model import Model, Params, mean_loss
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task, stacked_samples
 from perfeds2.learning.train import evaluation_points, train
-from perfeds2.spec.build import Stage, make_algorithms, make_task, make_timelines
+from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.tasks import make_task
 from perfeds2.studies.plan_data import BoundRounds, Candidate, MeasuredConstant, Theory
 from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from perfeds2.spec.build import alpha_of
+from perfeds2.spec.alpha import alpha_of
 from perfeds2.studies.plan_data import Candidate, PlanTarget
 from perfeds2.studies.plan_space import Space, algorithm_of
 

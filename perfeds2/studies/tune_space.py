@@ -10,11 +10,12 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.spec.build import alpha_of, metric_of
+from perfeds2.spec.alpha import alpha_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
+from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.grid import values_of
 from perfeds2.studies.search import FACTOR
 

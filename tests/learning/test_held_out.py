@@ -11,8 +11,8 @@ from perfeds2.learning.data import Divisible, Generated, Shards, held_out_of
 from perfeds2.learning.datasets import synthetic
 from perfeds2.learning.datasets.shakespeare import WINDOW, Role, Windows
 from perfeds2.learning.partition import Partition
-from perfeds2.spec.build import make_task
 from perfeds2.spec.resolve import spec_from
+from perfeds2.spec.tasks import make_task
 
 UES, MOST = 3, 200  # one size of arrays, so that little is compiled
 counts = st.lists(st.tuples(st.integers(1, MOST), st.integers(1, 60)), min_size=UES, max_size=UES)

@@ -24,7 +24,8 @@ from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
-from perfeds2.spec.build import check, model_bits, upload_bits
+from perfeds2.spec.build import check
+from perfeds2.spec.cells import model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
 from perfeds2.timeline.protocol import Protocol

@@ -404,8 +404,8 @@ def test_a_task_of_ones_own_samples_takes_a_module():
 
 
 def test_another_weight_is_another_model_though_the_module_is_the_same():
-    from perfeds2.spec.build import model_of
     from perfeds2.spec.resolve import spec_from
+    from perfeds2.spec.tasks import model_of
 
     module = nets.Mlp(64, 10)
     one = model_of(spec_from(**DIGITS, model=module))

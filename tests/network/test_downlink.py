@@ -10,7 +10,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import ENERGY
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.spec.build import make_cell
+from perfeds2.spec.cells import make_cell
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.jobs import MERGED

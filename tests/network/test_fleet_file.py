@@ -15,7 +15,8 @@ from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.quality import link_quality
 from perfeds2.network.synthetic_fleet import Made, write_fleet
 from perfeds2.network.traces import Trace, Traces
-from perfeds2.spec.build import clock_key, make_cell
+from perfeds2.spec.build import clock_key
+from perfeds2.spec.cells import make_cell
 from perfeds2.spec.resolve import spec_from
 
 FLEET = """name,distance_m,gain_db,rate_bps,cpu_hz,compute_s,samples_per_s,power_w,uplink_trace,available,energy_budget_j

@@ -11,7 +11,7 @@ from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
 from perfeds2.network.mobility import MEMORY, GaussMarkov, Moves, Walk, Waypoints, coherence_seconds
 from perfeds2.network.radios import RADIOS
-from perfeds2.spec.build import make_cell
+from perfeds2.spec.cells import make_cell
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate

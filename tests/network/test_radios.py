@@ -12,7 +12,7 @@ from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.network.radios import CITY, COUNTRY, RADIOS, STREET, Radio, Where, path_of, shadow_map
-from perfeds2.spec.build import make_cell
+from perfeds2.spec.cells import make_cell
 from perfeds2.spec.resolve import spec_from
 
 SCENARIOS = {"umi": STREET, "uma": CITY, "rma": COUNTRY}

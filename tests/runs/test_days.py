@@ -8,8 +8,8 @@ from perfeds2.learning.task import parameters
 from perfeds2.runs import estimate
 from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.training import trainings_of
-from perfeds2.spec.build import model_of
 from perfeds2.spec.resolve import spec_from
+from perfeds2.spec.tasks import model_of
 
 RUN = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 5, "algorithms": ["FedAvgS2"]}
 

@@ -13,9 +13,10 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
 from perfeds2.learning.task import Task, stacked_samples
-from perfeds2.spec import build
-from perfeds2.spec.alpha import smoothness_of
-from perfeds2.spec.build import Stage, alpha_of, clock_key, make_algorithms, make_timelines, upload_bits
+from perfeds2.spec import alpha
+from perfeds2.spec.alpha import alpha_of, smoothness_of
+from perfeds2.spec.build import Stage, clock_key, make_algorithms, make_timelines
+from perfeds2.spec.cells import upload_bits
 from perfeds2.spec.resolve import spec_from
 
 
@@ -79,7 +80,7 @@ def test_what_a_ue_keeps_for_itself_is_not_sent():
 
 
 def test_a_clip_that_the_server_would_not_hear_of_is_refused():
-    with pytest.raises(InputError, match=r"--clip 2 would shorten .* SCAFFOLD"):
+    with pytest.raises(InputError, match=r"--clip 2.0 does not go with SCAFFOLD: its control variates"):
         algorithms_of(algorithms=["SCAFFOLD"], clip=2.0)
     algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], methods={"PerFedS2": {"clip": 2.0}})
 
@@ -110,15 +111,15 @@ def test_what_is_not_used_does_not_stand_in_the_spec():
 def test_alpha_auto_is_the_tasks_or_one_over_l(task, usual, monkeypatch):
     """One number for all algorithms and seeds, and the table says which and why."""
     measured = {"L": 20.0}
-    monkeypatch.setattr(build, "make_task", lambda spec, seed: (spec.task.name.text, spec.cell.ues, seed))
-    monkeypatch.setattr(build, "smoothness_of", lambda _: measured["L"])
+    monkeypatch.setattr(alpha, "make_task", lambda spec, seed: (spec.task.name.text, spec.cell.ues, seed))
+    monkeypatch.setattr(alpha, "smoothness_of", lambda _: measured["L"])
     spec = spec_from(task=task, alpha="auto", ues=4, seeds=[3, 4])
-    build._fitting_alpha.cache_clear()
+    alpha._fitting_alpha.cache_clear()
     assert alpha_of(spec, "PerFedS2").value == usual  # 1/L is 0.05
     assert f"the task's {usual:g}, which is not above 1/L (L = 20" in str(alpha_of(spec, "PerFedS2").note)
     measured["L"] = 81.3
     assert alpha_of(spec, "PerFedS2").value == usual, "it is measured once"
-    build._fitting_alpha.cache_clear()
+    alpha._fitting_alpha.cache_clear()
     assert alpha_of(spec, "PerFedS2").value == 0.0123
     said = f"--alpha auto: 0.0123 = 1/L (L = 81.3 where the pilot looked); the task's {usual:g} is"
     assert said in str(alpha_of(spec, "PerFedS2").note)
@@ -126,8 +127,8 @@ def test_alpha_auto_is_the_tasks_or_one_over_l(task, usual, monkeypatch):
         for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
             assert algorithm.learner.personal_step == 0.0123
             assert algorithm.objective != "PerFed" or algorithm.learner.objective == PerFed(0.0123)
-    build._fitting_alpha.cache_clear()
-    assert alpha_of(spec_from(alpha=0.5), "PerFedS2") == build.Alpha(0.5)
+    alpha._fitting_alpha.cache_clear()
+    assert alpha_of(spec_from(alpha=0.5), "PerFedS2") == alpha.Alpha(0.5)
 
 
 @pytest.mark.slow
@@ -183,5 +184,5 @@ def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):
     assert spec_from(merge=f"{mine}:Half").own.keys() == {str(mine)}
     with pytest.raises(InputError, match="expected something with init and __call__"):
         algorithms_of(algorithms=["PerFedS2"], merge=FedAvg)
-    with pytest.raises(InputError, match="cannot merge SCAFFOLD"):
+    with pytest.raises(InputError, match="does not go with SCAFFOLD"):
         algorithms_of(algorithms=["SCAFFOLD"], merge="mean")

@@ -17,8 +17,9 @@ from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.task import parameters
 from perfeds2.paper.figures import load_figures
-from perfeds2.spec.build import make_cell, make_task, model_of, upload_bits
+from perfeds2.spec.cells import make_cell, upload_bits
 from perfeds2.spec.resolve import resolve, spec_from
+from perfeds2.spec.tasks import make_task, model_of
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.reproduce import plan_curves
 from perfeds2.studies.sweep import read_sweep

@@ -11,9 +11,11 @@ import pytest
 from perfeds2 import Cell, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_cell, make_task, make_timelines
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
+from perfeds2.spec.cells import make_cell
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
+from perfeds2.spec.tasks import make_task
 
 MINE = """
 import jax

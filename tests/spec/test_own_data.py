@@ -14,8 +14,8 @@ from perfeds2.learning.losses import mse
 from perfeds2.learning.models.lenet import LeNet
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, bare
-from perfeds2.spec.build import make_task, metric_of, model_of
 from perfeds2.spec.resolve import spec_from
+from perfeds2.spec.tasks import make_task, metric_of, model_of
 
 random = np.random.default_rng(0)
 X = random.normal(size=(480, 4))

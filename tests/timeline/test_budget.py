@@ -19,7 +19,7 @@ from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.spec.build import Stage, check, clock_key, make_algorithms, make_timelines
-from perfeds2.spec.radio import make_budget
+from perfeds2.spec.cells import make_budget
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
 from perfeds2.timeline.budget import Budget, too_few

@@ -10,7 +10,7 @@ from random_runs import Run, runs
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.radios import RADIOS
-from perfeds2.spec.radio import make_energy
+from perfeds2.spec.cells import make_energy
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
 from perfeds2.timeline.energy import Powers, energy_of, job_joules

@@ -58,8 +58,9 @@ def _in_full(item: Erratum) -> str:
     prose |= {"code": ", ".join(item.code), "tests": ", ".join(item.tests)}
     lines = [f"{item.number}. {item.where}"]
     for name, text in prose.items():
-        indents = {"initial_indent": f"  {name:<9}", "subsequent_indent": " " * 11}
-        lines += textwrap.wrap(text, 100, **indents, break_long_words=False, break_on_hyphens=False)
+        lines += textwrap.wrap(
+            text, 100, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11, break_long_words=False
+        )
     return "\n".join([*lines, _aligned(item.show())])
 
 

@@ -1,0 +1,228 @@
+"""What cell does a spec stand for: UEs, radio, mobility, downlink and energy, drawn or from a fleet file?"""
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from perfeds2.errors import InputError
+from perfeds2.files import write_text
+from perfeds2.learning.models.model import Model
+from perfeds2.learning.objectives import Withholding
+from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
+from perfeds2.learning.task import cycles_per_sample, payload_bits, weight_shapes
+from perfeds2.network.cell import Cell
+from perfeds2.network.energy import ENERGY, EnergyModel
+from perfeds2.network.fleet_file import FleetFile
+from perfeds2.network.link import Downlink
+from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
+from perfeds2.network.radios import Radio, Where
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import Named, call, expect, user_errors
+from perfeds2.spec.tasks import model_of
+from perfeds2.timeline.budget import Budget
+
+NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
+OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
+KEPT = "fleet.json"  # in a run's folder: the fleet file and its traces
+
+
+def make_cell(spec: Spec, seed: int) -> Cell:
+    """The cell of a seed: who is where and how fast, and the fading everybody meets."""
+    settings, own = spec.cell, spec.cell.kind
+    kind: Any = Cell if own is None else own.value
+    refuse_without_a_fleet(spec)
+    if isinstance(kind, FleetFile):
+        kind = partial(cell_of_fleet, spec, kind)
+    if isinstance(kind, Cell):
+        cell = kind
+    else:
+        known: dict[str, Any] = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
+        known |= make_radio(spec)
+        known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
+        make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
+        with user_errors(f"--cell {own}", kind):
+            cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
+    if cell.ues != settings.ues:
+        raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
+    return cell if settings.distance_m is None else replace(cell, distance_m=np.asarray(settings.distance_m, float))
+
+
+def model_bits(spec: Spec) -> float:
+    """What a model takes on its way to a UE."""
+    return spec.cell.payload_bits or payload_bits(model_of(spec))
+
+
+def upload_bits(spec: Spec, objective: Any = None) -> float:
+    """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves.
+
+    Of fewer bits a number, every array that is uploaded has its scale besides; of some of the numbers, where they stand.
+    """
+    if spec.cell.payload_bits is not None:
+        return spec.cell.payload_bits
+    model, bits = model_of(spec), spec.radio.bits or 32
+    arrays = weight_shapes(model)
+    stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
+    numbers = round(payload_bits(model) / 32) - sum(math.prod(each.shape) for each in stays)
+    sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
+    return bits * sent + place_bits(sent, numbers) + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
+
+
+def _withheld(objective: Withholding, model: Model) -> list[Any]:
+    """The shapes of what is not uploaded."""
+    try:
+        return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
+    except ValueError as error:
+        raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
+
+
+# ---- radio and energy
+
+
+def make_energy(spec: Spec) -> EnergyModel:
+    """What computing and sending take."""
+    energy, kappa = ENERGY[spec.energy.model or "yang"], spec.energy.kappa
+    return energy if kappa is None else replace(energy, kappa=kappa)
+
+
+def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
+    """Return what each UE may spend: its fleet's budget, else the spec's. None where no UE has one."""
+    own_j = None if cell.fleet is None else cell.fleet.energy_budget_j
+    joules = spec.energy.budget
+    if own_j is not None:
+        joules = np.where(np.isnan(own_j), np.inf if joules is None else joules, own_j)
+    return None if joules is None else Budget.of(joules, make_energy(spec), cell, samples)
+
+
+def make_radio(spec: Spec) -> dict[str, Any]:
+    """What a spec says of the radio, as a cell takes it; nothing where it says nothing."""
+    settings, named, made = spec.radio, spec.radio.name, dict[str, Any]()
+    own = {key: value for key in OF_A_RADIO if (value := dict(settings)[key]) is not None}
+    if named is None or named.value is None:
+        unused = next((key for key in own if key != "carrier_hz"), None)
+        if unused is not None:
+            flag = f"--{unused.replace('_', '-')}"
+            raise InputError(f"{flag} changes nothing in the paper's radio; choose one that has it, --radio umi.")
+    else:
+        for key, usual in (("path_loss_exponent", 3.8), ("fading_scale", 40.0)):
+            if dict(spec.cell)[key] != usual:
+                flag = f"--{key.replace('_', '-')}"
+                raise InputError(f"{flag} is of the paper's radio and changes nothing with --radio {named}.")
+        radio = named.value
+        if not isinstance(radio, Radio):
+            radio = Radio(named.label, partial(_own_loss, named))
+        made["radio"] = replace(radio, **own)
+    if settings.efficiency_cap is not None:
+        made["most_bits_per_s_hz"] = settings.efficiency_cap
+    if settings.fading is not None:
+        how, _, k = settings.fading.partition(":")
+        made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
+    if settings.downlink in ("multicast", "unicast"):
+        dbm = settings.bs_power_dbm
+        dbm = dbm if dbm is not None else made["radio"].bs_power_dbm if "radio" in made else 44.0
+        made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, model_bits(spec))
+    carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
+    if settings.coherence_s is not None:
+        made["coherence_s"] = settings.coherence_s
+    elif settings.speed_mps is not None:
+        made["coherence_s"] = coherence_seconds(settings.speed_mps, carrier_hz)
+    walk = MOBILITY[settings.mobility or "none"]
+    if walk is not None:
+        if settings.speed_mps is None:
+            raise InputError(f"--mobility {settings.mobility} needs a --speed-mps, such as 1.4 for walking.")
+        made["moves"] = Moves(walk, settings.speed_mps, spec.cell.radius_m)
+    return made
+
+
+def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n"]:
+    """Somebody's own radio: a function of any of these that gives the loss of each UE in dB."""
+    known = {"distance_m": where.distance_m, "x_m": where.x_m, "y_m": where.y_m, "seed": where.seed}
+    known |= {"carrier_hz": radio.carrier_hz, "bs_height_m": radio.bs_height_m, "ue_height_m": radio.ue_height_m}
+    loss = np.asarray(call(named.value, f"--radio {named}", known), float)
+    if loss.shape != where.x_m.shape or not np.isfinite(loss).all():
+        raise InputError(
+            f"--radio {named} gave {loss.tolist()!r:.80}; expected a path loss in dB for each of {where.x_m.size} UEs."
+        )
+    return loss
+
+
+# ---- fleet files
+
+
+def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
+    """The cell that is drawn without a file, with what the file says over it."""
+    if spec.cell.distance_m is not None:
+        raise InputError(f"--distance-m and --cell {spec.cell.kind} were both given; the file has a column distance_m.")
+    if file.ues != spec.cell.ues:
+        raise InputError(f"--cell {spec.cell.kind} has {file.ues} devices, but there are {spec.cell.ues} (--ues).")
+    taken = inspect.signature(Cell).parameters.keys() | inspect.signature(Cell.draw).parameters.keys()
+    drawn = Cell.draw(**{key: value for key, value in settings.items() if key in taken})
+    try:
+        cell = file.cell(
+            drawn, spec.learning.batch, spec.cell.trace_end or "repeat", keeps=spec.cell.on_leave == "keep"
+        )
+    except ValueError as error:
+        raise InputError(f"--cell {error}") from None
+    if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
+        raise InputError(
+            f"--downlink {spec.radio.downlink} does not go with devices that have uplinks of their own ({spec.cell.kind}): how "
+            f"models reach them is not known; leave it out, or give --downlink-s."
+        )
+    return cell
+
+
+def seconds_a_step(spec: Spec) -> int | None:
+    """The batch of which a fleet file says how long a step on it takes; None if none does."""
+    kind = None if spec.cell.kind is None else spec.cell.kind.value
+    tells = isinstance(kind, FleetFile) and any("compute_s" in row.numbers for row in kind.rows)
+    return spec.learning.batch if tells else None
+
+
+def limits_energy(spec: Spec) -> bool:
+    """Return whether any UE has an energy budget, from the spec or from its fleet file."""
+    kind = None if spec.cell.kind is None else spec.cell.kind.value
+    return spec.energy.budget is not None or (isinstance(kind, FleetFile) and kind.has_energy_budgets)
+
+
+def refuse_without_a_fleet(spec: Spec) -> None:
+    """Settings of fleets that would change nothing."""
+    kind = None if spec.cell.kind is None else spec.cell.kind.value
+    for flag, given, needs in (
+        ("--trace-end", spec.cell.trace_end, "traces (uplink_trace)"),
+        ("--on-leave", spec.cell.on_leave, "hours (available)"),
+    ):
+        has = isinstance(kind, FleetFile) and (kind.has_traces if flag == "--trace-end" else kind.has_hours)
+        if given is not None and not has and not isinstance(kind, Cell):
+            raise InputError(f"{flag} {given} changes nothing without a --cell FILE.csv whose devices have {needs}.")
+
+
+def keep_fleet(folder: Path, spec: Spec) -> None:
+    """Put the files of a run's fleet into its folder."""
+    kind = None if spec.cell.kind is None else spec.cell.kind.value
+    if isinstance(kind, FleetFile) and not (folder / KEPT).exists():
+        texts = {name: text.decode() for name, text in kind.texts.items()}
+        write_text(folder / KEPT, json.dumps(texts, indent=1) + "\n")
+
+
+def with_kept_fleet(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A run's nested values; a fleet file that is not where it was is taken from the folder."""
+    cell = values.get("cell")
+    place = cell.get("kind") if isinstance(cell, Mapping) else None
+    is_file = isinstance(place, str) and place.endswith(".csv") and not os.path.exists(place)
+    if not isinstance(cell, Mapping) or not isinstance(place, str) or not is_file or not (folder / KEPT).exists():
+        return dict(values)
+    try:
+        kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+        file = FleetFile.open(place, {str(name): str(text).encode() for name, text in kept.items()})
+    except (ValueError, OSError, AttributeError) as error:
+        raise InputError(f"{folder / KEPT} is no fleet that a run kept ({error}); put {place} back.") from None
+    return {**values, "cell": {**cell, "kind": Named(place, file, place, file.digest)}}
