@@ -233,7 +233,7 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
         "seeds": [0],
         "algorithms": ["FedAvgS2", "FedAvg-SYN"],
     }
-    both = compare(**small, **{"FedAvg-SYN.beta": 0.5}).metrics
+    both = compare(**small, methods={"FedAvg-SYN": {"beta": 0.5}}).metrics
     for name, beta in (("FedAvgS2", 0.07), ("FedAvg-SYN", 0.5)):
         only: dict[str, Any] = small | {"algorithms": [name]}
         alone = compare(**only, beta=beta).metrics
@@ -250,7 +250,7 @@ def test_notes_are_about_each_ones_own_settings():
         "seeds": [0],
         "algorithms": ["FedAvgS2", "FedProxS2"],
     }
-    one, two = (compare(**small, **{f"{name}.local_steps": 2}).summary["notes"] for name in ("FedAvgS2", "FedProxS2"))
+    one, two = (compare(**small, methods={name: {"local_steps": 2}}).summary["notes"] for name in ("FedAvgS2", "FedProxS2"))
     assert any("proximal term is zero" in note for note in one)
     assert not any("proximal term is zero" in note for note in two)
 
