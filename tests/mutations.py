@@ -320,11 +320,6 @@ MUTATIONS = [
         ("cut[first_of] = 1", "pass", "test_of_labels_that_a_ue_all_has_once_one_is_for_testing"),
     ),
     *of(
-        "spec/alpha.py",
-        "spec/test_build.py",
-        ("if usual <= fitting:", "if True:", "test_alpha_auto_is_the_tasks_or_one_over_l"),
-    ),
-    *of(
         "spec/build.py",
         "spec/test_build.py",
         ('mode == "ASY" and together', 'mode == "-" and together', "test_only_asy_does_not_finish_together"),

@@ -89,11 +89,6 @@ class Setup:
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
         own = {"deployment": values.pop("deployment", {})}
         spec = resolve(values)
-        if spec.learning.alpha == "auto":
-            raise InputError(
-                "--alpha auto looks at all devices' data, which nobody in a federation has; give a number (the note below "
-                "the table of perfeds2 run --alpha auto has one)."
-            )
         if spec.algorithms[0].value.rounds is not None:
             raise InputError(
                 f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare."

@@ -198,9 +198,9 @@ def cycles_per_sample(model: Model) -> float:
     return float(CYCLES_PER_PARAMETER * parameters(model))
 
 
-def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE, ues: int = MOST_UES) -> tuple[np.ndarray, np.ndarray]:
+def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE) -> tuple[np.ndarray, np.ndarray]:
     """x[n, m, …] and y[n, m, …]: evenly spaced training samples of each UE; one with fewer gives some more than once."""
-    chosen = np.unique(np.linspace(0, task.ues - 1, min(ues, task.ues)).round().astype(int))
+    chosen = np.unique(np.linspace(0, task.ues - 1, min(MOST_UES, task.ues)).round().astype(int))
     xs, ys = [], []
     for ue in chosen:
         x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))

@@ -15,7 +15,6 @@ Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 
 def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     """The notes of a run. ``rows`` is None where nothing was trained."""
-    from perfeds2.spec.alpha import alpha_of
     from perfeds2.spec.tasks import recipe_of
 
     notes, recipe = list[str](), recipe_of(spec)
@@ -25,9 +24,6 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         name.startswith("FedProx") and own[0]["local_steps"] == 1 for name, own in facts.items()
     ):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
-    auto = [name for name in facts if spec.learning_of(name).alpha == "auto"]
-    if rows is not None and auto:
-        notes.append(str(alpha_of(spec, auto[0]).note))
     for name, own in facts.items():
         if any(each["rounds"] == 0 for each in own):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")

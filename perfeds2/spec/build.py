@@ -41,7 +41,6 @@ from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
-from perfeds2.spec.alpha import alpha_of
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.methods import Method, method_of
@@ -150,8 +149,8 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     """Return what the UEs compute and how it is merged: made with the settings that the method and the merge name."""
-    learning, alpha = spec.learning_of(algorithm), alpha_of(spec, algorithm).value
-    known = {name: value for name, value in dict(learning).items() if value is not None} | {"alpha": alpha}
+    learning = spec.learning_of(algorithm)
+    known = {name: value for name, value in dict(learning).items() if value is not None}
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
     chosen = learning.merge
@@ -169,7 +168,7 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
         learning.batch,
         learning.local_steps,
         merge,
-        alpha=alpha,
+        alpha=learning.alpha,
         clip=learning.clip,
         bits=None if spec.radio.bits == 32 else spec.radio.bits,
         top_k=None if spec.radio.top_k == 1 else spec.radio.top_k,

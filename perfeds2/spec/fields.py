@@ -245,7 +245,7 @@ class ProtocolSpec(Section, title="Rounds"):
 class LearningSpec(Section, title="Learning"):
     """What all methods have in common. A method's own settings are fields of its dataclass."""
 
-    alpha: StepSize | Literal["auto"] = setting(ALPHA, "STEP", "Step size of the personal step; 'auto': at most 1/L.")
+    alpha: StepSize = setting(ALPHA, "STEP", "Step size of the personal step.")
     beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
     personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(
         None, "K", "Personal gradient steps at an evaluation.", shown="1"

@@ -15,7 +15,6 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.spec.alpha import alpha_of
 from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
@@ -182,8 +181,6 @@ def axes_of(named: Named) -> dict[str, float | None]:
 
 
 def _now(spec: Spec, method: str, key: str, usual: float | None) -> float:
-    if key == "alpha":
-        return alpha_of(spec, method).value
     now = (dict(spec.learning_of(method)) | spec.method_settings(method)).get(key)
     return float(usual if now is None else now)  # type: ignore[arg-type]  # β always has one
 

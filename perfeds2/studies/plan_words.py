@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from perfeds2.spec.alpha import alpha_of
 from perfeds2.studies.plan_data import Candidate, PlanTarget
-from perfeds2.studies.plan_space import Space, algorithm_of
+from perfeds2.studies.plan_space import Space
 
 NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
 
@@ -109,6 +108,4 @@ def notes_of(
         notes.append(
             f"{len(spec.run.seeds)} seed{'s say' if len(spec.run.seeds) > 1 else ' says'} little of the next one; five are usual."
         )
-    if (about_alpha := alpha_of(spec, algorithm_of(spec)).note) is not None:
-        notes.append(about_alpha)
     return notes

@@ -10,7 +10,6 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.spec.alpha import alpha_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named
@@ -187,7 +186,7 @@ def _tunable(spec: Spec) -> list[str]:
 def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The values to try, as a spec reads them; around what the algorithm has now where nothing was asked."""
     if not asked:
-        now = {"alpha": alpha_of(spec, algorithm).value, "beta": spec.learning_of(algorithm).beta}
+        now = dict(spec.learning_of(algorithm))
         asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
     found: dict[str, tuple[Any, ...]] = {}
     for key, given in asked.items():

@@ -68,33 +68,18 @@ def measure(
     shapes = [part.shape for part in data]
     if min(map(len, shapes)) < 2 or shapes[0][:2] != shapes[1][:2] or 0 in shapes[0][:2]:
         raise ValueError(f"x and y must both start with (UEs, samples), got shapes {shapes[0]} and {shapes[1]}.")
-    flat_loss, flat_points = _flattened(loss, params_points)
+    unravel = ravel_pytree(params_points[0])[1]
+    flat_points = [ravel_pytree(point)[0] for point in params_points]
+
+    def flat_loss(flat: jax.Array, batch: Batch) -> jax.Array:
+        return loss(unravel(flat), batch)
+
     gap = _gap(flat_loss, flat_points[0], data, alpha, effort.descent_steps)
     probe = jax.jit(lambda flat, data, key: _probe(flat_loss, flat, data, key, effort))
     keys = jax.random.split(jax.random.key(seed), len(flat_points))
     probes = [probe(flat, data, key) for flat, key in zip(flat_points, keys, strict=True)]
     names = [field.name for field in fields(Constants) if field.name != "gap"]
     return {name: _summary([float(seen[name]) for seen in probes]) for name in names} | {"gap": gap}
-
-
-def smoothness(loss: Loss, params_points: Sequence[Any], x: Any, y: Any, *, seed: int = 0) -> float:
-    """Return L alone, the largest ‖∇²f_i(w)‖ of any UE at the probe points: what ``measure`` finds, for a small part of its work."""
-    flat_loss, flat_points = _flattened(loss, params_points)
-    data = (jnp.asarray(x), jnp.asarray(y))
-
-    @jax.jit
-    def sharpest(flat: jax.Array, start: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda ue: _spectral_norm(_hessian(flat_loss, flat, ue), start), data).max()
-
-    keys = jax.random.split(jax.random.key(seed), len(params_points))
-    starts = [jax.random.normal(key, flat.shape, flat.dtype) for key, flat in zip(keys, flat_points, strict=True)]
-    return max(float(sharpest(*each)) for each in zip(flat_points, starts, strict=True))
-
-
-def _flattened(loss: Loss, params_points: Sequence[Any]) -> tuple[Loss, list[jax.Array]]:
-    """Return the loss as a function of one long vector, and the points as such."""
-    unravel = ravel_pytree(params_points[0])[1]
-    return lambda flat, batch: loss(unravel(flat), batch), [ravel_pytree(point)[0] for point in params_points]
 
 
 def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Effort) -> dict[str, jax.Array]:
@@ -166,7 +151,7 @@ def _hessian(loss: Loss, flat: jax.Array, batch: Batch) -> Action:
     return lambda v: jax.jvp(lambda w: jax.grad(loss)(w, batch), (flat,), (v,))[1]
 
 
-def _spectral_norm(action: Action, start: jax.Array, steps: int = Effort.lanczos_steps) -> jax.Array:
+def _spectral_norm(action: Action, start: jax.Array, steps: int) -> jax.Array:
     """The largest |eigenvalue| of a symmetric action, from below, by Lanczos with full reorthogonalisation.
 
     When the Krylov space is exhausted the next vector is 0, and so is its Ritz value: no branch is needed.

@@ -113,7 +113,6 @@ def test_a_methods_own_settings_travel_and_shared_ones_under_its_name_are_refuse
         ({"slow": "5=-1"}, "--slow must be at least 0, got '-1'."),
         ({"task": "mine.csv"}, "--task mine.csv is a place of data, and in a federation every device has its own"),
         ({"split": "mine.py:mine"}, "--split mine.py:mine refers to a file or module, which a federation does not run"),
-        ({"alpha": "auto"}, "--alpha auto looks at all devices' data, which nobody in a federation has; give a number"),
     ],
 )
 def test_what_a_federation_cannot_be_told_is_said_in_one_sentence(given, sentence):

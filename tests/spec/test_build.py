@@ -1,20 +1,11 @@
 """Do the settings reach the objects that a spec stands for?"""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share, proportional_fair
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import APFL, FedAvgM, FedBuff, FedRep, PFedMe
-from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed
-from perfeds2.learning.task import Task, stacked_samples
-from perfeds2.spec import alpha
-from perfeds2.spec.alpha import alpha_of, smoothness_of
 from perfeds2.spec.build import Stage, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.cells import upload_bits
 from perfeds2.spec.resolve import spec_from
@@ -105,46 +96,6 @@ def test_moreau_is_there_by_name_and_not_unless_named():
 def test_what_is_not_used_does_not_stand_in_the_spec():
     learning = spec_from().values()["learning"]
     assert learning == {"alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1}
-
-
-@pytest.mark.parametrize(("task", "usual"), [("digits", 0.03), ("cifar100", 0.02)])
-def test_alpha_auto_is_the_tasks_or_one_over_l(task, usual, monkeypatch):
-    """One number for all algorithms and seeds, and the table says which and why."""
-    measured = {"L": 20.0}
-    monkeypatch.setattr(alpha, "make_task", lambda spec, seed: (spec.task.name.text, spec.cell.ues, seed))
-    monkeypatch.setattr(alpha, "smoothness_of", lambda _: measured["L"])
-    spec = spec_from(task=task, alpha="auto", ues=4, seeds=[3, 4])
-    alpha._fitting_alpha.cache_clear()
-    assert alpha_of(spec, "PerFedS2").value == usual  # 1/L is 0.05
-    assert f"the task's {usual:g}, which is not above 1/L (L = 20" in str(alpha_of(spec, "PerFedS2").note)
-    measured["L"] = 81.3
-    assert alpha_of(spec, "PerFedS2").value == usual, "it is measured once"
-    alpha._fitting_alpha.cache_clear()
-    assert alpha_of(spec, "PerFedS2").value == 0.0123
-    said = f"--alpha auto: 0.0123 = 1/L (L = 81.3 where the pilot looked); the task's {usual:g} is"
-    assert said in str(alpha_of(spec, "PerFedS2").note)
-    for seed in (3, 4):
-        for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
-            assert algorithm.learner.personal_step == 0.0123
-            assert algorithm.objective != "PerFed" or algorithm.learner.objective == PerFed(0.0123)
-    alpha._fitting_alpha.cache_clear()
-    assert alpha_of(spec_from(alpha=0.5), "PerFedS2") == alpha.Alpha(0.5)
-
-
-@pytest.mark.slow
-def test_the_pilots_smoothness_is_between_that_of_the_first_weights_and_the_analytic_bound():
-    """Softmax regression: no Hessian exceeds ½·mean‖(x, 1)‖²; at the first weights it is formed whole."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(80, 3)), np.arange(80) % 2
-    task = Task.of_arrays("two", x, y, ues=2, labels_per_ue=2, seed=0, model=MLP((3, 2)))
-    first, unravel = ravel_pytree(task.model.init(jax.random.key(0)))
-    xs, ys = stacked_samples(task)
-    at_first = [
-        np.linalg.norm(jax.hessian(lambda w: mean_loss(task.model, unravel(w), x, y))(first), 2)  # noqa: B023
-        for x, y in zip(map(jnp.asarray, xs), map(jnp.asarray, ys), strict=True)
-    ]
-    bound = 0.5 * ((xs**2).sum(2) + 1).mean(1).max()
-    assert 0.99 * max(at_first) <= smoothness_of(task) <= bound
 
 
 def test_who_looks_at_more_samples_has_a_timeline_of_its_own():

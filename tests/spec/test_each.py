@@ -117,7 +117,7 @@ def test_values_are_put_and_taken_where_they_belong():
         ({"methods": {"PerFedS2": 3}}, r"section \[methods\] must be a table of settings, got 3"),
         ({"PerFedS2.beta": -1}, "PerFedS2.beta must be greater than 0, got -1"),
         ({"PerFedS2.beta": "x"}, "PerFedS2.beta must be a finite number, got 'x'"),
-        ({"PerFedS2.alpha": "x"}, "PerFedS2.alpha must be a finite number or 'auto', got 'x'"),
+        ({"PerFedS2.alpha": "x"}, "PerFedS2.alpha must be a finite number, got 'x'"),
         ({"PerFedS2.local_steps": 1.5}, "PerFedS2.local_steps must be a whole number"),
         ({"clip": 1.0, "PerFedS2.clip": None}, "PerFedS2.clip is None; give a value, or leave it out"),
         ({"beta": "0.1,0.2"}, "--beta must be a finite number, got '0.1,0.2'"),
@@ -250,7 +250,9 @@ def test_notes_are_about_each_ones_own_settings():
         "seeds": [0],
         "algorithms": ["FedAvgS2", "FedProxS2"],
     }
-    one, two = (compare(**small, methods={name: {"local_steps": 2}}).summary["notes"] for name in ("FedAvgS2", "FedProxS2"))
+    one, two = (
+        compare(**small, methods={name: {"local_steps": 2}}).summary["notes"] for name in ("FedAvgS2", "FedProxS2")
+    )
     assert any("proximal term is zero" in note for note in one)
     assert not any("proximal term is zero" in note for note in two)
 

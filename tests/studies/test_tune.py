@@ -355,7 +355,6 @@ SEARCHES: list[dict[str, Any]] = [
     {"PerFedS2.beta": [0.1, 0.2]},
     {"beta": [0.1, 0.2], "PerFedS2.clip": [1, 2.5]},
     {"beta": [0.1, 0.2], "PerFedS2.hessian": ["exact", "fo"]},
-    {"alpha": ["auto", 0.01], "beta": [0.1, 0.3]},
 ]
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.theory.pilot import ConstantEstimate, Effort, _spectral_norm, _summary, measure, smoothness
+from perfeds2.theory.pilot import ConstantEstimate, Effort, _spectral_norm, _summary, measure
 
 pytestmark = pytest.mark.slow
 
@@ -143,19 +143,6 @@ def test_softmax_regression_stays_below_its_analytic_smoothness():
     assert found["hessian_lipschitz"].value > 0
     assert found["hessian_noise"].value > 0
     assert found["hessian_diversity"].value > 0
-
-
-def test_the_smoothness_alone_is_that_of_the_whole_pilot():
-    """f_i = ½·h_i·w²: L is the largest h_i·scale that any probe point shows."""
-
-    def parabola(params, batch):
-        return 0.5 * (batch[0][:, 0] * params[0] ** 2 + batch[0][:, 1] * params[1] ** 2).mean()
-
-    x = np.array([[[1.0, 2.0]] * 2, [[7.0, 3.0]] * 2], np.float32)  # UE 1 is the sharper
-    y, points = np.zeros((2, 2), np.float32), [jnp.array([0.4, 1.0]), jnp.array([-0.7, 2.0])]
-    found = smoothness(parabola, points, x, y)
-    assert found == pytest.approx(7.0, rel=1e-5)
-    assert found == pytest.approx(measure(parabola, points, x, y, alpha=0.1)["smoothness"].value, rel=1e-5)
 
 
 @pytest.mark.parametrize(
