@@ -3,7 +3,6 @@
 import inspect
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -180,45 +179,50 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
     return cell
 
 
+def _fleet_of(spec: Spec) -> FleetFile | None:
+    kind = None if spec.cell.kind is None else spec.cell.kind.value
+    return kind if isinstance(kind, FleetFile) else None
+
+
 def seconds_a_step(spec: Spec) -> int | None:
     """The batch of which a fleet file says how long a step on it takes; None if none does."""
-    kind = None if spec.cell.kind is None else spec.cell.kind.value
-    tells = isinstance(kind, FleetFile) and any("compute_s" in row.numbers for row in kind.rows)
+    fleet = _fleet_of(spec)
+    tells = fleet is not None and any("compute_s" in row.numbers for row in fleet.rows)
     return spec.learning.batch if tells else None
 
 
 def limits_energy(spec: Spec) -> bool:
     """Return whether any UE has an energy budget, from the spec or from its fleet file."""
-    kind = None if spec.cell.kind is None else spec.cell.kind.value
-    return spec.energy.budget is not None or (isinstance(kind, FleetFile) and kind.has_energy_budgets)
+    fleet = _fleet_of(spec)
+    return spec.energy.budget is not None or (fleet is not None and fleet.has_energy_budgets)
 
 
 def refuse_without_a_fleet(spec: Spec) -> None:
     """Settings of fleets that would change nothing."""
-    kind = None if spec.cell.kind is None else spec.cell.kind.value
-    for flag, given, needs in (
-        ("--trace-end", spec.cell.trace_end, "traces (uplink_trace)"),
-        ("--on-leave", spec.cell.on_leave, "hours (available)"),
+    if spec.cell.kind is not None and isinstance(spec.cell.kind.value, Cell):
+        return
+    fleet = _fleet_of(spec)
+    for flag, given, has, needs in (
+        ("--trace-end", spec.cell.trace_end, fleet and fleet.has_traces, "traces (uplink_trace)"),
+        ("--on-leave", spec.cell.on_leave, fleet and fleet.has_hours, "hours (available)"),
     ):
-        has = isinstance(kind, FleetFile) and (kind.has_traces if flag == "--trace-end" else kind.has_hours)
-        if given is not None and not has and not isinstance(kind, Cell):
+        if given is not None and not has:
             raise InputError(f"{flag} {given} changes nothing without a --cell FILE.csv whose devices have {needs}.")
 
 
 def keep_fleet(folder: Path, spec: Spec) -> None:
     """Put the files of a run's fleet into its folder."""
-    kind = None if spec.cell.kind is None else spec.cell.kind.value
-    if isinstance(kind, FleetFile) and not (folder / KEPT).exists():
-        texts = {name: text.decode() for name, text in kind.texts.items()}
+    fleet = _fleet_of(spec)
+    if fleet is not None and not (folder / KEPT).exists():
+        texts = {name: text.decode() for name, text in fleet.texts.items()}
         write_text(folder / KEPT, json.dumps(texts, indent=1) + "\n")
 
 
 def with_kept_fleet(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A run's nested values; a fleet file that is not where it was is taken from the folder."""
-    cell = values.get("cell")
-    place = cell.get("kind") if isinstance(cell, Mapping) else None
-    is_file = isinstance(place, str) and place.endswith(".csv") and not os.path.exists(place)
-    if not isinstance(cell, Mapping) or not isinstance(place, str) or not is_file or not (folder / KEPT).exists():
+    cell: Any = values.get("cell")
+    place = str(cell.get("kind")) if isinstance(cell, Mapping) else ""
+    if not place.endswith(".csv") or Path(place).exists() or not (folder / KEPT).exists():
         return dict(values)
     try:
         kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))

@@ -89,29 +89,29 @@ class Kind:
         """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
         if isinstance(given, Named):
             return given
-        given = str(given) if isinstance(given, Path) else given
-        parts = {name: name.partition(":") for name in self.table()}
-        families = {head: (name, self.table()[name]) for name, (head, _, tail) in parts.items() if tail.isupper()}
-        names = {name: value for name, value in self.table().items() if not parts[name][2].isupper()}
+        given, table = str(given) if isinstance(given, Path) else given, self.table()
         if not isinstance(given, str):
-            ours = next((name for name, value in names.items() if value is given and value is not None), None)
+            ours = next((name for name, value in table.items() if value is given and value is not None), None)
             return self._checked(_written_down(given) if ours is None else Named(ours, given))
-        head, colon, tail = given.partition(":")
-        if given in names:
-            return Named(given, names[given])
-        if head in families:
-            return Named(given, _of_family(*families[head], tail))
+        if (family := self._family(given)) is not None:
+            return Named(given, _of_family(table[family], given))
+        if given in table:
+            return Named(given, table[given])
         if self.opens is not None and (found := self.opens(given)) is not None:
             return found
-        if colon:
+        if ":" in given:
             return self._checked(_referred(given))
         own = "FILE.py:NAME" if self.opens is None else f"{self.files} or FILE.py:NAME"
-        raise ValueError(f"is not known; {did_you_mean(given, self.table())} or your own as {own}")
+        raise ValueError(f"is not known; {did_you_mean(given, table)} or your own as {own}")
 
     def is_reference(self, text: str) -> bool:
         """Whether a text refers to somebody's file or module, being no name of ours."""
-        families = [name.partition(":")[0] for name in self.table() if name.partition(":")[2].isupper()]
-        return ":" in text and text not in self.table() and text.partition(":")[0] not in families
+        return ":" in text and text not in self.table() and self._family(text) is None
+
+    def _family(self, text: str) -> str | None:
+        """``between:THETA`` for ``between:0.5``."""
+        families = {name.partition(":")[0]: name for name in self.table() if name.partition(":")[2].isupper()}
+        return families.get(text.partition(":")[0])
 
     def _checked(self, own: Named) -> Named:
         if callable(own.value) or not (self.is_called or type(own.value).__module__ == "builtins"):
@@ -119,13 +119,13 @@ class Kind:
         raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}")
 
 
-def _of_family(family: str, make: Callable[[float], Any], number: str) -> Any:
-    """``between:0.5`` of ``between:THETA``."""
+def _of_family(make: Callable[[float], Any], text: str) -> Any:
+    family, _, number = text.partition(":")
     try:
         return make(float(number))
     except ValueError as error:
         why = f" ({error})" if "convert" not in str(error) else ""
-        raise ValueError(f"needs a number as in {family.partition(':')[0]}:0.5{why.replace('.)', ')')}") from None
+        raise ValueError(f"needs a number as in {family}:0.5{why.replace('.)', ')')}") from None
 
 
 def _referred(reference: str) -> Named:

@@ -13,7 +13,7 @@ import pydantic
 
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, own_settings, sections_of, settings, settings_of
-from perfeds2.spec.names import Named
+from perfeds2.spec.names import Named, method_name
 from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
 
 SEEDS = ("run", "seeds")
@@ -174,10 +174,10 @@ def resolve(values: Mapping[str, Any]) -> Spec:
     """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
     _refuse_both(values.get("task"))
     spec = validated(Spec, _with_defaults(values))
-    ues, protocol, run, cell = spec.cell.ues, spec.protocol, spec.run, spec.cell
-    if spec.task.split is not None:
-        spec = spec.model_copy(update={"task": spec.task.model_copy(update={"labels_per_ue": None})})
-    if str(spec.task.metric or "accuracy") in ("accuracy", "r2") and not 0 < run.target_accuracy <= 1:
+    ues, task, protocol, run, cell = spec.cell.ues, spec.task, spec.protocol, spec.run, spec.cell
+    if task.split is not None:
+        task = task.model_copy(update={"labels_per_ue": None})
+    if str(task.metric or "accuracy") in ("accuracy", "r2") and not 0 < run.target_accuracy <= 1:
         limit = "greater than 0" if run.target_accuracy <= 0 else "at most 1"
         raise InputError(f"--target-accuracy must be {limit}, got {run.target_accuracy:g}.")
     if cell.distance_m is not None and len(cell.distance_m) != ues:
@@ -190,17 +190,19 @@ def resolve(values: Mapping[str, Any]) -> Spec:
     if run.rounds is not None and run.horizon_s is not None:
         raise InputError(f"--horizon-s {run.horizon_s:g} and --rounds {run.rounds} were both given; give one of them.")
     horizon_s = HORIZON_S if run.rounds is None and run.horizon_s is None else run.horizon_s
-    if horizon_s is not None and run.eval_every_s is not None and horizon_s / run.eval_every_s > MOST_EVALUATIONS:
-        raise InputError(
-            f"--eval-every-s {run.eval_every_s:g} over {horizon_s:g} s (--horizon-s) is more than {MOST_EVALUATIONS} "
-            f"evaluations; evaluate less often."
-        )
-    if horizon_s is not None and run.eval_every_s is None:
-        run = run.model_copy(update={"eval_every_s": horizon_s / 60})
-    spec = spec.model_copy(update={"methods": _method_settings(spec)})
+    every_s = run.eval_every_s
+    if horizon_s is not None:
+        every_s = every_s or horizon_s / 60
+        if horizon_s / every_s > MOST_EVALUATIONS:
+            raise InputError(
+                f"--eval-every-s {every_s:g} over {horizon_s:g} s (--horizon-s) is more than {MOST_EVALUATIONS} evaluations; "
+                f"evaluate less often."
+            )
+    spec = spec.model_copy(update={"task": task, "methods": _method_settings(spec)})
     filled = {
         "algorithms": run.algorithms or usual_algorithms(spec),
         "horizon_s": horizon_s,
+        "eval_every_s": every_s,
         "seeds": tuple(dict.fromkeys(run.seeds)),
     }
     return spec.model_copy(
@@ -217,7 +219,7 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
 
     def is_usual(name: str) -> bool:
         several_steps = spec.learning_of(name).local_steps > 1
-        objective = name.partition("-")[0].removesuffix("S2")
+        objective = method_name(name)
         return objective in ("FedAvg", "PerFed") or (objective == "FedProx" and several_steps)
 
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
@@ -279,18 +281,18 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, over what the task they name has for defaults, and over its number of UEs."""
     filled = dict(values)
     for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL), ("radio", "name", RADIO)):
-        inner = values.get(section)
-        given = inner.get(key) if isinstance(inner, Mapping) else None
-        given = SECTIONS[section].model_fields[key].default if given is None else given
-        if given is None:
+        said = values.get(section)
+        said = said if isinstance(said, Mapping) else {}
+        name = said.get(key) or SECTIONS[section].model_fields[key].default
+        if name is None:
             continue
         try:
-            value = kind.find(given).value
+            value = kind.find(name).value
         except ValueError:  # said by the validation, with its flag
             continue
         if not callable(value) and hasattr(value, "ues"):  # a Task or a Cell is made for so many UEs
-            _fill(filled, {"cell": {"ues": getattr(value, "ues", None)}})
-        _fill(filled, _defaults_of(value, given, inner if isinstance(inner, Mapping) else {}))
+            _fill(filled, {"cell": {"ues": value.ues}})
+        _fill(filled, _defaults_of(value, name, said))
     return filled
 
 
