@@ -140,11 +140,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
     if own.rounds is None:
         return algorithm
-    at_once = own.rounds == "all tiers"
-    return replace(
-        algorithm,
-        **in_tiers(spec, learner, stage.cell, stage.seed, upload_bits(spec, learner.objective), at_once=at_once),
-    )
+    return replace(algorithm, **in_tiers(spec, learner, stage, at_once=own.rounds == "all tiers"))
 
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
@@ -219,19 +215,17 @@ def in_drafts(spec: Spec, learner: Learner) -> dict[str, Any]:
     return {"learner": learner, "protocol": Protocol(spec.protocol.quorum, bound, drafts=True)}
 
 
-def in_tiers(
-    spec: Spec, learner: Learner, cell: Cell, seed: int, payload_bits: float, *, at_once: bool
-) -> dict[str, Any]:
+def in_tiers(spec: Spec, learner: Learner, stage: Stage, *, at_once: bool) -> dict[str, Any]:
     """TiFL's and FedAT's rounds, as parts of an algorithm: A of a tier close one, or as many as the smallest tier has."""
     assert spec.protocol.quorum is not None
-    if (spec.protocol.tiers or 0) > cell.ues:
-        raise InputError(f"--tiers {spec.protocol.tiers} is more than there are UEs ({cell.ues}); choose fewer.")
-    count, quorum = spec.protocol.tiers or TIERS, spec.protocol.quorum
-    tiers = tiers_by_latency(cell, payload_bits, learner.samples, count, quorum)
+    count, quorum, ues = spec.protocol.tiers or TIERS, spec.protocol.quorum, stage.cell.ues
+    if (spec.protocol.tiers or 0) > ues:
+        raise InputError(f"--tiers {count} is more than there are UEs ({ues}); choose fewer.")
+    tiers = tiers_by_latency(stage.cell, upload_bits(spec, learner.objective), learner.samples, count, quorum)
     quorum = min(quorum, tiers.smallest)
     if isinstance(learner.merge, TierAverage):
         learner = replace(learner, merge=TierAverage.of(tiers.of))
-    schedule = (AllTiers if at_once else OneTier)(tiers, quorum, seed)
+    schedule = (AllTiers if at_once else OneTier)(tiers, quorum, stage.seed)
     return {"learner": learner, "protocol": Protocol(quorum, rests=True), "schedule": schedule}
 
 

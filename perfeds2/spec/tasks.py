@@ -148,9 +148,10 @@ def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
             if before and before.unit
             else Targets(max(2, *logits(model, task.sample)))
         )
-    own = [None if one is None else one.value if one.source else one.text for one in (loss, metric)]
+    usual = (before.loss, before.metric) if before else (None, None)
     own = [
-        one or usual for one, usual in zip(own, (before.loss, before.metric) if before else (None, None), strict=True)
+        task_own if one is None else one.value if one.source else one.text
+        for one, task_own in zip((loss, metric), usual, strict=True)
     ]
     with task_errors(spec.task.name):
         model = judged(model, target, *own)
