@@ -105,7 +105,8 @@ def chosen_by_plan(space: Space, search: Row, out: Path) -> Row:
     from perfeds2.studies.plan import plan
 
     began, core = time.monotonic(), time.process_time()
-    made = plan(space.spec, out=out, search=search, write=write_plan)
+    made = plan(space.spec, out=out, search=search)
+    write_plan(made, out)
     row: Row = {"sentence": made.sentence, "plan_took_s": time.monotonic() - began, "trainings": made.trainings}
     row |= {"core_s": time.process_time() - core, "horizon_s": made.target.horizon_s}
     best = made.best
@@ -142,7 +143,7 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
     race = PlanSearch(space, trials, PlanRequest(), made.target)
     soon, short = in_time(space, made, choices)
     for begin in range(0, len(soon), TOGETHER):
-        race.watch(soon[begin : begin + TOGETHER], Rung(race.seeds, made.target.horizon_s))
+        race.watch(soon[begin : begin + TOGETHER], race.seeds)
         print(f"watched {min(begin + TOGETHER, len(soon))} of {len(soon)}", flush=True)
     sooner = {choice: median_s(race.watched(choice)) or math.inf for choice in soon if race.stands(choice, race.seeds)}
     standing = sorted((each for each in sooner if sooner[each] < made.best.seconds), key=lambda each: sooner[each])

@@ -8,7 +8,7 @@ import typer
 
 from perfeds2.commands import arena, plan, play, run, simulate, sweep, tune
 from perfeds2.commands.calibrate import calibrate
-from perfeds2.commands.common import SettingsCommand, with_settings
+from perfeds2.commands.common import STUDY, TRAINING, add_command
 from perfeds2.commands.compare import compare
 from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
@@ -30,14 +30,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=SettingsCommand)(with_settings(compare))
-app.command(cls=SettingsCommand.with_defaults(run.DEFAULTS))(with_settings(run.run))
-app.command(cls=SettingsCommand.with_defaults(simulate.DEFAULTS))(with_settings(simulate.simulate, simulate.LEAVES_OUT))
-app.command(cls=SettingsCommand.with_defaults(plan.SHOWN))(with_settings(plan.plan, plan.LEAVES_OUT))
-app.command(cls=SettingsCommand.with_defaults(play.DEFAULTS))(with_settings(play.play, play.LEAVES_OUT))
-app.command(cls=SettingsCommand.with_defaults(sweep.DEFAULTS))(with_settings(sweep.sweep))
-app.command(cls=SettingsCommand)(with_settings(tune.tune, tune.LEAVES_OUT))
-app.command(cls=SettingsCommand)(with_settings(arena.arena, arena.LEAVES_OUT))
+add_command(app, compare, TRAINING)
+add_command(app, run.run, TRAINING, defaults=run.DEFAULTS)
+add_command(app, simulate.simulate, leave_out=simulate.LEAVES_OUT, defaults=simulate.DEFAULTS)
+add_command(app, plan.plan, STUDY, plan.LEAVES_OUT, plan.DEFAULTS)
+add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS)
+add_command(app, sweep.sweep, STUDY, defaults=sweep.DEFAULTS)
+add_command(app, tune.tune, STUDY, tune.LEAVES_OUT)
+add_command(app, arena.arena, STUDY, arena.LEAVES_OUT)
 COMMANDS = (reproduce, report, watch, errata, methods, replay, fleet, calibrate, export)  # those without settings
 for command in COMMANDS:
     app.command()(command)

@@ -85,18 +85,20 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
         give_up(2, f"perfeds2 {command}: {error}")
     except KeyboardInterrupt:
         _leave()
-        again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place else "")
-        saved = f" What is done is in {place[0]}; go on with: {again}" if place else ""
+        begun = bool(place) and place[0].is_dir()
+        again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
+        saved = f" What is done is in {place[0]}; go on with: {again}" if begun else ""
         give_up(130, f"\nInterrupted.{saved}")
     except Exception as error:
         if os.environ.get("PERFEDS2_DEBUG"):
             raise
+        begun = bool(place) and place[0].is_dir()
         if isinstance(error, OSError) and error.strerror and error.filename:  # the disk, not the program
-            again = go_on or (f"perfeds2 {command} --resume {place[0]}" if place and place[0].is_dir() else "")
+            again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
             saved = f"; what is done is safe, go on with: {again}" if again else ""
             give_up(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
         where = "set PERFEDS2_DEBUG=1 to see where"
-        if place and place[0].is_dir():
+        if begun:
             with suppress(OSError), (place[0] / "events.log").open("a", encoding="utf-8") as log:
                 log.write(traceback.format_exc())
                 where = f"the traceback is in {place[0] / 'events.log'}"

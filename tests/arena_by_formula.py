@@ -9,6 +9,7 @@ from perfeds2.runs.store import Result
 from perfeds2.spec.resolve import nested
 from perfeds2.studies.arena import Arena, run_arena
 from perfeds2.studies.arena_plan import ArenaPlan, make_plan
+from perfeds2.studies.execution import Execution
 
 THREE = ["PerFedS2", "FedBuff", "Ditto"]
 
@@ -45,4 +46,4 @@ def fixed(name, learning, seed):  # noqa: ARG001 (what a formula may ask for)
 
 def run(path: Path, plan: ArenaPlan, on: Any = None, **more: Any) -> Arena:
     with training(on or played(fixed)):
-        return run_arena(plan, path, yes=True, **more)
+        return run_arena(plan, path, Execution(yes=True, **more))

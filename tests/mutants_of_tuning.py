@@ -29,8 +29,8 @@ TUNING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
             "test_the_test_part_is_never_looked_at",
         ),
         (
-            '"algorithms": [self.named[algorithm]]',
-            '"algorithms": [algorithm]',
+            '"algorithms": [named]',
+            '"algorithms": [name]',
             "test_an_objective_of_ones_own_is_tuned_under_its_name",
         ),
     ),

@@ -46,7 +46,7 @@ def of(file: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutation]:
 
 MUTATIONS = [
     *of(
-        "studies/plan_score.py",
+        "studies/plan_trials.py",
         "studies/test_plan_score.py",
         (
             "elif at is not None and time_s[at] <= half_s:",
@@ -54,8 +54,8 @@ MUTATIONS = [
             "test_what_was_watched_for_less_long_than_it_took_is_late",
         ),
         (
-            "kept = np.flatnonzero(there & (held >= keep))",
-            "kept = np.flatnonzero(there)",
+            "at = next(map(int, np.flatnonzero(there & (held >= keep))), None)",
+            "at = next(map(int, np.flatnonzero(there)), None)",
             "test_what_is_reached_and_given_up_is_lost",
         ),
     ),
@@ -342,7 +342,7 @@ MUTATIONS = [
         ),
     ),
     *of(
-        "studies/arena_tables.py",
+        "studies/arena.py",
         "studies/test_arena.py",
         ('"bits_to_target": "merged_bits"', '"bits_to_target": "joules"', "test_a_runs_scores_by_hand"),
         (
@@ -476,7 +476,7 @@ MUTATIONS = [
         "runs/folder.py",
         "runs/test_compare.py",
         (
-            'if known.read_text(encoding="utf-8") != text and read() != text:',
+            'if known.read_text(encoding="utf-8") != text and tomllib.loads(read()) != tomllib.loads(text):',
             "if False:",
             "test_a_folder_with_a_different_run_is_refused",
         ),
@@ -500,7 +500,7 @@ MUTATIONS = [
             "test_a_folder_that_somebody_else_writes_is_left_to_them[run]",
         ),
         (
-            "        clear_unfinished(place)",
+            "        clear_unfinished(path)",
             "        pass",
             "test_a_command_killed_at_any_moment_ends_with_the_same_bytes[run]",
         ),

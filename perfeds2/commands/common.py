@@ -1,7 +1,8 @@
-"""What do commands share: flags from the settings, a spec from the flags, a bar while it runs."""
+"""Shared by all commands: flags made from the settings, a spec read from the flags, progress, and the steps of a study."""
 
 import inspect
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -9,17 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from click import get_current_context
+from click.core import ParameterSource
 from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from perfeds2.commands.completion import of_setting, setting_keys
+from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Setting, settings
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
     from perfeds2.runs.progress import Follower, Progress
-    from perfeds2.runs.store import OtherStore
     from perfeds2.spec.fields import Spec
+    from perfeds2.studies.execution import Execution
+
+Flags = dict[str, tuple[Any, Any]]  # by parameter: its type and default
 
 
 class SettingsCommand(TyperCommand):
@@ -28,17 +35,13 @@ class SettingsCommand(TyperCommand):
     settings: Sequence[Setting] = settings()
     own_defaults: Mapping[str, Sequence[Any]] = {}
 
-    @classmethod
-    def with_defaults(cls, own: Mapping[str, Sequence[Any]]) -> "type[SettingsCommand]":
-        """For a command that has other defaults than the settings."""
-        return type(cls.__name__, (cls,), {"own_defaults": own})
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
         own = {name: ",".join(map(str, values)) for name, values in self.own_defaults.items()}
-        texts = {each.keyword: each.help(own.get(each.keyword)) for each in self.settings}
-        for parameter in self.params:
-            if parameter.name in texts:
-                parameter.help = texts[parameter.name]  # type: ignore[attr-defined]  # an option
+        known = {each.keyword: each for each in self.settings}
+        for option in self.params:
+            each = known.get(option.name or "")
+            if each is not None and option.rich_help_panel == each.panel:  # type: ignore[attr-defined]  # an option
+                option.help = each.help(own.get(each.keyword))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
@@ -47,23 +50,25 @@ def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any
     return typer.Option(default, name, help=help_, metavar=look or None, **more)
 
 
-JOBS = flag(
-    "--jobs",
-    "How many processes train side by side: on a CPU each an algorithm with one seed, on a GPU with all seeds. The results are the same. (default: by cores, memory and work)",
-    "N",
-    min=1,
-)
+JOBS = flag("--jobs", "Processes that train side by side. (default: by cores, memory and work)", "N", min=1)
 
-WORKERS_PANEL = {"rich_help_panel": "Workers"}
-ON = flag("--on", "processes, ray or ray://HOST:PORT.", "ENGINE", "processes", **WORKERS_PANEL)
-WORKERS = flag("--workers", "Trainings at a time. (default: one per core, or per GPU)", "N", **WORKERS_PANEL)
-RETRIES = flag("--retries", "Attempts after a training failed.", "N", 2, **WORKERS_PANEL)
-REUSE = flag("--reuse", "Take trainings from another study's folder. Repeatable.", "DIR", **WORKERS_PANEL)
-TRACK = flag(
-    "--track",
-    "Tell a tracker every evaluation: tensorboard, wandb, trackio, mlflow, or your own FILE.py:NAME. Repeatable. It is told on this machine only, unless you have set it up otherwise (docs/how-to/live.md).",
-    "NAME",
-)
+TRACK = flag("--track", "Send evaluations to tensorboard, wandb, trackio, mlflow or FILE.py:NAME. Repeatable.", "NAME")
+TRAINING: Flags = {"jobs": (int | None, JOBS), "track": (list[str] | None, TRACK)}
+PANEL = {"rich_help_panel": "Workers"}
+STUDY: Flags = {  # flags of arena, plan, sweep and tune
+    "on": (str, flag("--on", "processes, ray or ray://HOST:PORT.", "ENGINE", "processes", **PANEL)),
+    "workers": (
+        int | None,
+        flag("--workers", "Trainings at a time. (default: one per core, or per GPU)", "N", **PANEL),
+    ),
+    "retries": (int, flag("--retries", "Attempts after a training failed.", "N", 2, **PANEL)),
+    "reuse": (
+        list[Path] | None,
+        flag("--reuse", "Take trainings from another study's folder. Repeatable.", "DIR", **PANEL),
+    ),
+    "track": (list[str] | None, TRACK),
+}
+WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", *STUDY}  # everything else is in the folder
 
 
 def _forget_compiled(wanted: bool | None) -> None:
@@ -72,13 +77,10 @@ def _forget_compiled(wanted: bool | None) -> None:
 
 
 COMPILE_ANEW = flag(
-    "--no-compile-cache",
-    "Compile everything anew, and keep nothing in the user's cache.",
-    callback=_forget_compiled,
-    expose_value=False,
+    "--no-compile-cache", "Compile everything again and cache nothing.", callback=_forget_compiled, expose_value=False
 )
-COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
-    "spec": (Path | None, flag("--spec", "A TOML file that stands for all flags; flags go over it.", "FILE")),
+COMMON: Flags = {
+    "spec": (Path | None, flag("--spec", "Read settings from a TOML file; flags override it.", "FILE")),
     "set_": (
         list[str] | None,
         flag(
@@ -88,23 +90,41 @@ COMMON: dict[str, tuple[Any, Any]] = {  # a parameter's type and default
             autocompletion=setting_keys,
         ),
     ),
-    "out": (Path | None, flag("--out", "Where the results go. (default: a new folder in runs/)", "DIR")),
-    "resume": (Path | None, flag("--resume", "Go on with a run that was interrupted or killed.", "DIR")),
+    "out": (Path | None, flag("--out", "Folder for the results. (default: a new one in runs/)", "DIR")),
+    "resume": (Path | None, flag("--resume", "Continue an interrupted or killed run.", "DIR")),
     "no_compile_cache": (bool | None, COMPILE_ANEW),
-    "yes": (bool, flag("--yes", "Start also what would take more than a day.", default=False)),
+    "yes": (bool, flag("--yes", "Run even if the estimate exceeds one day.", default=False)),
     "quiet": (bool, flag("--quiet", "No progress, no table.", default=False)),
 }
 
 
-def with_settings(command: Callable[..., None], leave_out: Sequence[str] = ()) -> Callable[..., None]:
-    """Give a command, besides its own flags, one for every setting, and those every command has."""
-    every = setting_flags(settings()) | COMMON
-    return with_flags(command, {name: each for name, each in every.items() if name not in leave_out})
+def add_command(
+    app: typer.Typer,
+    command: Callable[..., None],
+    flags: Flags | None = None,
+    leave_out: Sequence[str] = (),
+    defaults: Mapping[str, Sequence[Any]] | None = None,
+) -> None:
+    """Add a command with its own flags, in a panel of the help, the shared ``flags``, and one for every setting.
+
+    Args:
+        app: Where it is added.
+        command: A function that takes its own flags as parameters and all others as ``**given``.
+        flags: Flags it shares with other commands.
+        leave_out: Settings and common flags it does not have.
+        defaults: Its own defaults of settings, for the help.
+    """
+    for each in inspect.signature(command).parameters.values():
+        if isinstance(each.default, OptionInfo):
+            each.default.rich_help_panel = command.__name__.capitalize()
+    every = {**(flags or {}), **setting_flags(settings()), **COMMON}
+    shown = type("OwnCommand", (SettingsCommand,), {"own_defaults": defaults or {}})
+    app.command(cls=shown)(with_flags(command, {name: each for name, each in every.items() if name not in leave_out}))
 
 
-def setting_flags(known: Iterable[Setting]) -> dict[str, tuple[Any, Any]]:
+def setting_flags(known: Iterable[Setting]) -> Flags:
     """A flag for each setting, by its keyword: a parameter's type and default."""
-    flags: dict[str, tuple[Any, Any]] = {}
+    flags: Flags = {}
     for each in known:
         panel = {"rich_help_panel": each.panel}
         kind = str | None if each.look else bool | None
@@ -117,7 +137,7 @@ def setting_flags(known: Iterable[Setting]) -> dict[str, tuple[Any, Any]]:
     return flags
 
 
-def with_flags(command: Callable[..., None], flags: Mapping[str, tuple[Any, Any]]) -> Callable[..., None]:
+def with_flags(command: Callable[..., None], flags: Flags) -> Callable[..., None]:
     """Let a command ask for flags where it says ``**given``."""
     own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
     parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own] + [
@@ -129,32 +149,9 @@ def with_flags(command: Callable[..., None], flags: Mapping[str, tuple[Any, Any]
     return command
 
 
-def read_spec(given: dict[str, Any], defaults: Mapping[str, Any], resume: Path | None = None) -> "Spec":
-    """From a spec file, then flags, then --set; or from the folder to be resumed. Takes them out of what was given."""
-    spec_file, assignments, flags = take_settings(given)
-    if resume is None:
-        spec = resolve(nested_values(spec_file, flags, assignments, defaults))
-        refuse_unused_flags(flags, assignments, spec.algorithms, spec.merges)
-        return spec
-    if flags or spec_file or assignments:
-        raise InputError("--resume takes everything from the folder's spec.toml; give it without other settings.")
-    if not (resume / "spec.toml").exists():
-        raise InputError(f"--resume {resume} holds no run (no spec.toml); give the folder of a run that was started.")
-    from perfeds2.runs.folder import read_run
-
-    return read_run(resume)
-
-
-def refuse_unused_flags(flags: Mapping[str, Any], assignments: Sequence[str], *methods: Any, **where: str) -> None:
-    """Refuse settings of methods that do not take part."""
-    from perfeds2.spec.methods import refuse_unused  # brings JAX
-
-    refuse_unused(flags.get("tiers"), assignments, *methods, **where)
-
-
 def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:
     """The spec file, the assignments and the flags that were given."""
-    spec_file, assignments = given.pop("spec"), list(given.pop("set_") or ())
+    spec_file, assignments = given.pop("spec"), list[str](given.pop("set_") or ())
     names = ["seed", *(each.keyword for each in settings())]
     return spec_file, assignments, {name: value for name in names if (value := given.pop(name, None)) is not None}
 
@@ -194,10 +191,76 @@ def followed(path: Path, track: Sequence[str] | None, page: str = "report.html")
         (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
 
 
-def say_reused(quiet: bool, others: "Sequence[OtherStore]") -> None:
-    """Say how many trainings were taken from other folders, if any were given."""
-    if others and not quiet:
-        typer.echo(f"Reused {sum(other.taken for other in others)} trainings.")
+class Study:
+    """What was asked of a command that trains, and the steps these commands have in common."""
+
+    def __init__(self, command: str, given: dict[str, Any]) -> None:
+        self.command, self.given = command, given
+        self.spec_file, self.assignments, self.flags = take_settings(given)
+        self.quiet: bool = given["quiet"]
+        self.resume: Path | None = given["resume"]
+        self.place: list[Path] = []  # the folder, once it is known
+        self.failures: Sequence[Any] = ()
+
+    def values(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the spec's nested values, from its file, then flags, then --set."""
+        return nested_values(self.spec_file, self.flags, self.assignments, defaults)
+
+    def spec(self, defaults: Mapping[str, Any]) -> "Spec":
+        spec = resolve(self.values(defaults))
+        self.refuse_unused(spec.algorithms, spec.merges)
+        return spec
+
+    def refuse_unused(self, *methods: Any, **where: str) -> None:
+        """Refuse settings of methods that do not take part."""
+        from perfeds2.spec.methods import refuse_unused  # brings JAX
+
+        refuse_unused(self.flags.get("tiers"), self.assignments, *methods, **where)
+
+    def folder(self, name: str) -> Path:
+        """Return the folder to write to; without --out it gets this name and a number."""
+        self.place.append(self.resume or new_folder(self.given["out"], name))
+        return self.place[0]
+
+    @contextmanager
+    def executing(self, name: str) -> "Iterator[tuple[Path, Execution]]":
+        """Yield the folder and how to train there. The report is drawn in here, too."""
+        from perfeds2.report.live import progress
+        from perfeds2.runs.pool import Workers
+        from perfeds2.runs.store import open_others
+        from perfeds2.studies.execution import Execution
+
+        given, path = self.given, self.folder(name)
+        others = open_others(given["reuse"] or ())
+        here = "on" not in given  # a plan trains in this process
+        workers = Workers() if here else Workers(given["workers"], given["on"], given["retries"])
+        shown = watching(self.quiet, self.command) if here else progress(self.quiet)
+        with followed(path, given["track"]) as followers, shown as watch:
+            yield path, Execution(workers, others, watch, given.get("yes", False), followers)
+        if others:
+            say(self.quiet, f"Reused {sum(other.taken for other in others)} trainings.")
+
+    def say_written(self, *files: Path) -> None:
+        say(self.quiet, "\n".join(f"Wrote: {file}" for file in files))
+
+
+@contextmanager
+def study(command: str, given: dict[str, Any]) -> Iterator[Study]:
+    """Yield what was asked of a command, and exit with status 1 if trainings failed."""
+    made, context = Study(command, given), get_current_context()
+    typed = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    with guarded(command, made.place):
+        if made.resume is not None and typed - WITH_RESUME:
+            raise InputError("--resume takes everything from the folder; give it without other settings.")
+        yield made
+        if made.failures:
+            from perfeds2.report.live import print_failures
+
+            print_failures(made.failures)
+            again = f"perfeds2 {command} --resume {shlex.quote(str(made.place[0]))}"
+            typer.echo(f"Try what failed again with: {again}", err=True)
+    if made.failures:
+        raise typer.Exit(1)
 
 
 @contextmanager

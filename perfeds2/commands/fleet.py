@@ -8,21 +8,21 @@ from perfeds2.errors import InputError
 
 
 def fleet(
-    out: Path = flag("--out", "Where fleet.csv and its traces go.", "DIR", ...),
-    devices: int = flag("--devices", "How many.", "N", 50, min=1, max=100_000),
-    seed: int = flag("--seed", "Other devices.", "SEED", 0, min=0),
-    samples_per_s: float = flag("--samples-per-s", "How fast the median processor is.", "N", 500.0, min=1e-6),
-    trace_s: float = flag("--trace-s", "How long the traces are.", "SECONDS", 600.0, min=2.0),
+    out: Path = flag("--out", "Folder for fleet.csv and its traces.", "DIR", ...),
+    devices: int = flag("--devices", "Number of devices.", "N", 50, min=1, max=100_000),
+    seed: int = flag("--seed", "Seed of the random draws.", "SEED", 0, min=0),
+    samples_per_s: float = flag("--samples-per-s", "Speed of the median processor.", "N", 500.0, min=1e-6),
+    trace_s: float = flag("--trace-s", "Length of the traces.", "SECONDS", 600.0, min=2.0),
     traced: float = flag(
-        "--traced", "Share of the devices with a trace; the others have one rate.", "SHARE", 1.0, min=0, max=1
+        "--traced", "Share of devices with a trace; others have a constant rate.", "SHARE", 1.0, min=0, max=1
     ),
     hours: float = flag(
-        "--hours", "Share of the devices that come and go; the others are always there.", "SHARE", 0.5, min=0, max=1
+        "--hours", "Share of devices that come and go; others are always available.", "SHARE", 0.5, min=0, max=1
     ),
-    day_s: float = flag("--day-s", "How long a day is, in which the hours repeat.", "SECONDS", 86_400.0, min=10.0),
+    day_s: float = flag("--day-s", "Length of the day after which the hours repeat.", "SECONDS", 86_400.0, min=10.0),
     quiet: bool = flag("--quiet", "Print nothing.", default=False),
 ) -> None:
-    """Make a fleet of phones that never were: processors, uplink traces and hours at the charger, as files for --cell.
+    """Generate a synthetic fleet of phones: processors, uplink traces and hours at the charger, as files for --cell.
 
     For tests and examples; docs/how-to/fleets.md says how to turn measured traces into such files.
     """

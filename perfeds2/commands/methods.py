@@ -11,10 +11,7 @@ from perfeds2.spec.values import METHOD
 
 def methods(
     name: str | None = typer.Argument(
-        None,
-        help="One method in full. (default: all, a row each)",
-        metavar="[METHOD]",
-        autocompletion=of_kind(METHOD),
+        None, help="One method in full. (default: all, a row each)", metavar="[METHOD]", autocompletion=of_kind(METHOD)
     ),
 ) -> None:
     """List the methods: rule, paper, rounds and settings with their defaults.

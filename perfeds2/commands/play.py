@@ -14,7 +14,6 @@ from perfeds2.errors import InputError
 if TYPE_CHECKING:
     from perfeds2.play.server import Playground
 
-PANEL = {"rich_help_panel": "Play"}
 LEAVES_OUT = (
     *("algorithms", "seeds", "rounds", "eval_every_s", "target_accuracy", "stop_when_diverged"),
     *("resume", "out", "yes", "spec", "set_"),
@@ -24,20 +23,15 @@ DEFAULTS = {"horizon_s": [1]}
 
 
 def play(
-    port: int = flag("--port", "Where the page is served, on this machine only; 0 is a free port.", "PORT", 0, **PANEL),
-    no_open: bool = flag("--no-open", "Only print the address; open no browser.", default=False, **PANEL),
-    export: Path | None = flag(
-        "--export",
-        "Write the page with canned answers as one file that opens offline, and serve nothing.",
-        "FILE.html",
-        **PANEL,
-    ),
+    port: int = flag("--port", "Port on this machine; 0 picks a free one.", "PORT", 0),
+    no_open: bool = flag("--no-open", "Print the address and open no browser.", default=False),
+    export: Path | None = flag("--export", "Write the page as one file that works offline.", "FILE.html"),
     **given: Any,
 ) -> None:
     """Play with a cell in the browser: move A, S, the band and the UEs, and see who computes, sends, waits and is merged.
 
-    A synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading; one button trains all three. Other
-    settings hold for all that is shown: perfeds2 play --radio umi --energy lte. Ctrl-C ends it.
+    Shows a synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading. One button trains all
+    three. Other settings hold for everything shown: perfeds2 play --radio umi --energy lte. Ctrl-C ends it.
     """
     quiet = given.pop("quiet")
     with guarded("play", []):

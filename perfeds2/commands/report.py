@@ -20,14 +20,11 @@ WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # what a file is,
 
 def report(
     folders: list[Path] = typer.Argument(
-        help="Folders that perfeds2 wrote. Several are compared on one page.",
-        metavar="DIR...",
+        help="Folders that perfeds2 wrote. Several are compared on one page.", metavar="DIR..."
     ),
     paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),
     out: Path | None = flag(
-        "--out",
-        "Folder of the paper's figures, or of a comparison. (default: DIR/figures or DIR; runs/A-and-B)",
-        "DIR",
+        "--out", "Folder of the paper's figures, or of a comparison. (default: DIR/figures or DIR; runs/A-and-B)", "DIR"
     ),
     x: str = flag(
         "--x",
@@ -45,37 +42,25 @@ def report(
         names = ", ".join(map(str, folders))
         try:
             drawn = _draw_one(folders[0], paper, out, x) if len(folders) == 1 else _draw_several(folders, paper, out, x)
-        except (LookupError, TypeError, AttributeError) as error:  # valid JSON or TOML with other contents
-            raise InputError(f"{names} does not hold what perfeds2 wrote ({type(error).__name__}: {error}).") from None
         except InputError:
             raise
-        except (ValueError, OSError) as error:  # a file of the folder is missing or corrupt, or cannot be written
-            raise InputError(f"{names}: {' '.join(str(error).split())}") from None
+        except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:  # a missing or changed file
+            said = " ".join(str(error).split())
+            raise InputError(f"{names} cannot be read or drawn ({type(error).__name__}: {said}).") from None
         for path in drawn:
             say(quiet, f"{WORDS.get(path.suffix, 'Figure')}: {path}")
 
 
-FINISHED = ("reproduce.toml", "arena.json", "sweep_summary.csv", "tuned.toml", "plan.json", "summary.json")
-BEGUN = {
-    "arena.toml": "an arena",
-    "sweep.toml": "a sweep",
-    "tune.toml": "a tuning",
-    "plan.toml": "a plan",
-    "spec.toml": "a run",
-}
-RUNS = {"arena.json", "sweep_summary.csv", "summary.json"}  # what these hold can be compared with each other
+def _kind(folder: Path) -> str:
+    """Return what a folder holds. Refuse one that perfeds2 did not write or has not finished."""
+    from perfeds2.runs.folder import FILES, RESULTS
 
-
-def _mark(folder: Path) -> str:
-    """Return the file by which a folder is recognised. Refuse one that perfeds2 did not write or has not finished."""
-    found = next((name for name in FINISHED if (folder / name).exists()), None)
-    if found is not None:
-        return found
-    begun = next((what for name, what in BEGUN.items() if (folder / name).exists()), None)
-    if begun is not None:
-        raise InputError(
-            f"{folder} holds {begun} that has not come to its end; its command with --resume {folder} goes on."
-        )
+    for what, file in (RESULTS | {"reproduction": FILES["reproduction"]}).items():
+        if (folder / file).exists():
+            return what
+    for what, file in FILES.items():
+        if (folder / file).exists():
+            raise InputError(f"{folder} holds an unfinished {what}; its command with --resume {folder} goes on.")
     raise InputError(f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote.")
 
 
@@ -83,18 +68,18 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     """Draw a folder's page, and with ``paper`` its figures and tables."""
     from perfeds2.report import arena, plan, reproduction, run, sweep, tuning
 
-    mark = _mark(folder)
-    usual = folder / "figures" if mark in ("summary.json", "arena.json") else folder
+    what = _kind(folder)
+    usual = folder / "figures" if what in ("run", "arena") else folder
     place = (out or usual) if paper else None
-    if mark == "arena.json":
+    if what == "arena":
         return arena.write_arena(folder, axis, place)
-    if mark == "sweep_summary.csv":
+    if what == "sweep":
         return sweep.write_sweep(folder, axis, place)
-    if mark == "plan.json":
+    if what == "plan":
         return plan.write_plan(plan.load_plan(folder), folder, axis, place)
-    if mark == "tuned.toml":
+    if what == "tuning":
         return tuning.write_tuning(_tunings([folder], axis)[0], place)
-    if mark == "reproduce.toml":
+    if what == "reproduction":
         return reproduction.write_reproduction(folder, axis, place)
     written = [run.write_report(folder, axis)]
     return written if place is None else [*written, *run.write_paper_figures(folder, place, axis)]
@@ -106,22 +91,24 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
 
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("a folder is given twice; expected different ones.")
-    marks = {_mark(folder) for folder in folders}
+    kinds = {_kind(folder) for folder in folders}
     place = Path("runs", "-and-".join(folder.resolve().name for folder in folders)) if out is None else out
     if place.resolve() in [folder.resolve() for folder in folders]:
         raise InputError(f"--out {place} is one of the folders to compare; give another.")
-    if marks <= RUNS:
+    if kinds <= {"arena", "sweep", "run"}:
         return together.write_together(folders, place, axis, paper=paper)
-    if marks == {"tuned.toml"}:
+    if kinds == {"tuning"}:
         return together.write_tunings(_tunings(folders, axis), place, paper=paper)
-    if marks == {"plan.json"}:
+    if kinds == {"plan"}:
         return together.write_plans(folders, place, axis, paper=paper)
-    if marks == {"reproduce.toml"}:
+    if kinds == {"reproduction"}:
         if len(folders) > 2:
             raise InputError(f"{len(folders)} reproductions are given; two can be compared.")
         return reproduction.write_beside(folders[0], folders[1], place, axis, paper=paper)
-    kinds = "several of runs, federations, sweeps and arenas, or several tunings, several plans or two reproductions"
-    raise InputError(f"these folders have no runs in common; expected {kinds}.")
+    raise InputError(
+        "these folders cannot be compared; expected runs, federations, sweeps and arenas, or only tunings, only plans, or two "
+        "reproductions."
+    )
 
 
 def _tunings(folders: Sequence[Path], axis: str) -> "list[Tuning]":

@@ -17,45 +17,34 @@ from perfeds2.errors import InputError
 def reproduce(
     names: list[str] | None = typer.Argument(
         None,
-        help="Which figures: exp_1 … exp_8, or all.",
+        help="Figures to run: exp_1 to exp_8, or all.",
         metavar="FIGURE",
         show_default=False,
         autocompletion=among(*(f"exp_{n}" for n in range(1, 9)), "all"),
     ),
     scale: Literal["quick", "paper"] = flag(
-        "--scale", "quick is 10 to 150 simulated seconds a run, paper 600 to 2,000.", default="quick"
+        "--scale", "quick runs 10 to 150 simulated seconds, paper 600 to 2,000.", default="quick"
     ),
-    seeds: str | None = flag(
-        "--seeds",
-        "How many (5 is 0..4), or which: 0,3,7 or 0..9. A verdict takes five. (default: 5, and 3 for quick)",
-        "SEEDS",
-    ),
+    seeds: str | None = flag("--seeds", "How many (5 is 0..4), or which: 0,3,7. (default: 5; quick: 3)", "SEEDS"),
     data_dir: Path | None = flag(
-        "--data-dir", "Where the data sets are; else $PERFEDS2_DATA, then the user's cache.", "DIR"
+        "--data-dir", "Folder of the data sets. (default: $PERFEDS2_DATA, else the cache)", "DIR"
     ),
     task: list[str] | None = flag(
         "--task",
-        "Just the panels on mnist, cifar100 or shakespeare. Repeatable.",
+        "Only panels on mnist, cifar100 or shakespeare. Repeatable.",
         "NAME",
         autocompletion=among("mnist", "cifar100", "shakespeare"),
     ),
-    out: Path | None = flag("--out", "Where everything goes. (default: runs/reproduce-SCALE)", "DIR"),
+    out: Path | None = flag("--out", "Folder for the results. (default: runs/reproduce-SCALE)", "DIR"),
     changes: list[str] | None = flag(
-        "--set", "Try a setting instead of the paper's: learning.beta=0.02. Repeatable.", "SECTION.KEY=VALUE"
+        "--set", "Change a setting of the paper, such as learning.beta=0.02. Repeatable.", "SECTION.KEY=VALUE"
     ),
     specs: list[Path] | None = flag(
-        "--spec", "Step sizes for each algorithm on a task, as perfeds2 tune writes them. Repeatable.", "FILE"
+        "--spec", "Tuned step sizes of a task, written by perfeds2 tune. Repeatable.", "FILE"
     ),
-    claims: bool = flag(
-        "--claims",
-        "Print which claims of Section VI hold, by what is in --out, and on what that depends.",
-        default=False,
-    ),
+    claims: bool = flag("--claims", "Print which claims of Section VI hold, by the results in --out.", default=False),
     beside: Path | None = flag(
-        "--beside",
-        "Judge the claims by another folder's figures, too (every algorithm tuned, say), and show both side by side. "
-        "Implies --claims; claims.csv, claims.json and reproduction.html in --out get both.",
-        "DIR",
+        "--beside", "Also judge the claims by another folder, side by side. Implies --claims.", "DIR"
     ),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     jobs: int | None = JOBS,
@@ -63,10 +52,10 @@ def reproduce(
     no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
     quiet: bool = flag("--quiet", "No progress, no table.", default=False),
 ) -> None:
-    """Run figures of the paper's Section VI again, with seeds, and judge what it claims.
+    """Run figures of the paper's Section VI again, with several seeds, and judge its claims.
 
-    The same command again goes on where it was interrupted; runs that figures share are done once. The output folder
-    gets every figure as CSV, PDF and PNG, and reproduction.html with the ledger of claims.
+    Runs that figures share are trained once. The output folder contains every figure as CSV, PDF and PNG, and
+    reproduction.html with the ledger of claims. The same command continues after an interruption.
     """
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:
@@ -74,6 +63,7 @@ def reproduce(
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
         from perfeds2.runs.pool import Workers
         from perfeds2.spec.resolve import put_text, resolve
+        from perfeds2.studies.figure import merged
         from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned
         from perfeds2.studies.reproduce import reproduce as run_figures
 
@@ -91,13 +81,14 @@ def reproduce(
             for assignment in changes or ():
                 put_text(changed, assignment)
             tuned = read_tuned(specs or [], TASK)
-            curves = plan_curves(figures, all_seeds, scale, task, changed, tuned)
+            data = {} if data_dir is None else {"task": {"data_dir": str(data_dir)}}
+            curves = plan_curves(figures, all_seeds, scale, task, merged(changed, data), tuned)
             check_beside(beside, scale)
             followers = stack.enter_context(followed(path, track, "reproduction.html"))
             open_set(path, scale, changed, tuned)
             place.append(path)
             with watching(quiet, "reproduce") as watch:
-                for figure, table in run_figures(figures, curves, path, watch, data_dir, Workers(jobs), followers):
+                for figure, table in run_figures(figures, curves, path, watch, Workers(jobs), followers):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)
         if names or beside is not None:

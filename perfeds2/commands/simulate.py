@@ -14,5 +14,5 @@ DEFAULTS = {"seeds": [0]}
 
 
 def simulate(**given: Any) -> None:
-    """Play only the clock: who is merged when, how stale, who waits. Trains nothing."""
+    """Play only the clock: which UE is merged when, how stale its update is, and who waits. Trains nothing."""
     do_spec("simulate", given, DEFAULTS)

@@ -1,101 +1,54 @@
 """perfeds2 tune: which step sizes suit each algorithm?"""
 
-from pathlib import Path
 from typing import Any
 
-import typer
-
-from perfeds2.commands.common import (
-    ON,
-    REUSE,
-    TRACK,
-    WORKERS,
-    flag,
-    followed,
-    nested_values,
-    new_folder,
-    refuse_unused_flags,
-    say_reused,
-    take_settings,
-)
-from perfeds2.console import guarded
+from perfeds2.commands.common import flag, study
 from perfeds2.errors import InputError
+from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 
-PANEL = {"rich_help_panel": "Tuning"}
 LEAVES_OUT = ("seeds", "seed", "rounds", "eval_every_s", "held_out", "stop_when_diverged")
 
 
 def tune(
     search: list[str] | None = flag(
         "--search",
-        "A learning setting and the values to try, beta=0.02,0.07,0.2, or of one algorithm, PerFedS2.alpha=0.01,0.03. Repeatable; all combinations are tried. (default: alpha and beta, from a third and a ninth to 27 times what the task has)",
+        "Values to try: beta=0.02,0.2 or PerFedS2.alpha=0.01,0.03. Repeatable. (default: alpha and beta)",
         "NAME=VALUES",
-        **PANEL,
     ),
-    tuning_seeds: int | None = flag(
-        "--tuning-seeds", "On how many seeds; they are none that an evaluation uses. (default: 2)", "N", **PANEL
+    tuning_seeds: int = flag(
+        "--tuning-seeds", "Number of tuning seeds, separate from evaluation seeds.", "N", TUNING_SEEDS
     ),
-    rungs: int | None = flag(
-        "--rungs",
-        "Trainings start with a third of a third of the horizon, and the better third goes on: so many times. 1 tries everything to the end. (default: 3)",
-        "N",
-        **PANEL,
-    ),
-    figure: str | None = flag(
-        "--figure",
-        "On the cell and with the algorithms of a figure of the paper (exp_1 … exp_8), its first panel on --task.",
-        "NAME",
-        **PANEL,
-    ),
-    on: str = ON,
-    workers: int | None = WORKERS,
-    reuse: list[Path] | None = REUSE,
-    track: list[str] | None = TRACK,
+    rungs: int = flag("--rungs", "Number of successive-halving rungs (factor 3).", "N", RUNGS),
+    figure: str | None = flag("--figure", "Tune the cell and algorithms of a figure, exp_1 to exp_8.", "NAME"),
     **given: Any,
 ) -> None:
     """Find the step sizes that suit each algorithm: perfeds2 tune --task digits
 
-    By successive halving over simulated time, on a validation part held out of the UEs' training data, never on the test
-    part. The output folder gets tuned.toml, which compare, sweep and reproduce take as --spec; tune.csv has every try and
-    tune.png and report.html the landscape. The same command with --out, or --resume DIR, goes on where it was interrupted.
+    Uses successive halving over simulated time, on a validation part held out of the UEs' training data, never on the test
+    part. The output folder contains tuned.toml, which compare, sweep and reproduce take as --spec, tune.csv with every try,
+    and the landscape in tune.png and report.html. The same command with --out, or --resume DIR, continues after an
+    interruption.
     """
-    quiet, yes, resume, out = (given.pop(name) for name in ("quiet", "yes", "resume", "out"))
-    place: list[Path] = []
-    with guarded("tune", place):
-        from perfeds2.report.live import progress
+    with study("tune", given) as asked:
         from perfeds2.report.tuning import print_tuning, write_tuning
-        from perfeds2.runs.pool import Workers
-        from perfeds2.runs.store import open_others
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.tune import run_search
         from perfeds2.studies.tune_space import make_search, read_search
 
-        spec_file, assignments, flags = take_settings(given)
-        if resume is not None:
-            if any((spec_file, search, figure, assignments, flags, out, tuning_seeds, rungs)):
-                raise InputError(
-                    "--resume takes everything from the folder's tune.toml; give it without other settings."
-                )
-            made = read_search(resume)
+        if asked.resume is not None:
+            made = read_search(asked.resume)
         else:
-            values = nested_values(spec_file, flags, assignments, {})
+            values = asked.values({})
             if figure is not None:
                 values = _of_figure(figure, values)
             made = make_search(values, parse_grid(search or [], "--search"), seeds=tuning_seeds, rungs=rungs)
-            refuse_unused_flags(flags, assignments, made.spec.algorithms, made.spec.merges)
-        path = resume or new_folder(out, f"tune-{made.spec.task.name.label}")
-        place.append(path)
-        others = open_others(reuse or ())
-        with followed(path, track) as followers:
-            with progress(quiet) as watch:
-                found = run_search(
-                    made, path, Workers(workers, on), reuse=others, watch=watch, yes=yes, followers=followers
-                )
+            asked.refuse_unused(made.spec.algorithms, made.spec.merges)
+        with asked.executing(f"tune-{made.spec.task.name.label}") as (path, execution):
+            found = run_search(made, path, execution)
             drawn = write_tuning(found)
-        say_reused(quiet, others)
-        if not quiet:
+        if not asked.quiet:
             print_tuning(found)
-            typer.echo("\n".join(f"Wrote: {each}" for each in (path / "tuned.toml", path / "tune.csv", *drawn)))
+        asked.say_written(path / "tuned.toml", path / "tune.csv", *drawn)
 
 
 def _of_figure(name: str, values: dict[str, Any]) -> dict[str, Any]:

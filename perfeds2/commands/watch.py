@@ -12,8 +12,6 @@ from perfeds2.errors import InputError
 LOOK_EVERY_S = 0.5
 GONE_S = 30.0  # a server that is gone so long is not just being started again
 WAIT_S = 20.0  # for a command that has just been started
-STARTED = ("spec.toml", "sweep.toml", "tune.toml", "arena.toml", "reproduce.toml")
-RESULTS = ("summary.json", "sweep_summary.csv", "tuned.toml", "arena.json", "claims.csv", "plan.json")
 
 
 def watch(
@@ -22,10 +20,10 @@ def watch(
         metavar="DIR",
     ),
 ) -> None:
-    """Follow a command that works into a folder: its curves so far, how far it is, how long it will take.
+    """Follow a command that works into a folder: its curves so far, its progress and the time left.
 
-    From another terminal, as often as one likes; Ctrl-C leaves it alone. Ends when the command ends. Where there is no
-    terminal it prints a line now and then. The folder's page (report.html) shows the same, and reloads itself.
+    Run it in another terminal. Ctrl-C ends only the watching, and it ends by itself when the command ends. Without a terminal
+    it prints a line now and then. The folder's page (report.html) shows the same and reloads itself.
     """
     try:
         with guarded("watch", []):
@@ -44,13 +42,14 @@ def follow(folder: Path) -> tuple[str, bool]:
     """Look until it has ended. Returns what became of it, in words, and whether it has come to its end."""
     from perfeds2.report.live import BoardLines, Picture, last_words
     from perfeds2.report.terminal import live
+    from perfeds2.runs.folder import FILES, RESULTS
     from perfeds2.runs.progress import DONE, Board, Tail
 
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; give the --out of a command that was started.")
     if (folder / "federation.toml").exists():
         return follow_federation(folder)
-    if not any((folder / name).exists() for name in STARTED):
+    if not any((folder / name).exists() for name in FILES.values()):
         raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes into.")
     board, began_s = Board(), time.monotonic()
     with (
@@ -61,7 +60,7 @@ def follow(folder: Path) -> tuple[str, bool]:
             is_dead = board.is_dead  # before the last look: it may have ended well meanwhile
             board.take(tail.read())
             if not tail.is_open:
-                if results := [name for name in RESULTS if (folder / name).exists()]:
+                if results := [name for name in RESULTS.values() if (folder / name).exists()]:
                     return f"Nothing works in {folder} any more; it has come to its end (see {results[0]})", True
                 if time.monotonic() - began_s > WAIT_S:
                     return f"nothing works in {folder}; it was started, and ended before anything was trained", False

@@ -7,6 +7,7 @@ trainings. Every file is written atomically, so a kill at any moment leaves a fo
 import os
 import shutil
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +22,22 @@ from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
 
-FILES = {
-    "run": "spec.toml",
+FILES = {  # what a folder was started with, by what it holds
+    "reproduction": "reproduce.toml",
+    "arena": "arena.toml",
     "sweep": "sweep.toml",
     "tuning": "tune.toml",
-    "arena": "arena.toml",
-}  # what says whose folder it is
+    "plan": "plan.toml",
+    "run": "spec.toml",
+}
+RESULTS = {  # what is written last
+    "reproduction": "claims.csv",
+    "arena": "arena.json",
+    "sweep": "sweep_summary.csv",
+    "tuning": "tuned.toml",
+    "plan": "plan.json",
+    "run": "summary.json",
+}
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts that are no longer needed
 
@@ -106,7 +117,7 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
                     f"--out {path} holds a {what}, and {unwritten[0]} is written down nowhere, so nobody can tell whether "
                     f"it is the same; choose another folder, or put it into a file."
                 )
-            if known.read_text(encoding="utf-8") != text and read() != text:
+            if known.read_text(encoding="utf-8") != text and tomllib.loads(read()) != tomllib.loads(text):
                 raise InputError(
                     f"--out {path} already holds a different {what} (see {known}); choose another folder, or delete it."
                 )

@@ -2,29 +2,56 @@
 
 In every bout, which is one task on one cell, each method is tuned with the same number of settings, on held-out data and seeds of its own;
 then all are trained with fresh seeds in the settings that were found.
+
+The tables have cost to the target, accuracy at the end, fairness, and which method is better than which. One row per task, cell, method
+and seed (arena.csv) is all that the rest follows from: intervals over seeds, and paired tests between any two methods of a bout, corrected
+by Holm's method (arena.json).
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfeds2.runs.folder import alone, claim_folder
-from perfeds2.runs.pool import PROCESSES, Failure, Workers, check_work, run_all
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
-from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
-from perfeds2.runs.trackers import trackers
+import numpy as np
+
+from perfeds2 import __version__
+from perfeds2.files import write_text
+from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.pool import Failure, check_work, run_all
+from perfeds2.runs.statistics import (
+    censored_median,
+    jain,
+    mean_over_time,
+    pairwise_p,
+    statistic,
+    time_to_target,
+    worst_decile,
+)
+from perfeds2.runs.store import Result
+from perfeds2.runs.table import COSTS, write_csv
 from perfeds2.runs.training import trainings_of
-from perfeds2.spec.names import refuse_while_loading
-from perfeds2.spec.resolve import nested, read_toml
-from perfeds2.studies.arena_plan import ArenaPlan, make_plan, read_plan
-from perfeds2.studies.arena_tables import MethodOutcome, write_tables
-from perfeds2.studies.tune import best_of, climb, train_or_refuse
+from perfeds2.spec.tasks import metric_of
+from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan, read_plan
+from perfeds2.studies.execution import KEYWORDS, Execution, base_values
+from perfeds2.studies.tune import Best, best_of, climb, train_or_refuse
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Row = dict[str, Any]
+TO_TARGET = {  # and the column that says it
+    "seconds_to_target": "time_s",
+    "rounds_to_target": "round",
+    "bits_to_target": "merged_bits",
+    "joules_to_target": "joules",
+}
+FACTS = ("rounds", "merges", "staleness_mean")
+AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
+BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # what methods are compared by
 
 
 @dataclass(frozen=True)
@@ -48,66 +75,31 @@ class Arena:
         return json.loads((self.path / "arena.json").read_text(encoding="utf-8"))
 
 
-def arena(
-    base: Mapping[str, Any] | Path | str = "",
-    *,
-    out: Path | str,
-    on: str = PROCESSES,
-    workers: int | None = None,
-    retries: int = 2,
-    reuse: Reuse = (),
-    watch: Watch | None = None,
-    yes: bool = False,
-    track: Any = None,
-    **asked: Any,
-) -> Arena:
+def arena(base: Mapping[str, Any] | Path | str = "", *, out: Path | str, **asked: Any) -> Arena:
     """Compare methods: ``arena({"horizon_s": 30}, methods=["PerFedS2", "FedBuff"], tasks=["digits"], out="runs/a")``.
 
     Args:
         base: A spec file, or settings as ``compare`` takes them.
         out: The folder of the results. Part of this arena that it holds is completed.
-        on: Where to train: processes, ray or ray://HOST:PORT.
-        workers: How many trainings at a time.
-        retries: How often a failed training is tried again.
-        reuse: Folders of other studies whose trainings are taken.
-        watch: Called with a ``Progress`` as the work goes on.
-        yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
         **asked: ``methods``, ``mine``, ``tasks``, ``cells``, ``tries``, ``tuning_seeds``, ``rungs`` and ``search`` of
-            ``make_plan``.
+            ``make_plan``; ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of ``Execution.from_python``.
     """
-    refuse_while_loading("arena")
-    values = (read_toml(Path(base)) if base else {}) if isinstance(base, Path | str) else nested(base)
-    plan, how = make_plan(values, **asked), Workers(workers, on, retries)
-    return run_arena(plan, Path(out), how, reuse=reuse, watch=watch, yes=yes, followers=trackers(track, out))
+    how = Execution.from_python("arena", out, **{key: asked.pop(key) for key in KEYWORDS if key in asked})
+    return run_arena(make_plan(base_values(base or {}), **asked), Path(out), how)
 
 
-def run_arena(
-    plan: ArenaPlan,
-    path: Path,
-    workers: Workers = Workers(None, PROCESSES),  # noqa: B008 (frozen)
-    *,
-    reuse: Reuse = (),
-    watch: Watch | None = None,
-    yes: bool = False,
-    followers: Sequence[Follower] = (),
-) -> Arena:
+def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -> Arena:  # noqa: B008 (frozen)
     """Train what the folder does not have yet, bout by bout, and write the tables."""
-    check_work([one for bout in plan.bouts for one in trainings_of(bout.spec)], workers, yes=yes)
-    others = open_others(reuse)
-    claim_folder(path, "arena", plan.to_toml(), lambda: read_plan(path).to_toml(), plan.unwritten)
+    workers = execution.workers
+    check_work([one for bout in plan.bouts for one in trainings_of(bout.spec)], workers, yes=execution.yes)
     failures: list[Failure] = []
     outcomes: list[MethodOutcome] = []
-    with alone(path), open_live(path, "arena", followers) as live:
-        store, reporter = Store(path / TRAININGS, reuse=others), Reporter(watch, live, plan.trainings)
+    with execution.open(path, "arena", plan, read_plan, plan.trainings) as (store, reporter):
+        run = partial(train_or_refuse, store=store, workers=workers, reporter=reporter, path=path)
         for bout in plan.bouts:
             where, best = f"{bout.task}, {bout.cell}", {}
             if bout.search is not None:
-                scores = climb(
-                    bout.search,
-                    lambda trainings: train_or_refuse(trainings, store, workers, reporter, path),
-                    f"{where}: tuning ",
-                )
+                scores = climb(bout.search, run, f"{where}: tuning ")
                 best = {each.algorithm: each for each in best_of(bout.search, scores)}
             settings = {name: best[name].settings if name in best else {} for name in bout.methods}
             trainings = {name: trainings_of(bout.spec_of(name, settings[name]), where) for name in bout.methods}
@@ -118,3 +110,140 @@ def run_arena(
                 outcomes.append(MethodOutcome(bout, name, best.get(name), found))
         write_tables(path, plan, outcomes)
     return Arena(path, plan, tuple(failures))
+
+
+# ---- the tables
+
+
+@dataclass(frozen=True)
+class MethodOutcome:
+    """What came out of one method in one bout."""
+
+    bout: Bout
+    method: str
+    tuned: Best | None  # None: it was not tuned
+    results: list[Result]  # one per seed, in the order of the seeds; one that failed is missing
+
+
+def score(result: Result, target: float) -> Row:
+    """Return one method and seed in numbers. Seconds are None if the target was never met; what diverged has an accuracy of 0."""
+    rows = result.rows
+    seen = [row[key] for row in rows for key in ("test_accuracy", "test_accuracy_personal")]
+    worst = min([0.0, *(value for value in seen if math.isfinite(value))])  # another metric may be negative
+
+    def finite(row: Row, key: str = "test_accuracy_personal") -> float:
+        return float(row[key]) if math.isfinite(row[key]) else worst
+
+    ues = [finite(row) for row in result.ue_rows]
+    return {
+        **{name: time_to_target(rows, target, column) for name, column in TO_TARGET.items()},
+        "accuracy": finite(rows[-1]),
+        "accuracy_global": finite(rows[-1], "test_accuracy"),
+        "accuracy_over_time": mean_over_time(rows),
+        "worst_decile": worst_decile(ues),
+        "jain": jain(ues),
+        **{name: result.facts[name] for name in FACTS},
+        "diverged": int(not math.isfinite(rows[-1]["train_loss"])),
+    }
+
+
+def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:
+    """One method over its seeds: medians of what it took to the target, means with intervals of the rest."""
+    reached = sum(row["seconds_to_target"] is not None for row in rows)
+    return {
+        "seeds": len(rows),
+        "reached": reached,
+        "diverged": sum(row["diverged"] for row in rows),
+        **{
+            name: {"median": censored_median([row[name] for row in rows]), **statistic([row[name] for row in rows])}
+            for name in TO_TARGET
+        },
+        **{name: statistic([row[name] for row in rows]) for name in AT_END},
+    }
+
+
+def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) -> list[dict[str, Any]]:
+    """Every two methods by one measure, with the adjusted p-value and the mean difference over the seeds both have.
+
+    A seed that never met the target counts as if it had at the horizon.
+    """
+    seeds = [{row["seed"] for row in of_method} for of_method in rows.values()]
+    both = set.intersection(*seeds) if seeds else set()
+    values: dict[str, list[float]] = {
+        name: [horizon_s if row[measure] is None else float(row[measure]) for row in of_method if row["seed"] in both]
+        for name, of_method in rows.items()
+    }
+    found = []
+    for (one, other), p in pairwise_p(values).items():
+        difference = float(np.mean(np.subtract(values[one], values[other])))
+        first, second = (one, other) if BETTER[measure]((difference, -difference)) == difference else (other, one)
+        found.append({"better": first, "worse": second, "difference": abs(difference), "p": p})
+    return found
+
+
+def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of a bout, and what they say together. Methods none of whose seeds is there are named."""
+    bout, spec = outcomes[0].bout, outcomes[0].bout.spec
+    run, there = spec.run, [outcome for outcome in outcomes if outcome.results]
+    assert run.horizon_s is not None
+    where = {"task": bout.task, "cell": bout.cell}
+    rows = {
+        one.method: [
+            {**where, "method": one.method, "mode": result.facts["mode"], "seed": result.facts["seed"]}
+            | {"target_accuracy": run.target_accuracy}
+            | score(result, run.target_accuracy)
+            for result in one.results
+        ]
+        for one in there
+    }
+    described = {
+        **where,
+        "ues": spec.cell.ues,
+        "horizon_s": run.horizon_s,
+        "eval_every_s": run.eval_every_s,
+        "metric": metric_of(spec),
+        "target_accuracy": run.target_accuracy,
+        "tuning": None if bout.search is None else {"seeds": len(bout.search.seeds), "rungs": bout.search.rungs},
+        "missing": [one.method for one in outcomes if not one.results],
+        "methods": [
+            {
+                "method": one.method,
+                "mode": one.results[0].facts["mode"],
+                "tried": len(bout.search.candidates(one.method)) if bout.search and one.tuned else 0,
+                "settings": one.tuned.settings if one.tuned else {},
+                "edges": list(one.tuned.edges) if one.tuned else [],
+                **summarise_method(rows[one.method]),
+            }
+            for one in there
+        ],
+        "compared": {measure: verdicts(rows, measure, run.horizon_s) for measure in BETTER},
+    }
+    return [row for of_method in rows.values() for row in of_method], described
+
+
+def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome]) -> None:
+    """arena.csv and arena_metrics.csv, of what is there; arena.json last, so that a folder that has it has everything."""
+    of_bouts = [[one for one in outcomes if one.bout is bout] for bout in plan.bouts]
+    found = [describe_bout(own) for own in of_bouts]
+    rows = [row for of_bout, _ in found for row in of_bout]
+    heads = ["task", "cell", "method", "mode", "seed", "target_accuracy", *TO_TARGET, *AT_END, "diverged"]
+    write_csv(path / "arena.csv", heads, rows)
+    where = ["task", "cell", "method", "seed"]
+    every = (
+        dict(zip(where, (one.bout.task, one.bout.cell, one.method, result.facts["seed"]), strict=True)) | row
+        for one in outcomes
+        for result in one.results
+        for row in result.rows
+    )
+    write_csv(path / "arena_metrics.csv", [*where, "round", "time_s", *METRICS, *COSTS], every)
+    said = {
+        "perfeds2": __version__,
+        "tasks": list(dict.fromkeys(bout.task for bout in plan.bouts)),
+        "cells": list(plan.cells),
+        "methods": list(plan.bouts[0].methods),
+        "mine": [name for name, named in plan.bouts[0].methods.items() if named.source],
+        "seeds": list(plan.seeds),
+        "tune": plan.tries,
+        "bouts": [described for _, described in found],
+    }
+    write_text(path / "arena.json", json.dumps(said, indent=1) + "\n")

@@ -19,9 +19,11 @@ from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
-from perfeds2.spec.values import ALGORITHM, CELL
-from perfeds2.studies.grid import values_of
-from perfeds2.studies.tune_space import RUNGS, TUNING_SEEDS, Search, Settings, as_read, copied, make_search
+from perfeds2.spec.values import ALGORITHM, CELL, read_list
+from perfeds2.studies.execution import reading
+from perfeds2.studies.grid import as_read, axis_values, copied, own_files
+from perfeds2.studies.search import RUNGS, TUNING_SEEDS
+from perfeds2.studies.tune_space import Search, Settings, make_search, one_method
 
 USUAL = (  # met unless others are named
     *("PerFedS2", "FedAvgS2", "FedAvg-SYN", "FedBuff", "FedAsync", "CA2FL"),
@@ -50,12 +52,7 @@ class Bout:
 
     def spec_of(self, method: str, settings: Settings) -> Spec:
         """One method with all seeds, in the settings that were found for it."""
-        values = copied(self.values)
-        values[EACH] = {name: own for name, own in values.get(EACH, {}).items() if name == method}
-        put(values, "run", "algorithms", [self.methods[method]])
-        for key, value in settings.items():
-            put(values, EACH, f"{method}.{key}", value)
-        return resolve(values)
+        return resolve(one_method(self.values, self.spec, method, self.methods[method], settings))
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,6 @@ class ArenaPlan:
         spec = resolve(values)
         if spec.run.horizon_s is None:
             raise InputError(f"--rounds {spec.run.rounds}: an arena is over simulated time; give --horizon-s instead.")
-        values = in_order(values)
         return Bout(spec.task.name.label, cell, values, spec, self._search(values, spec))
 
     def _search(self, values: dict[str, Any], spec: Spec) -> Search | None:
@@ -108,41 +104,31 @@ class ArenaPlan:
             return None
         own = copied(values)
         put(own, "run", "algorithms", list(tuned.values()))
-        axes = {name: tried_values(spec, named, self.tries) for name, named in tuned.items()}
-        for name in {name.rpartition(".")[0] for name in self.asked}:
-            if name not in tuned:
-                raise InputError(f"--search is for {name}, which is not met here, or brings its own settings.")
-            axes[name] = {key.rpartition(".")[2]: v for key, v in self.asked.items() if key.rpartition(".")[0] == name}
-        listed = {f"{name}.{key}": found for name, of_name in axes.items() for key, found in of_name.items()}
-        return make_search(own, listed, seeds=self.tuning_seeds, rungs=self.rungs)
+        replaced = {key.rpartition(".")[0] for key in self.asked}
+        for name in replaced - tuned.keys():
+            raise InputError(f"--search is for {name}, which is not met here, or brings its own settings.")
+        usual = {
+            f"{name}.{key}": tried
+            for name, named in tuned.items()
+            if name not in replaced
+            for key, tried in tried_values(spec, named, self.tries).items()
+        }
+        return make_search(own, usual | self.asked, seeds=self.tuning_seeds, rungs=self.rungs)
 
     def to_toml(self) -> str:
-        first = self.bouts[0].spec
-        own = {source: digest for bout in self.bouts for source, digest in bout.spec.own.items()}
+        base = as_read(self.base, self.bouts[0].spec)
         return tomli_w.dumps(
             {
                 "tasks": [bout.spec.task.name.text for bout in self.bouts][:: len(self.cells)],
                 "methods": [named.text for named in self.methods],
-                "tune": self.tries,
+                "tries": self.tries,
                 "tuning_seeds": self.tuning_seeds,
                 "rungs": self.rungs,
                 "search": {name: list(values) for name, values in self.asked.items()},
                 "cells": self.cells,
-                "base": in_order(as_read(self.base, first)) | ({"own": own} if own else {}),
+                "base": base | own_files(bout.spec for bout in self.bouts),
             }
         )
-
-
-def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values of a spec in the order of its fields, however they were given: what is written of them is one text."""
-    known = {section: list(model.model_fields) for section, model in SECTIONS.items()}
-    return {
-        section: {
-            key: values[section][key] for key in known.get(section, sorted(values[section])) if key in values[section]
-        }
-        for section in Spec.model_fields
-        if values.get(section)
-    }
 
 
 def name_of_method(named: Named) -> str:
@@ -213,8 +199,8 @@ def make_plan(
     mine: Sequence[Any] = (),
     search: Mapping[str, Iterable[Any]] | None = None,
     tries: int | None = None,
-    tuning_seeds: int | None = None,
-    rungs: int | None = None,
+    tuning_seeds: int = TUNING_SEEDS,
+    rungs: int = RUNGS,
 ) -> ArenaPlan:
     """What is to be done, checked before anything runs. ``values`` are a spec's, nested: what all bouts have in common.
 
@@ -229,11 +215,10 @@ def make_plan(
         raise InputError(
             "--search says what is tried when methods are tuned, but none is; leave it out, or give --tune."
         )
-    task = base.get("task", {}).pop("name", None) if isinstance(base.get("task"), dict) else None
+    task, algorithms = _popped(base, "task", "name"), _popped(base, "run", "algorithms")
     if task is not None and tasks:
         raise InputError(f"--task {task} and --tasks were both given; give one of them.")
-    of_spec = base.get("run", {}).pop("algorithms", None) if isinstance(base.get("run"), dict) else None
-    named = _methods(methods or _listed(of_spec) or USUAL, mine)
+    named = _methods(methods or read_list(algorithms) or USUAL, mine)
     if not named:
         raise InputError("--methods is empty; name at least one, or leave it out.")
     chosen = dict(cells) if isinstance(cells, Mapping) else parse_cells(cells)
@@ -245,15 +230,15 @@ def make_plan(
         section, key = place_of(name, "a setting that can be tuned")
         if section != EACH:
             raise InputError(f"--search {name} must say whose it is, such as {name_of_method(named[0])}.{key}.")
-        asked[key] = values_of(given)
+        asked[key] = axis_values(f"--search {name}", given)
     plan = ArenaPlan(
         base,
         tuple(tasks) or (task or resolve({}).task.name.text,),
         {name: copied(inner) for name, inner in chosen.items()},
         tuple(named),
         tries,
-        TUNING_SEEDS if tuning_seeds is None else tuning_seeds,
-        RUNGS if rungs is None else rungs,
+        tuning_seeds,
+        rungs,
         asked,
     )
     places = [f"{bout.task} on {bout.cell}" for bout in plan.bouts]
@@ -266,8 +251,9 @@ def make_plan(
     return plan
 
 
-def _listed(given: Any) -> list[Any]:
-    return [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given or ())
+def _popped(values: dict[str, Any], section: str, key: str) -> Any:
+    inner = values.get(section)
+    return inner.pop(key, None) if isinstance(inner, dict) else None
 
 
 def _methods(given: Sequence[Any], mine: Sequence[Any]) -> list[Named]:
@@ -325,20 +311,5 @@ def _assigned(text: str) -> dict[str, Any]:
 
 def read_plan(path: Path) -> ArenaPlan:
     """What a folder was started with."""
-    known = path / "arena.toml"
-    if not known.exists():
-        raise InputError(f"{path} holds no arena (no arena.toml); give the folder of one that was started.")
-    values = read_toml(known)
-    try:
-        return make_plan(
-            dict(values["base"]),
-            tasks=list(values["tasks"]),
-            cells=dict(values["cells"]),
-            methods=list(values["methods"]),
-            search=dict(values["search"]),
-            tries=int(values["tune"]),
-            tuning_seeds=int(values["tuning_seeds"]),
-            rungs=int(values["rungs"]),
-        )
-    except (LookupError, AttributeError, TypeError) as error:
-        raise InputError(f"{known} is not what arena writes ({error}); start anew in another folder.") from None
+    with reading(path, "arena") as values:
+        return make_plan(values.pop("base"), **values)

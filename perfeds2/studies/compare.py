@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from perfeds2.files import write_text
 from perfeds2.runs.comparison import Comparison, Which, load_comparison, write_results
 from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.facts import facts_of
@@ -13,13 +12,14 @@ from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.store import Result, Store
-from perfeds2.runs.table import csv_text, summarise
+from perfeds2.runs.table import summarise
 from perfeds2.runs.trackers import trackers
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.record import Timeline
 
 
 def compare(
@@ -72,21 +72,13 @@ def train_spec(
     make_algorithms(spec, Stage.of(spec, spec.run.seeds[0]))  # whether they go together
     trainings = trainings_of(spec)
     store = Store(None if folder is None else folder.parts, whole=True)
-    done: dict[str, Result] = {}
-
-    def keep(one: Training, result: Result) -> None:
-        done[one.key] = result
-        if folder is not None and len(done) < len(trainings):
-            rows = [row for each in in_order(spec, trainings) if each.key in done for row in done[each.key].rows]
-            write_text(folder.path / "metrics.csv", csv_text(rows))
-
     with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
         log = None if folder is None else folder.log
-        run_all(trainings, store, workers, Reporter(watch, live), strict=True, kept=keep, log=log)
-        results = [done[one.key] for one in in_order(spec, trainings)]
-        comparison = comparison_of(spec, command, results)
+        results = run_all(trainings, store, workers, Reporter(watch, live), strict=True, log=log)
+        trained = [(one.key, results[one]) for one in in_order(spec, trainings)]
+        comparison = comparison_of(spec, command, [result for _, result in trained])
         if folder is not None:
-            write_results(comparison, folder, [(one.key, done[one.key]) for one in in_order(spec, trainings)])
+            write_results(comparison, folder, trained)
     return comparison
 
 
@@ -110,11 +102,7 @@ def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Compar
 
 
 def simulate_spec(
-    spec: Spec,
-    command: str,
-    folder: Folder | None,
-    watch: Watch | None = None,
-    followers: Sequence[Follower] = (),
+    spec: Spec, command: str, folder: Folder | None, watch: Watch | None = None, followers: Sequence[Follower] = ()
 ) -> Comparison:
     """Play only the clock: who is merged when, without training anything."""
     with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
@@ -125,27 +113,21 @@ def simulate_spec(
 
 
 def _play(spec: Spec, command: str, reporter: Reporter) -> Comparison:
-    found: dict[Which, tuple[Any, Any]] = {}
+    timelines: dict[Which, Timeline] = {}
+    facts: dict[Which, dict[str, Any]] = {}
     total, rounds = len(spec.algorithms) * len(spec.run.seeds), 0
 
     def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:
-        share = (len(found) + _share_played(spec, closed, time_s)) / total
+        length, done = (spec.run.horizon_s, time_s) if spec.run.rounds is None else (spec.run.rounds, closed)
+        share = (len(timelines) + min(done / (length or 1), 1.0)) / total
         reporter.step(f"{algorithm.name} seed {seed}", share, time_s, rounds + closed)
 
     for seed in spec.run.seeds:
         stage = Stage.of(spec, seed)
         algorithms = make_algorithms(spec, stage)
         for algorithm, timeline in zip(algorithms, make_timelines(spec, stage, algorithms, tell), strict=True):
-            found[algorithm.name, seed] = (timeline, facts_of(spec, algorithm, timeline, seed, stage.cell))
+            which = algorithm.name, seed
+            timelines[which], facts[which] = timeline, facts_of(spec, algorithm, timeline, seed, stage.cell)
             rounds += timeline.rounds
-            reporter.step(f"{algorithm.name} seed {seed}", len(found) / total, timeline.end_s, rounds)
-    facts = {which: facts for which, (_, facts) in found.items()}
-    timelines = {which: timeline for which, (timeline, _) in found.items()}
+            reporter.step(f"{algorithm.name} seed {seed}", len(timelines) / total, timeline.end_s, rounds)
     return Comparison(spec, summarise(spec, command, facts, None), timelines, [], [], {})
-
-
-def _share_played(spec: Spec, closed: int, time_s: float) -> float:
-    """How much of a timeline is there, by its rounds or by its horizon."""
-    if spec.run.rounds is not None:
-        return min(closed / spec.run.rounds, 1.0)
-    return min(time_s / spec.run.horizon_s, 1.0) if spec.run.horizon_s else 0.0

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, read_toml, resolve, take
+from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, resolve, take
+from perfeds2.studies.execution import reading
 
 MOST_RUNS = 100_000
 MODEL = ("task", "model")
@@ -33,7 +33,6 @@ class Axis:
 class GridPoint:
     """One place of the grid, with all its seeds."""
 
-    number: int
     values: tuple[Any, ...]  # of each axis, as a spec file has it
     label: str
     spec: Spec
@@ -59,9 +58,8 @@ class Grid:
 
     def to_toml(self) -> str:
         grid = {axis.name: list(axis.values) for axis in self.axes}
-        own = {source: digest for point in self.points for source, digest in point.spec.own.items()}
-        more = {"own": own} if own else {}
-        return tomli_w.dumps({"grid": {**grid, "seed": list(self.seeds)}, "base": self.base | more})
+        base = self.base | own_files(point.spec for point in self.points)
+        return tomli_w.dumps({"grid": {**grid, "seed": list(self.seeds)}, "base": base})
 
 
 def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterable[str]) -> Grid:
@@ -105,16 +103,14 @@ def _parse_values(name: str, part: str) -> Sequence[Any]:
 
 def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Grid:
     """Every point, checked: what a spec refuses is refused here, before anything runs."""
-    values: dict[str, Any] = {name: deepcopy(inner) for name, inner in base.items()}
+    values = copied(base)
     axes: list[Axis] = []
     seeds: tuple[Any, ...] | None = None
     for name, given in grid.items():
         place = place_of(name, "something a grid can vary")
         if place == ("run", "algorithms"):
             raise InputError("--grid algorithms: every point runs all algorithms; name them with --algorithms instead.")
-        tried = values_of(given)
-        if not tried or any(value is None for value in tried):
-            raise InputError(f"--grid {name} is empty or has an empty value; give at least one value.")
+        tried = axis_values(f"--grid {name}", given)
         algorithm, _, key = place[1].rpartition(".")
         inner = values.get(EACH, {}).get(algorithm) if place[0] == EACH else values.get(place[0])
         if isinstance(inner, dict):
@@ -123,69 +119,84 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
             if seeds is not None:
                 raise InputError("--grid seed and --grid seeds are the same setting; give one of them.")
             seeds = tried
-            continue
-        if place in [axis.place for axis in axes]:
+        elif place in [axis.place for axis in axes]:
             raise InputError(f"--grid {name} is given twice; put all its values into one.")
-        axes.append(Axis(name_of(place), place, tried))
+        else:
+            axes.append(Axis(name_of(place), place, tried))
     if seeds is not None:
         put(values, *SEEDS, list(seeds))
     count = math.prod(len(axis.values) for axis in axes) * len(seeds or ())
     if count > MOST_RUNS:
         raise InputError(f"this grid has {count:,} runs; a sweep takes at most {MOST_RUNS:,}, so split it.")
-    return _resolve_points(values, axes)
-
-
-def values_of(given: Any) -> tuple[Any, ...]:
-    """The values of an axis; a single one is a list of it."""
-    many = isinstance(given, Iterable) and not (isinstance(given, str) or callable(given))
-    return tuple(map(_plain, given if many else [given]))
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy number as Python's own."""
-    return value.item() if hasattr(value, "item") else value
-
-
-def _resolve_points(values: dict[str, Any], axes: list[Axis]) -> Grid:
     points: list[GridPoint] = []
-    for number, combination in enumerate(itertools.product(*(axis.values for axis in axes))):
-        of_point = deepcopy(values)
+    for combination in itertools.product(*(axis.values for axis in axes)):
+        of_point = copied(values)
         for axis, value in zip(axes, combination, strict=True):
             put(of_point, *axis.place, value)
         spec = resolve(of_point)
         dumped = spec.model_dump(mode="json")
         used = tuple(take(dumped, *axis.place) for axis in axes)
         label = ", ".join(f"{axis.name}={value}" for axis, value in zip(axes, used, strict=True)) or "base"
-        points.append(GridPoint(number, used, label, spec))
+        points.append(GridPoint(used, label, spec))
     for place, axis in enumerate(axes):
         used = list(dict.fromkeys(json.dumps(point.values[place]) for point in points))
         if len(used) < len(axis.values):  # what looks different may be the same number
             raise InputError(f"--grid {axis.name} has a value twice; give each once: {', '.join(used)}.")
         axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
-    first = points[0].spec.model_dump(mode="json")
-    for axis in axes:
-        if axis.place[0] == EACH:
-            algorithm, _, key = axis.place[1].rpartition(".")
-            del first[EACH][algorithm][key]
-    base = {  # as the spec reads it: a flag's text becomes a number
-        section: {
-            key: read
-            for key in inner
-            if (section, key) != SEEDS and (read := first[section].get(key)) is not None and read != {}
-        }
-        for section, inner in values.items()
-        if section != "own"
-    }
+    return Grid(_written_base(values, axes, points), tuple(axes), points[0].spec.run.seeds, tuple(points))
+
+
+def _written_base(values: dict[str, Any], axes: Sequence[Axis], points: Sequence[GridPoint]) -> dict[str, Any]:
+    """What all points have in common and was given, without the seeds."""
+    values.get("run", {}).pop("seeds", None)
+    spec = points[0].spec
+    base = as_read(values, spec)
     models = {point.spec.task.model for point in points}
-    if len(models) == 1 and first["task"]["model"] is not None and MODEL not in [axis.place for axis in axes]:
-        put(base, *MODEL, first["task"]["model"])  # also where it is the task's own: that may be another one day
-    return Grid({k: v for k, v in base.items() if v}, tuple(axes), points[0].spec.run.seeds, tuple(points))
+    if len(models) == 1 and spec.task.model is not None and MODEL not in [axis.place for axis in axes]:
+        put(base, *MODEL, str(spec.task.model))  # also where it is the task's own: that may be another one day
+    return base
+
+
+# ---- shared by the spaces of sweep, tune and arena
+
+
+def axis_values(name: str, given: Any) -> tuple[Any, ...]:
+    """Return the values of an axis; a single one is a list of it. ``name`` is for errors, such as "--grid beta"."""
+    many = isinstance(given, Iterable) and not (isinstance(given, str) or callable(given))
+    every: list[Any] = list(given) if many else [given]
+    tried = tuple(each.item() if hasattr(each, "item") else each for each in every)
+    if not tried or any(value is None for value in tried):
+        raise InputError(f"{name} is empty or has an empty value; give at least one value.")
+    return tried
+
+
+def copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy nested values; objects in them, such as a user's Task, stay the same."""
+    return {name: copied(inner) if isinstance(inner, Mapping) else inner for name, inner in values.items()}
+
+
+def as_read(given: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+    """Return what was given as the spec reads it: a flag's text becomes a number."""
+    return _picked(given, spec.values())
+
+
+def _picked(given: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those entries of ``read`` that were given, without empty sections."""
+    found = {
+        key: _picked(inner, read[key]) if isinstance(inner, Mapping) else read[key]
+        for key, inner in given.items()
+        if key in read and key != "own"
+    }
+    return {key: value for key, value in found.items() if value != {}}
+
+
+def own_files(specs: Iterable[Spec]) -> dict[str, dict[str, str]]:
+    """Return the section of a file that has the hashes of the user's files; empty if there are none."""
+    own = {source: digest for spec in specs for source, digest in spec.own.items()}
+    return {"own": own} if own else {}
 
 
 def read_sweep(path: Path) -> Grid:
     """The grid of a sweep's folder."""
-    known = path / "sweep.toml"
-    if not known.exists():
-        raise InputError(f"{path} holds no sweep (no sweep.toml); give the folder of a sweep that was started.")
-    values = read_toml(known)
-    return make_grid(values.get("base", {}), values.get("grid", {}))
+    with reading(path, "sweep") as values:
+        return make_grid(values.get("base", {}), values.get("grid", {}))

@@ -5,7 +5,7 @@ trained, on few seeds and for a short time at first (``plan_search``). Everythin
 semi-synchronous algorithm can be planned.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import tomli_w
 from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.runs.folder import alone, open_folder
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.folder import FILES, alone, open_folder, read_run
+from perfeds2.runs.pool import Workers
+from perfeds2.runs.progress import Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
 from perfeds2.runs.table import radio_name
 from perfeds2.runs.trackers import trackers
@@ -24,33 +25,25 @@ from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.line import command_line
 from perfeds2.spec.names import refuse_while_loading
-from perfeds2.spec.resolve import nested, put, read_toml, resolve
-from perfeds2.studies.plan_data import Choice, Plan, PlanLimits, Theory
-from perfeds2.studies.plan_search import PlanRequest
-from perfeds2.studies.plan_search import search as search_through
+from perfeds2.spec.resolve import nested, put, resolve
+from perfeds2.studies.execution import Execution, reading
+from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanTarget, Theory
+from perfeds2.studies.plan_search import PlanRequest, search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
-from perfeds2.studies.plan_words import answer, check_answer, notes_of
 
-RUN = {"algorithms": ["PerFedS2"], "seeds": [0, 1, 2, 3, 4]}  # what is planned for by default
 ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what ``perfeds2 run`` has by default
-ASKED = "plan.toml"
+ASKED = FILES["plan"]
 ADOPTED = "planned.toml"
-Write = Callable[[Plan, Path], object]
-
-
-def write_json(made: Plan, folder: Path) -> None:
-    write_text(folder / "plan.json", made.to_json() + "\n")
+AXIS_NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
 
 
 def plan(
     spec: Spec | None = None,
     *,
     out: Path | str | None = None,
-    check: bool = False,
-    quorums: Sequence[int] | None = None,
-    stalenesses: Sequence[int | None] | None = None,
     search: Mapping[str, Iterable[Any]] | None = None,
+    check: bool = False,
     keep: float = 0.9,
     horizon_s: float | None = None,
     within_s: float | None = None,
@@ -59,8 +52,6 @@ def plan(
     theory: bool = False,
     reuse: Reuse = (),
     watch: Watch | None = None,
-    write: Write = write_json,
-    followers: Sequence[Follower] = (),
     track: Any = None,
     **settings: Any,
 ) -> Plan:
@@ -70,10 +61,8 @@ def plan(
 
     Args:
         out: The folder of the results. An interrupted plan continues there.
+        search: Values to search by setting, such as ``{"quorum": [2, 5], "local_steps": [1, 4]}``.
         check: Also check what the settings themselves say.
-        quorums: The A to search; as ``search={"quorum": ...}``.
-        stalenesses: The S to search.
-        search: Values to search by setting, such as ``{"local_steps": [1, 4]}``.
         keep: The share of later evaluations in which the target must be held.
         horizon_s: Simulated seconds for which every choice is watched.
         within_s: The latest second from which the target is kept, in every seed.
@@ -82,29 +71,28 @@ def plan(
         theory: Add what the paper's bounds say.
         reuse: Folders of other studies whose trainings are taken.
         watch: Called with a ``Progress`` as the work goes on.
-        write: Writes the plan into the folder.
-        followers: Shown every evaluation while the plan is made.
         track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
     """
     refuse_while_loading("plan")
-    followers = [*followers, *trackers(track, out)]
     if spec is None:
         values = nested(settings)
-        for key, default in RUN.items():
-            put(values, "run", key, values.get("run", {}).get(key, default))
+        put(values, "run", "algorithms", values.get("run", {}).get("algorithms", ["PerFedS2"]))
         spec = resolve(values)
-    axes = dict(search or {})
-    axes |= {} if quorums is None else {"quorum": quorums}
-    axes |= {} if stalenesses is None else {"max_staleness": stalenesses}
-    request = PlanRequest(PlanLimits(within_s, joules, least_share), keep, horizon_s, check)
-    request.verify()
-    space = make_space(spec, axes)
+    request = PlanRequest(keep, horizon_s, check, theory, within_s, joules, least_share)
+    execution = Execution(Workers(), reuse, watch, followers=trackers(track, out))
+    return run_plan(make_space(spec, search or {}), request, None if out is None else Path(out), execution)
+
+
+def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: Execution) -> Plan:
+    """Make a plan, and write it into a folder if one is given."""
+    spec = space.spec
     check_spec(spec, trains=True)
-    others = open_others(reuse)
-    if out is None:
-        trials = Trials(space, keep, Store(None, reuse=others), Reporter(watch))
-        return make_plan(space, request, trials, theory=theory)
-    path, asked = Path(out), tomli_w.dumps(_asked(space, request, theory))
+    others = open_others(execution.reuse)
+    if path is None:
+        return make_plan(
+            space, request, Trials(space, request.keep, Store(None, reuse=others), Reporter(execution.watch))
+        )
+    asked = _to_toml(space, request)
     if (path / ASKED).exists() and (path / ASKED).read_text(encoding="utf-8") != asked:
         raise InputError(
             f"--out {path} already holds a different plan (see {path / ASKED}); choose another folder, or delete it."
@@ -112,49 +100,40 @@ def plan(
     folder = open_folder(path, spec)
     with alone(path):
         write_text(path / ASKED, asked)
-        with open_live(path, "plan", followers) as live:  # closed before the report takes the live page's place
-            trials = Trials(space, keep, Store(path / TRAININGS, reuse=others), Reporter(watch, live))
-            made = make_plan(space, request, trials, theory=theory)
+        with open_live(path, "plan", execution.followers) as live:
+            store, reporter = Store(path / TRAININGS, reuse=others), Reporter(execution.watch, live)
+            trials = Trials(space, request.keep, store, reporter)
+            made = make_plan(space, request, trials)
         if made.best is not None and not spec.unwritten:
             write_text(path / ADOPTED, adopted(trials, made.best.choice, made.target.horizon_s).to_toml())
-        write(made, path)
+        write_text(path / "plan.json", made.to_json() + "\n")
         if folder.parts.exists():
             folder.close()
     return made
 
 
-def _asked(space: Space, request: PlanRequest, theory: bool) -> dict[str, Any]:
-    said = {"keep": request.keep, "horizon_s": request.horizon_s, "check": request.check, "theory": theory}
-    said |= asdict(request.limits)
-    search = {
-        axis: ["unbounded" if value is None else value for value in values] for axis, values in space.axes.items()
-    }
-    return {"plan": {key: value for key, value in said.items() if value is not None}, "search": search}
+def _to_toml(space: Space, request: PlanRequest) -> str:
+    search = {axis: ["unbounded" if each is None else each for each in values] for axis, values in space.axes.items()}
+    said = {key: value for key, value in asdict(request).items() if value is not None}
+    return tomli_w.dumps({"plan": said, "search": search})
 
 
-def read_asked(path: Path) -> dict[str, Any]:
-    """Read what a folder was started with, as keywords of ``plan``."""
-    if not (path / ASKED).exists() or not (path / "spec.toml").exists():
-        raise InputError(f"--resume {path} holds no plan (no {ASKED}); give the folder of one that was started.")
-    said = read_toml(path / ASKED)
-    try:
-        search = {
-            axis: [None if value == "unbounded" else value for value in each] for axis, each in said["search"].items()
-        }
-        return {**said["plan"], "search": search, "spec": resolve(read_toml(path / "spec.toml"))}
-    except (LookupError, TypeError, AttributeError):
-        raise InputError(f"{path / ASKED} is not what plan writes; start anew in another folder.") from None
+def read_request(path: Path) -> tuple[Space, PlanRequest]:
+    """Return what a folder was started with."""
+    with reading(path, "plan") as said:
+        return make_space(read_run(path), said["search"]), PlanRequest(**said["plan"])
 
 
-def make_plan(space: Space, request: PlanRequest, trials: Trials, *, theory: bool = False) -> Plan:
+def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
     """Search for the best choice and describe what was found."""
     spec = space.spec
-    searched, best = search_through(space, trials, request)
-    target, candidates = searched.target, tuple(searched.candidate(choice, best) for choice in searched.listed)
-    places = {candidate.choice: number for number, candidate in enumerate(candidates)}
-    chosen, asked = None if best is None else candidates[places[best]], candidates[places[space.asked]]
+    searched, best = search_at_horizons(space, trials, request)
+    target, listed = searched.target, list(searched.listed)
+    candidates = tuple(searched.candidate(choice, best) for choice in listed)
+    place = None if best is None else listed.index(best)
+    chosen, asked = None if place is None else candidates[place], candidates[listed.index(space.asked)]
     known: Theory | None = None
-    if theory and chosen is not None:
+    if request.theory and chosen is not None:
         from perfeds2.studies.plan_theory import theory_of
 
         known = theory_of(space.spec_of(chosen.choice, spec.run.seeds, target.horizon_s, trials.evaluations), chosen)
@@ -171,8 +150,8 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials, *, theory: boo
         target=target,
         limits=request.limits,
         candidates=candidates,
-        choice=None if best is None else places[best],
-        asked=places[space.asked],
+        choice=place,
+        asked=listed.index(space.asked),
         checked=request.check,
         sentence=answer(chosen, candidates, target, spec.cell.ues),
         check=check_answer(asked, chosen, target) if request.check else None,
@@ -187,3 +166,106 @@ def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
     """Return the spec that runs a choice as it was watched."""
     spec = trials.space.spec_of(choice, trials.space.spec.run.seeds, horizon_s, trials.evaluations)
     return spec.model_copy(update={"run": spec.run.model_copy(update={"stop_when_diverged": None})})
+
+
+# ---- what was found, in words
+
+
+def answer(best: Candidate | None, candidates: Sequence[Candidate], target: PlanTarget, ues: int) -> str:
+    """The one sentence a plan ends with."""
+    if best is None:
+        standing = f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
+        return f"Nothing can be recommended: none of {len(candidates)} choices {standing}; {_why_none(candidates)}."
+    span = best.span_s
+    assert span is not None
+    seeds = len(best.trials)
+    between = f", {span[0]:.3g} to {span[1]:.3g} s" if seeds > 1 else ""
+    return (
+        f"Take {best.choice}: {target.words} of {ues} UEs is reached after {best.seconds:.3g} s (median of {seeds} "
+        f"seed{'s' if seeds > 1 else ''}{between}) and held in {best.held:.0%} of the looks until {target.confirm_s:.4g} s"
+        f"{_margin(best)}."
+    )
+
+
+def _why_none(candidates: Sequence[Candidate]) -> str:
+    """What stands in the way, and what to do."""
+    edges = [(each.seconds, each) for each in candidates if each.verdict == "on an edge" and each.seconds is not None]
+    if edges:
+        seconds, soonest = min(edges, key=lambda edge: edge[0])
+        return (
+            f"{soonest.choice} would take {seconds:.3g} s but stands {soonest.why}; lower --beta or --target-accuracy"
+        )
+    counts = {verdict: sum(each.verdict == verdict for each in candidates) for verdict in ("fails", "breaks a limit")}
+    if counts["breaks a limit"] > counts["fails"]:
+        broken = next(each for each in candidates if each.verdict == "breaks a limit")
+        return f"{counts['breaks a limit']} break a limit ({broken.choice}: {broken.why}); loosen it"
+    if counts["fails"]:
+        return f"{counts['fails']} lose it again; lower --beta (perfeds2 tune) or --target-accuracy"
+    return "they are too slow; give a longer --horizon-s, or a lower --target-accuracy"
+
+
+def _margin(best: Candidate) -> str:
+    """How far one may go to each side."""
+    said = []
+    for axis, name in AXIS_NAMES.items():
+        held = [each for each in best.neighbours if each.axis == axis and not each.why.startswith("not possible")]
+        values = [each.choice.bound if axis == "max_staleness" else str(vars(each.choice)[axis]) for each in held]
+        if values:
+            said.append(f"{name} = {' and '.join(values)}")
+    return f"; beside it {', '.join(said)} do not fail" if said else ""
+
+
+def check_answer(asked: Candidate, best: Candidate | None, target: PlanTarget) -> str:
+    """Whether what was asked for holds, and what is better."""
+    said = f"What you asked for, {asked.choice}, "
+    if asked.verdict == "not possible":
+        said += f"cannot be done: {asked.why.rstrip('.')}."
+    elif asked.verdict == "holds":
+        assert asked.seconds is not None
+        said += (
+            f"holds: {target.words} after {asked.seconds:.3g} s, kept in all {len(asked.trials)} seeds{_margin(asked)}."
+        )
+    elif asked.verdict == "on an edge":
+        said += f"is on an edge: kept in all {len(asked.trials)} seeds, but {asked.why}."
+    else:
+        said += f"does not hold: {asked.why}."
+    if best is None or best.choice == asked.choice:
+        return said + (" Nothing that was tried is better." if best is not None else "")
+    if asked.verdict == "holds" and asked.seconds is not None and best.seconds is not None:
+        return f"{said} Better: {best.choice}, after {best.seconds:.3g} s ({asked.seconds / best.seconds:.2g} times as soon)."
+    return f"{said} Better: {best.choice}, after {best.seconds:.3g} s."
+
+
+def notes_of(
+    space: Space,
+    best: Candidate | None,
+    asked: Candidate,
+    candidates: Sequence[Candidate],
+    target: PlanTarget,
+    checked: bool,
+) -> list[str]:
+    """What a careful reader should know."""
+    spec = space.spec
+    notes = [
+        f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}), the one recommended until {target.confirm_s:.4g} s; the target counts as kept from a second "
+        f"on if it is held in {target.keep:.0%} of the looks from there to the end, and watched at least as long as it took."
+    ]
+    if not checked and best is not None and asked.choice != best.choice:
+        took = asked.why if asked.seconds is None else f"{asked.seconds:.3g} s"
+        took += f", but {asked.why}" if asked.seconds is not None and asked.verdict not in ("holds", "slower") else ""
+        notes.append(f"The spec's own choice, {asked.choice}: {took}.")
+    close = [
+        str(each.choice)
+        for each in candidates
+        if best is not None
+        and each is not best
+        and each.verdict == "holds"
+        and (each.seconds or 0) < 1.1 * (best.seconds or 0)
+    ]
+    if close:
+        notes.append(f"Within 10 % of the choice, too close to call: {'; '.join(close[:3])}.")
+    if len(spec.run.seeds) < 3:
+        notes.append(
+            f"{len(spec.run.seeds)} seed{'s say' if len(spec.run.seeds) > 1 else ' says'} little of the next one; five are usual."
+        )
+    return notes

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 State = Literal["kept", "late", "lost", "never", "diverged"]
 Verdict = Literal["holds", "on an edge", "wavers", "fails", "breaks a limit", "slower", "not possible"]
-A_THIRD = 1 / 3  # of the seeds: so many may not lose the target again
 MAP_IN = (6.0, 2.6)  # inches
 NUMBERS = {
     "seconds": "Seconds until the target is kept, median over seeds",
@@ -66,12 +65,8 @@ class Choice:
     def rest(self) -> str:
         """Everything but A and S, in words."""
         closes = "first arrivals" if self.schedule == "first" else self.schedule
-        return ", ".join([closes, *self.details])
-
-    @property
-    def details(self) -> list[str]:
         steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
-        return [f"band {self.bandwidth}", f"stale {self.stale}", steps, f"{self.bits} bits"]
+        return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits"
 
     @property
     def without_a_and_s(self) -> "Choice":
@@ -195,20 +190,25 @@ class Candidate:
 
     @property
     def joules(self) -> float | None:
-        return censored_median([trial.joules for trial in self.trials]) if self.trials else None
+        return censored_median([trial.joules for trial in self.trials])
 
     @property
     def least_share(self) -> float | None:
         return min((trial.least_share for trial in self.trials), default=None)
 
 
-def median_s(trials: tuple[SeedOutcome, ...] | list[SeedOutcome]) -> float | None:
-    return censored_median([trial.time_s for trial in trials]) if trials else None
+def or_inf(value: float | None) -> float:
+    """Return a number, or infinity for none: no bound, or never."""
+    return math.inf if value is None else value
 
 
-def too_many_fail(trials: tuple[SeedOutcome, ...] | list[SeedOutcome]) -> bool:
+def median_s(trials: Sequence[SeedOutcome]) -> float | None:
+    return censored_median([trial.time_s for trial in trials])
+
+
+def too_many_fail(trials: Sequence[SeedOutcome]) -> bool:
     """Whether a third of the seeds or more are unstable."""
-    return bool(trials) and sum(trial.fails for trial in trials) >= math.ceil(A_THIRD * len(trials) - 1e-9)
+    return bool(trials) and 3 * sum(trial.fails for trial in trials) >= len(trials)
 
 
 @dataclass(frozen=True)
@@ -320,9 +320,6 @@ class Plan:
     def best(self) -> Candidate | None:
         return None if self.choice is None else self.candidates[self.choice]
 
-    def find(self, choice: Choice) -> Candidate | None:
-        return next((each for each in self.candidates if each.choice == choice), None)
-
     def to_json(self) -> str:
         return _adapter().dump_json(self, indent=1).decode()
 
@@ -368,27 +365,21 @@ def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
     return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
 
 
-def axes_of(candidates: Sequence[Candidate]) -> tuple[list[int], list[int | None]]:
-    """The A and the S of a map, rising."""
-    bounds = {each.max_staleness for each in candidates}
-    return sorted({each.quorum for each in candidates}), sorted(bounds, key=lambda s: math.inf if s is None else s)
-
-
-def label_of(each: Candidate, axis: str = "seconds") -> str:
-    """What stands beside a mark: seconds or joules, if there are any."""
-    if axis == "joules":
-        return "" if each.joules is None else f"{each.joules:.3g}"
-    if each.trials and each.seconds is not None:
-        return short_s(each.seconds)
-    return f"~{short_s(each.scouted_s)}" if each.scouted_s is not None else ""
-
-
 def map_chart(
     group: Sequence[Candidate], best: Candidate | None, axis: str = "seconds", name: str = "map", title: str = ""
 ) -> Chart:
     """Describe A × S: green holds, crosses lose the target again, the star is the choice; hollow was looked at shortly."""
-    quorums, bounds = axes_of(group)
+    quorums = sorted({each.quorum for each in group})
+    bounds = sorted({each.max_staleness for each in group}, key=or_inf)
     items: list[Series] = []
+
+    def label(each: Candidate) -> str:
+        """Say seconds or joules, if there are any."""
+        if axis == "joules":
+            return "" if each.joules is None else f"{each.joules:.3g}"
+        if each.seconds is not None:
+            return short_s(each.seconds)
+        return "" if each.scouted_s is None else f"~{short_s(each.scouted_s)}"
 
     def mark(label: str, found: Sequence[Candidate], style: LineStyle, **more: Any) -> None:
         x, y = [quorums.index(each.quorum) for each in found], [bounds.index(each.max_staleness) for each in found]
@@ -400,7 +391,7 @@ def map_chart(
     for verdict, tried in dict.fromkeys((each.verdict, bool(each.trials)) for each in group):
         own = [each for each in group if (each.verdict, bool(each.trials)) == (verdict, tried)]
         hover = [f"{each.choice}: {verdict}{f' ({each.why})' if each.why else ''}" for each in own]
-        mark(verdict, own, LOOKS[verdict], hover=hover, texts=[label_of(each, axis) for each in own], size_px=11)
+        mark(verdict, own, LOOKS[verdict], hover=hover, texts=[label(each) for each in own], size_px=11)
     x = ChartAxis("A", (-0.6, len(quorums) - 0.3), ticks={place: str(each) for place, each in enumerate(quorums)})
     texts = {place: "none" if bound is None else str(bound) for place, bound in enumerate(bounds)}
     y = ChartAxis("S", (-0.6, len(bounds) - 0.3), ticks=texts)

@@ -24,6 +24,7 @@ from perfeds2.studies.plan_data import (
     SeedOutcome,
     Verdict,
     median_s,
+    or_inf,
     too_many_fail,
 )
 from perfeds2.studies.plan_space import Space, around, map_of, neighbours, variants
@@ -41,24 +42,29 @@ VARIATIONS = 2  # rounds of varying around the best: the second reaches what is 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is asked of a plan, beside the spec."""
+    """What is asked of a plan, beside the spec and the values to search."""
 
-    limits: PlanLimits = PlanLimits()  # noqa: RUF009 (frozen)
     keep: float = 0.9
     horizon_s: float | None = None
     check: bool = False
+    theory: bool = False
+    within_s: float | None = None
+    joules: float | None = None
+    least_share: float | None = None
 
-    def verify(self) -> None:
-        """Refuse what cannot be planned, before any work."""
+    def __post_init__(self) -> None:
         if not 0.5 <= self.keep <= 1:
             raise InputError(f"--keep must be from 0.5 to 1, a share of the later looks, got {self.keep:g}.")
-        limits = self.limits
-        positive = {"--horizon-s": self.horizon_s, "--within-s": limits.within_s, "--joules": limits.joules}
-        for flag, value in positive.items():
+        for name in ("horizon_s", "within_s", "joules"):
+            value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"{flag} must be a finite number above 0, got {value:g}.")
-        if limits.least_share is not None and not 0 <= limits.least_share <= 1:
-            raise InputError(f"--least-share must be from 0 to 1, a share of the merges, got {limits.least_share:g}.")
+                raise InputError(f"--{name.replace('_', '-')} must be a finite number above 0, got {value:g}.")
+        if self.least_share is not None and not 0 <= self.least_share <= 1:
+            raise InputError(f"--least-share must be from 0 to 1, a share of the merges, got {self.least_share:g}.")
+
+    @property
+    def limits(self) -> PlanLimits:
+        return PlanLimits(self.within_s, self.joules, self.least_share)
 
 
 @dataclass
@@ -141,22 +147,20 @@ class PlanSearch:
     def race(self, best: Choice | None) -> Choice | None:
         """Watch the soonest scouts until none is left that could beat the best that stands."""
         ranked = [choice for choice in self.scouted if self.first_s(choice) < math.inf and not self.watched(choice)]
-        ranked.sort(key=lambda choice: (self.first_s(choice), _bound(choice), choice.quorum))
+        ranked.sort(key=lambda choice: (self.first_s(choice), or_inf(choice.max_staleness), choice.quorum))
         while ranked:
             if best is not None:
                 limit_s = CLOSE * self.first_s(best)
                 ranked = [choice for choice in ranked if self.first_s(choice) <= limit_s]
             batch, ranked = ranked[:BATCH], ranked[BATCH:]
-            rung = Rung(self.few, self.target.horizon_s)
-            best = self.settle(successive_halving(batch, [rung], self.watch, self.standing), best)
+            self.watch(batch, self.few)
+            best = self.settle([choice for choice in batch if self.stands(choice, self.few)], best)
         return best
 
-    def watch(self, choices: Sequence[Choice], rung: Rung) -> None:
+    def watch(self, choices: Sequence[Choice], seeds: tuple[int, ...]) -> None:
+        """Train choices for the whole horizon."""
         self.listed |= dict.fromkeys(choices)
-        self.trials.train(choices, rung)
-
-    def standing(self, choices: Iterable[Choice], rung: Rung) -> list[Choice]:
-        return [choice for choice in choices if self.stands(choice, rung.seeds)]
+        self.trials.train(choices, Rung(seeds, self.target.horizon_s))
 
     def settle(self, standing: Sequence[Choice], best: Choice | None) -> Choice | None:
         """Return the soonest choice that stands on all seeds, beside its neighbours and for longer; else ``best``.
@@ -168,7 +172,7 @@ class PlanSearch:
         while good:
             good.sort(key=self.seconds)
             choice = good.pop(0)
-            self.watch([choice], Rung(self.seeds, self.target.horizon_s))
+            self.watch([choice], self.seeds)
             if not self.stands(choice, self.seeds) or self.seconds(choice) >= self.seconds(best):
                 continue
             self.look_beside(choice)
@@ -183,20 +187,21 @@ class PlanSearch:
         """Find out whether a choice still stands one step to each side: not if a third of a neighbour's seeds are unstable."""
         if choice in self.beside:
             return
-        rung, places, found = Rung(self.few, self.target.horizon_s), neighbours(self.space, choice), list[Neighbour]()
+        places, found = neighbours(self.space, choice), list[Neighbour]()
         for _, each in places:
-            for seed in rung.seeds:
-                self.trials.play(each, seed, rung.horizon_s)
-        self.watch([each for _, each in places if self.left_out(each) is None], rung)
+            for seed in self.few:
+                self.trials.play(each, seed, self.target.horizon_s)
+        self.watch([each for _, each in places if self.left_out(each) is None], self.few)
         for axis, each in places:
             self.listed.setdefault(each)
-            trials, out = self.watched(each), self.left_out(each)
+            trials, out, fails = self.watched(each), self.left_out(each), False
             if (obstacle := self.obstacle(each)) is not None:
-                found.append(Neighbour(axis, each, False, f"not possible: {obstacle}"))
+                why = f"not possible: {obstacle}"
             elif out is not None or too_many_fail(trials):
-                found.append(Neighbour(axis, each, True, out or unstable(trials)))
+                fails, why = True, out or unstable(trials)
             else:
-                found.append(Neighbour(axis, each, False, "slower" if median_s(trials) is None else "holds"))
+                why = "slower" if median_s(trials) is None else "holds"
+            found.append(Neighbour(axis, each, fails, why))
         self.beside[choice] = tuple(found)
 
     def confirm(self, choice: Choice) -> bool:
@@ -211,7 +216,7 @@ class PlanSearch:
 
     def last_look(self, best: Choice | None) -> Choice | None:
         """Watch the spec's own choice in any case; then settle on the soonest of all that has been watched."""
-        self.watch([self.space.asked], Rung(self.seeds, self.target.horizon_s))
+        self.watch([self.space.asked], self.seeds)
         if self.request.check:
             self.look_beside(self.space.asked)
         taken = [choice for choice in self.listed if self.may_be_taken(choice)]
@@ -227,8 +232,7 @@ class PlanSearch:
 
     def seconds(self, choice: Choice | None) -> float:
         """Return the median over seeds of when the target was kept."""
-        median = None if choice is None else median_s(self.watched(choice))
-        return math.inf if median is None else median
+        return or_inf(None if choice is None else median_s(self.watched(choice)))
 
     def first_s(self, choice: Choice) -> float:
         """Return the median over a few seeds of when the target was first reached, kept or not."""
@@ -237,18 +241,22 @@ class PlanSearch:
             for at in (self.scout_s, self.target.horizon_s)
             for trial in self.trials.known(choice, self.few, at)
         }
-        median = censored_median([known[seed].reached_s for seed in self.few if seed in known])
-        return math.inf if median is None else median
+        return or_inf(censored_median([known[seed].reached_s for seed in self.few if seed in known]))
+
+    def clocks(self, choice: Choice) -> dict[int, Played | str]:
+        """Return what the clock showed until the horizon, by seed, where it has been asked."""
+        found = {seed: self.trials.played.get((choice, seed, self.target.horizon_s)) for seed in self.seeds}
+        return {seed: played for seed, played in found.items() if played is not None}
 
     def obstacle(self, choice: Choice) -> str | None:
         """Return why a choice is impossible with a seed that has been simulated."""
-        asked = (self.trials.played.get((choice, seed, self.target.horizon_s)) for seed in self.seeds)
-        return next((played for played in asked if isinstance(played, str)), None)
+        return next((played for played in self.clocks(choice).values() if isinstance(played, str)), None)
 
     def left_out(self, choice: Choice) -> str | None:
         """Return which UEs a choice leaves out, by the clock."""
-        for seed in self.seeds if self.request.limits.least_share != 0 else ():
-            played = self.trials.played.get((choice, seed, self.target.horizon_s))
+        if self.request.least_share == 0:
+            return None
+        for seed, played in self.clocks(choice).items():
             if isinstance(played, Played) and played.starved:  # for good, or only so far?
                 played = self.trials.play(choice, seed, self.target.confirm_s)
             if isinstance(played, Played) and played.starved:
@@ -258,10 +266,9 @@ class PlanSearch:
 
     def breach(self, choice: Choice) -> str | None:
         """Return which limit a choice breaks."""
-        limits, trials = self.request.limits, self.watched(choice)
         if (out := self.left_out(choice)) is not None:
             return out
-        played = self.trials.played.get((choice, self.seeds[0], self.target.horizon_s))
+        limits, trials, played = self.request, self.watched(choice), self.clocks(choice).get(self.seeds[0])
         shares = [trial.least_share for trial in trials]
         shares += [played.facts.least_share] if isinstance(played, Played) else []
         if limits.least_share and shares and min(shares) < limits.least_share:
@@ -276,11 +283,10 @@ class PlanSearch:
 
     def stands(self, choice: Choice, seeds: Sequence[int]) -> bool:
         """Return whether seeds keep the target within the limits: none loses it again, and fewer than a third are late."""
-        trials = [trial for trial in self.watched(choice) if trial.seed in seeds]
-        late = sum(trial.state == "late" for trial in trials)
-        kept = sum(trial.state == "kept" for trial in trials)
-        unstable = any(trial.fails for trial in trials)
-        if kept + late < len(seeds) or late >= len(seeds) / 3 or unstable:
+        trials = self.trials.known(choice, seeds, self.target.horizon_s)
+        steady = [trial for trial in trials if trial.state in ("kept", "late") and not trial.fails]
+        late = sum(trial.state == "late" for trial in steady)
+        if len(steady) < len(seeds) or 3 * late >= len(seeds):
             return False
         return self.breach(choice) is None and self.obstacle(choice) is None
 
@@ -311,7 +317,7 @@ class PlanSearch:
         if (breach := self.breach(choice)) is not None:
             return "breaks a limit", breach
         for watched in (trials, self.confirmed(choice)):
-            if any(trial.state in ("lost", "diverged") or trial.fails for trial in watched):
+            if losing(watched):
                 return "fails" if any(trial.fails for trial in watched) else "wavers", unstable(watched)
         if choice in self.slower:
             return "slower", self.slower[choice]
@@ -329,13 +335,14 @@ class PlanSearch:
         return "slower", f"the target is not kept within {self.target.horizon_s / 2:.3g} s"
 
 
-def _bound(choice: Choice) -> float:
-    return math.inf if choice.max_staleness is None else choice.max_staleness
+def losing(trials: Sequence[SeedOutcome]) -> list[SeedOutcome]:
+    """Return those that lose the target again, diverge or are clearly unstable."""
+    return [trial for trial in trials if trial.state in ("lost", "diverged") or trial.fails]
 
 
 def unstable(trials: Sequence[SeedOutcome]) -> str:
     """Return how a choice fails, in words."""
-    failing = [trial for trial in trials if trial.state in ("lost", "diverged") or trial.fails]
+    failing = losing(trials)
     held = [trial.held for trial in failing if trial.held is not None]
     diverged = sum(trial.state == "diverged" for trial in failing)
     if diverged:
@@ -349,7 +356,7 @@ def unstable(trials: Sequence[SeedOutcome]) -> str:
 # ---- for how long, and with which bits and local steps?
 
 
-def search(space: Space, trials: Trials, request: PlanRequest) -> tuple[PlanSearch, Choice | None]:
+def search_at_horizons(space: Space, trials: Trials, request: PlanRequest) -> tuple[PlanSearch, Choice | None]:
     """Search, at longer horizons where nothing stands. Return the last search and the best choice."""
     base, target = begin(space, trials, request)
     for longer, scouting in horizons(target, request):

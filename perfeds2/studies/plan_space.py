@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,9 @@ from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import place_of, put, resolve
 from perfeds2.spec.values import POLICY, SCHEDULE
-from perfeds2.studies.plan_data import Choice
+from perfeds2.studies.plan_data import Choice, or_inf
 
-PLACES = {
-    "quorum": ("protocol", "quorum"),
-    "max_staleness": ("protocol", "max_staleness"),
-    "schedule": ("protocol", "schedule"),
-    "bandwidth": ("protocol", "bandwidth"),
-    "stale": ("protocol", "stale"),
-    "local_steps": ("learning", "local_steps"),
-    "bits": ("radio", "bits"),
-}
+PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # section and key of each
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
 STEPPED = ("quorum", "max_staleness", "local_steps")  # numbers that may come out otherwise: they have neighbours
 FOR_PLANS = ("equal_finish", "planned_share")  # bands that make sense only for a round whose UEs are known
@@ -100,37 +92,33 @@ def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
             f"--algorithms {spec.algorithms[0]} has rounds of its own, so no A and S can be planned for it; expected one that "
             f"runs in semi-synchronous rounds, such as PerFedS2, FedAvgS2 or FedBuff."
         )
-    asked = Space(spec, {}, {}).asked
-    named = {
-        ("schedule", asked.schedule): spec.protocol.schedule,
-        ("bandwidth", asked.bandwidth): spec.protocol.bandwidth,
-    }
-    axes = _usual(spec.cell.ues, asked)
+    asked, protocol = Space(spec, {}, {}).asked, spec.protocol
+    axes = _usual(spec, asked)
     for name, values in given.items():
         place = place_of(name, "something a plan can search")
         axis = next((axis for axis, known in PLACES.items() if known == place), None)
         if axis is None:
             raise InputError(f"--search {name} cannot be planned; expected one of {', '.join(PLACES)}.")
         axes[axis] = _checked(spec, axis, name, tuple(values))
+    named = {("schedule", asked.schedule): protocol.schedule, ("bandwidth", asked.bandwidth): protocol.bandwidth}
     for axis, kind in NAMED.items():
-        for text in axes[axis]:
-            found = kind.find(text)
-            named[axis, str(found)] = named.get((axis, str(found)), found)
-        axes[axis] = tuple(str(kind.find(text)) for text in axes[axis])
+        found = {str(each): each for each in map(kind.find, axes[axis])}
+        named |= {(axis, text): each for text, each in found.items()}
+        axes[axis] = tuple(found)
     return Space(spec, axes, named)
 
 
-def _usual(n: int, asked: Choice) -> dict[str, Values]:
+def _usual(spec: Spec, asked: Choice) -> dict[str, Values]:
     """About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of the rest, with the spec's own."""
+    n, bound = spec.cell.ues, asked.max_staleness
     spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
     apart = {a for a in spaced if a in (1, n) or not 0.8 < a / asked.quorum < 1.25}
-    bound = asked.max_staleness
     bounds = {n, None} if bound is None else {bound, 2 * bound, max(n, 4 * bound)}
     return {
         "quorum": tuple(sorted(apart | {asked.quorum})),
-        "max_staleness": tuple(sorted(bounds, key=_place)),
-        "schedule": tuple(dict.fromkeys((asked.schedule, "first", "deficit"))),
-        "bandwidth": tuple(dict.fromkeys((asked.bandwidth, "equal_share", "equal_finish"))),
+        "max_staleness": tuple(sorted(bounds, key=or_inf)),
+        "schedule": (spec.protocol.schedule, "first", "deficit"),
+        "bandwidth": (spec.protocol.bandwidth, "equal_share", "equal_finish"),
         "stale": tuple(dict.fromkeys((asked.stale, "restart", "wait", "ignore"))),
         "local_steps": tuple(sorted({1, 2, 4, asked.local_steps})),
         "bits": tuple(sorted({32, 8, 4, asked.bits})),
@@ -142,23 +130,20 @@ def _checked(spec: Spec, axis: str, name: str, values: Values) -> Values:
     section, key = PLACES[axis]
     if not values:
         raise InputError(f"--search {name} is empty; give at least one value.")
-    read = []
+    read: list[Any] = []
     for value in values:
         if axis in NAMED:
             try:
-                read.append(str(NAMED[axis].find(value)))
+                read.append(NAMED[axis].find(value))
             except ValueError as error:
                 raise InputError(f"--search {name}={value} {error}.") from None
-            continue
-        tried = resolve({"cell": {"ues": spec.cell.ues}, section: {key: "unbounded" if value is None else value}})
-        found = dict(dict(tried)[section])[key]
-        read.append(None if found == "unbounded" else found)
+        else:
+            given = "unbounded" if value is None else value
+            tried = resolve({"cell": {"ues": spec.cell.ues}, section: {key: given}})
+            found = dict(dict(tried)[section])[key]
+            read.append(None if found == "unbounded" else found)
     read = list(dict.fromkeys(read))
-    return tuple(sorted(read, key=_place)) if axis in (*STEPPED, "bits") else tuple(read)
-
-
-def _place(value: int | None) -> float:
-    return math.inf if value is None else value
+    return tuple(sorted(read, key=or_inf)) if axis in (*STEPPED, "bits") else tuple(read)
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
@@ -193,8 +178,7 @@ def around(space: Space, choice: Choice) -> list[Choice]:
     return [
         choice.with_(**{axis: value})
         for axis in ("quorum", "max_staleness")
-        for beside in (_below, _above)
-        for value in beside(space.axes[axis], vars(choice)[axis])
+        for value in itertools.chain(*_steps(space, choice, axis))
     ]
 
 
@@ -203,7 +187,7 @@ def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
     found: list[tuple[str, Choice]] = []
     for axis in STEPPED:
         now = vars(choice)[axis]
-        smaller, larger = _below(space.axes[axis], now), _above(space.axes[axis], now)
+        smaller, larger = _steps(space, choice, axis)
         if axis == "quorum":
             n = space.spec.cell.ues
             smaller = smaller or [min(now - 1, int(now / 1.5))] * (now > 1)
@@ -214,9 +198,7 @@ def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
     return found
 
 
-def _below(values: Values, now: int | None) -> list[Any]:
-    return [value for value in values if _place(value) < _place(now)][-1:]
-
-
-def _above(values: Values, now: int | None) -> list[Any]:
-    return [value for value in values if _place(value) > _place(now)][:1]
+def _steps(space: Space, choice: Choice, axis: str) -> tuple[list[Any], list[Any]]:
+    """The next smaller and the next larger of the values that are searched, if there are any."""
+    values, now = space.axes[axis], or_inf(vars(choice)[axis])
+    return [each for each in values if or_inf(each) < now][-1:], [each for each in values if or_inf(each) > now][:1]

@@ -6,7 +6,7 @@ the target, and so are the constants, at a few of its models.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -85,13 +85,10 @@ def _on_the_way(scene: Scene, until_s: float) -> tuple[float, list[Any]]:
     """The mean of ‖∇F‖² over the rounds until a second, and a few models from the first to the last of them."""
     timeline = scene.timeline
     points = evaluation_points(timeline, horizon_s=until_s, every_s=until_s / LOOKS)
-    rounds, squares, models = list[int](), list[float](), list[Any]()
-    for point, training in zip(
-        points, train(scene.task, timeline, scene.learner, points, seed=scene.seed), strict=True
-    ):
-        rounds.append(point.round)
-        squares.append(squared_gradient(scene.task, training.state.params, scene.alpha))
-        models.append(jax.tree.map(np.asarray, training.state.params))
+    trainings = train(scene.task, timeline, scene.learner, points, seed=scene.seed)
+    models = [jax.tree.map(np.asarray, training.state.params) for training in trainings]
+    squares = [squared_gradient(scene.task, params, scene.alpha) for params in models]
+    rounds = [point.round for point in points]
     mean = float(np.trapezoid(squares, rounds) / rounds[-1]) if rounds[-1] else squares[0]
     some = np.unique(np.linspace(0, len(models) - 1, 4).round().astype(int))
     return mean, [models[at] for at in some]
@@ -141,18 +138,11 @@ def bound_facts(
         known = _carried_over(scene, constants, int(scene.timeline.staleness.max()) if bound is None else bound)
     except ValueError as error:
         return Theory(epsilon, measured, str(error))
-    best, obstacle = None, None
-    try:
-        if bound is None:
-            raise ValueError("A* needs a staleness bound, and there is none.")
-        best = optimum(known, epsilon, scene.shares)
-    except ValueError as error:
-        obstacle = str(error)
     smooth, stale = known.smoothness, known.staleness
-    return Theory(
+    said = Theory(
         epsilon=epsilon,
         constants=measured,
-        obstacle=obstacle,
+        obstacle=None,
         smoothness=smooth,
         noise=known.noise,
         diversity=known.diversity,
@@ -161,11 +151,20 @@ def bound_facts(
         largest_beta_printed=bounds.largest_printed_beta(smooth, stale),
         largest_beta_sharpened=bounds.largest_corrected_beta(smooth, stale),
         largest_beta_proved=bounds.largest_proved_beta(smooth, stale),
-        printed_quorum=None if best is None or math.isinf(best.printed_quorum) else best.printed_quorum,
-        corrected_quorum=None if best is None else best.quorum,
-        rounds=None if best is None else best.rounds,
-        meets_target=None if best is None else best.meets_target,
         promises=tuple(promises(scene, constants, epsilon).items()),
+    )
+    try:
+        if bound is None:
+            raise ValueError("A* needs a staleness bound, and there is none.")
+        best = optimum(known, epsilon, scene.shares)
+    except ValueError as error:
+        return replace(said, obstacle=str(error))
+    return replace(
+        said,
+        printed_quorum=None if math.isinf(best.printed_quorum) else best.printed_quorum,
+        corrected_quorum=best.quorum,
+        rounds=best.rounds,
+        meets_target=best.meets_target,
     )
 
 

@@ -2,9 +2,15 @@
 
 The clock says whether a choice is possible, how fast its rounds close and which UEs it leaves out; how it learns is trained. Choices that
 merge the same UEs at the same seconds and compute alike are one training.
+
+A training is evaluated at equal distances from 0 to a horizon. The target is *kept from second t on* if it is met at the evaluation
+that ends at t and in at least a given share of the evaluations from there to the horizon, and if it was then watched for at least as
+long as it had taken: t is in the first half of the horizon. Between two evaluations t is interpolated. A target that was reached in
+the first half and is not kept from any second of the first three quarters is *lost*; what comes between is *late*.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +24,6 @@ from perfeds2.runs.training import Training
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.studies.plan_data import Choice, ClockFacts, SeedOutcome
-from perfeds2.studies.plan_score import judge
 from perfeds2.studies.plan_space import Space
 from perfeds2.studies.search import Rung
 from perfeds2.timeline.record import Timeline
@@ -61,16 +66,16 @@ class Trials:
 
     def train(self, choices: Sequence[Choice], rung: Rung) -> None:
         """Train those choices that are possible with all seeds of a rung."""
-        wanted: dict[tuple[str, int, float], tuple[Choice, Played]] = {}
+        missing: dict[tuple[str, int, float], tuple[Choice, Played]] = {}
         for choice in choices:
             played = {seed: self.play(choice, seed, rung.horizon_s) for seed in rung.seeds}
             possible = {seed: one for seed, one in played.items() if isinstance(one, Played)}
             for seed, one in possible.items() if len(possible) == len(played) else ():
-                wanted.setdefault((one.digest, seed, rung.horizon_s), (choice, one))
-        missing = {key: value for key, value in wanted.items() if key not in self.outcomes}
-        curves = self.run([(choice, seed, horizon_s) for (_, seed, horizon_s), (choice, _) in missing.items()])
+                if (one.digest, seed, rung.horizon_s) not in self.outcomes:
+                    missing.setdefault((one.digest, seed, rung.horizon_s), (choice, one))
+        curves = self.run([(choice, seed, rung.horizon_s) for (_, seed, _), (choice, _) in missing.items()])
+        accuracy = self.space.spec.run.target_accuracy
         for (key, (_, played)), rows in zip(missing.items(), curves, strict=True):
-            accuracy = self.space.spec.run.target_accuracy
             self.outcomes[key] = judge(key[1], rows, played.facts.least_share, accuracy, self.keep)
 
     def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[Sequence[Mapping[str, Any]]]:
@@ -117,3 +122,57 @@ def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str
         least_share=float(merges.min() / ues.size),
     )
     return Played(facts, digest.hexdigest(), tuple(map(int, np.flatnonzero(merges == 0))))
+
+
+def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, target: float, keep: float) -> SeedOutcome:
+    """Return what became of the target in one training, by its evaluations."""
+    time_s, score, loss = (
+        np.array([row[key] for row in rows], float) for key in ("time_s", "test_accuracy_personal", "train_loss")
+    )
+    score[~np.isfinite(score + loss)] = -np.inf
+    half_s = time_s[-1] / 2
+    there = score >= target
+    held = there[::-1].cumsum()[::-1] / np.arange(len(there), 0, -1)  # from each evaluation on
+    first = next(map(int, np.flatnonzero(there)), None)
+    at = next(map(int, np.flatnonzero(there & (held >= keep))), None)
+    if score[-1] == -np.inf:
+        state = "diverged"
+    elif first is None:
+        state = "never"
+    elif at is not None and time_s[at] <= half_s:
+        state = "kept"
+    else:
+        settles = at is not None and time_s[at] <= 1.5 * half_s
+        state = "late" if settles or time_s[first] > half_s else "lost"
+    at = at if state == "kept" else None
+    return SeedOutcome(
+        seed=seed,
+        state=state,
+        time_s=None if at is None else _crossing(time_s, score, at, target),
+        reached_s=None if first is None else _crossing(time_s, score, first, target),
+        held=None if first is None else float(held[first]),
+        joules=None if at is None else float(rows[at]["joules"]),
+        least_share=least_share,
+        scores=tuple(each if math.isfinite(each) else None for each in score.tolist()),
+        fall=_fall(score, target, first),
+    )
+
+
+def _crossing(time_s: Any, score: Any, at: int, target: float) -> float:
+    """Return where a straight line from the evaluation before meets the target."""
+    if at == 0 or not math.isfinite(score[at - 1]) or score[at - 1] >= target:
+        return float(time_s[at])
+    part = (target - score[at - 1]) / (score[at] - score[at - 1])
+    return float(time_s[at - 1] + part * (time_s[at] - time_s[at - 1]))
+
+
+def _fall(score: Any, target: float, first: int | None) -> float:
+    """Return how far the score fell back, as a part of the way from the start to the target.
+
+    It is measured below the target once that was reached, else below the best score so far.
+    """
+    finite = np.where(np.isfinite(score), score, score[0])
+    if not math.isfinite(finite[0]) or target <= finite[0]:
+        return 0.0
+    back = np.maximum.accumulate(finite) - finite if first is None else target - finite[first:]
+    return float(max(back.max(), 0.0) / (target - finite[0]))

@@ -5,6 +5,7 @@ Curves that two figures share are trained once.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,12 @@ class FigureCurve:
     line: PanelLine
     spec: Spec  # one algorithm, all seeds
 
-    def trainings(self, data_dir: Path | str | None) -> list[Training]:
-        """Return one training per seed. Curves that two figures share have the same ones, wherever the data are."""
+    @cached_property
+    def trainings(self) -> list[Training]:
+        """One training per seed. Curves that two figures share have the same ones."""
         label = f"{self.figure} {self.panel.title}"
         label += "" if self.line.label == self.line.algorithm else f": {self.line.label}"
-        return trainings_of(_with_data(self.spec, data_dir), label)
+        return trainings_of(self.spec, label)
 
 
 def plan_curves(
@@ -104,47 +106,40 @@ def reproduce(
     curves: Sequence[FigureCurve],
     out: Path,
     watch: Watch | None = None,
-    data_dir: Path | str | None = None,
     workers: Workers = Workers(),  # noqa: B008 (frozen)
     followers: Sequence[Follower] = (),
 ) -> Iterator[tuple[Figure, Path]]:
     """Train what is missing and write each figure's numbers. Yields the figures as they are complete."""
-    _check(out, curves, data_dir)
+    _check(out, curves)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out), open_live(out, "reproduce", followers) as live:
         clear_unfinished(out)
-        total = len({one.key for curve in curves for one in curve.trainings(data_dir)})
+        total = len({one.key for curve in curves for one in curve.trainings})
         store, reporter = Store(out / TRAININGS), Reporter(watch, live, total)
         for figure in figures:
             own = [curve for curve in curves if curve.figure == figure.name]
-            trainings = [one for curve in own for one in curve.trainings(data_dir)]
+            trainings = [one for curve in own for one in curve.trainings]
             results = run_all(trainings, store, workers, reporter, strict=True)
             rows = [
                 {"figure": curve.figure, "panel": curve.panel.title, "task": curve.panel.task, "line": curve.line.label}
                 | row
                 for curve in own
-                for one in curve.trainings(data_dir)
+                for one in curve.trainings
                 for row in results[one].rows
             ]
             if rows:
                 yield figure, _write_curves(figure, rows, out)
 
 
-def _check(out: Path, curves: Sequence[FigureCurve], data_dir: Path | str | None) -> None:
+def _check(out: Path, curves: Sequence[FigureCurve]) -> None:
     """Find out what cannot work before anything is written. The same data are loaded once: that takes seconds."""
     store = Store(out / TRAININGS if (out / TRAININGS).exists() else None)
     seen: set[str] = set()
     for curve in curves:
-        if any(store.get(one.key) is None for one in curve.trainings(data_dir)):
+        if any(store.get(one.key) is None for one in curve.trainings):
             data = f"{curve.spec.task} {curve.spec.cell.ues}"
-            check(_with_data(curve.spec, data_dir), trains=data not in seen)
+            check(curve.spec, trains=data not in seen)
             seen.add(data)
-
-
-def _with_data(spec: Spec, data_dir: Path | str | None) -> Spec:
-    if data_dir is None:
-        return spec
-    return spec.model_copy(update={"task": spec.task.model_copy(update={"data_dir": str(data_dir)})})
 
 
 def _write_curves(figure: Figure, rows: Sequence[Mapping[str, object]], out: Path) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 FACTOR = 3  # a rung is so many times as long as the one before; the share that tune lets go on is one over it
+TUNING_SEEDS, RUNGS = 2, 3  # of tune and arena, by default
 
 Candidate = TypeVar("Candidate")
 

@@ -14,21 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfeds2.errors import InputError
-from perfeds2.files import clear_unfinished
 from perfeds2.learning.metrics import METRICS
-from perfeds2.runs.folder import alone, claim_folder
-from perfeds2.runs.pool import PROCESSES, Failure, Results, Workers, check_work, run_all
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.pool import Failure, Results, check_work, run_all
 from perfeds2.runs.statistics import pareto
-from perfeds2.runs.store import TRAININGS, OtherStore, Store
 from perfeds2.runs.table import COSTS, summarise_point, write_csv
-from perfeds2.runs.trackers import trackers
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
-from perfeds2.spec.names import refuse_while_loading
-from perfeds2.spec.resolve import nested, read_toml
-from perfeds2.studies.compare import in_order
-from perfeds2.studies.grid import Grid, GridPoint, make_grid, read_sweep
+from perfeds2.studies.execution import Execution, base_values
+from perfeds2.studies.grid import Grid, make_grid, read_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +47,7 @@ class Sweep:
     @cached_property
     def summary(self) -> "pd.DataFrame":
         """A row per point and algorithm."""
-        return load_summary(self.path)
+        return _read_table(self.path, "sweep_summary.csv")
 
     @cached_property
     def front(self) -> "pd.DataFrame":
@@ -90,17 +83,7 @@ class Sweep:
 
 
 def sweep(
-    base: Mapping[str, Any] | Path | str,
-    grid: Mapping[str, Iterable[Any]],
-    *,
-    out: Path | str,
-    on: str = PROCESSES,
-    workers: int | None = None,
-    retries: int = 2,
-    watch: Watch | None = None,
-    yes: bool = False,
-    track: Any = None,
-    reuse: Sequence[Path | str] = (),
+    base: Mapping[str, Any] | Path | str, grid: Mapping[str, Iterable[Any]], *, out: Path | str, **execution: Any
 ) -> Sweep:
     """Train every point of a grid: ``sweep({"ues": 20}, {"quorum": [1, 5, 20], "seed": range(3)}, out="runs/a")``.
 
@@ -108,64 +91,39 @@ def sweep(
         base: A spec file, or settings as ``compare`` takes them.
         grid: Settings and their values, by the names ``compare`` has for them or as ``section.key``.
         out: The folder of the results. One that holds part of this sweep is completed.
-        on: processes, ray or ray://HOST:PORT. An object of your own that is in no file is trained in this process.
-        workers: How many trainings at a time; None is one per core, or per GPU.
-        retries: How often a failed training is tried again.
-        watch: Called with a ``Progress`` as the work goes on.
-        yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
-        reuse: Folders of comparisons, sweeps and other studies whose trainings are taken.
+        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of ``Execution.from_python``.
     """
-    refuse_while_loading("sweep")
-    values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
-    who = Workers(workers, on, retries)
-    return run_sweep(
-        make_grid(values, grid), Path(out), who, watch, yes=yes, followers=trackers(track, out), reuse=reuse
-    )
+    how = Execution.from_python("sweep", out, **execution)
+    return run_sweep(make_grid(base_values(base), grid), Path(out), how)
 
 
-def open_sweep(path: Path, grid: Grid) -> None:
-    """Make a folder for a sweep, or find it again. Refuses one that holds something else."""
-    claim_folder(path, "sweep", grid.to_toml(), lambda: read_sweep(path).to_toml(), grid.unwritten)
-    clear_unfinished(path)
-
-
-def run_sweep(
-    grid: Grid,
-    path: Path,
-    workers: Workers = Workers(None, PROCESSES),  # noqa: B008 (frozen)
-    watch: Watch | None = None,
-    *,
-    yes: bool = False,
-    followers: Sequence[Follower] = (),
-    reuse: Sequence[Path | str] = (),
-) -> Sweep:
+def run_sweep(grid: Grid, path: Path, execution: Execution = Execution()) -> Sweep:  # noqa: B008 (frozen)
     """Train what the folder lacks, and write the tables."""
-    trainings = {point.number: trainings_of(point.spec, point.label if grid.axes else "") for point in grid.points}
-    every = [one for own in trainings.values() for one in own]
-    check_work(every, workers, yes=yes)
-    others = [OtherStore(folder) for folder in reuse]
-    open_sweep(path, grid)
-    with alone(path), open_live(path, "sweep", followers) as live:
-        store = Store(path / TRAININGS, reuse=others)
+    trainings = [trainings_of(point.spec, point.label if grid.axes else "") for point in grid.points]
+    every = [one for own in trainings for one in own]
+    check_work(every, execution.workers, yes=execution.yes)
+    with execution.open(path, "sweep", grid, read_sweep) as (store, reporter):
         results = Results(store)
         try:
-            results = run_all(every, store, workers, Reporter(watch, live))
+            results = run_all(every, store, execution.workers, reporter)
         finally:
             write_tables(grid, trainings, results, path)  # of what is there by now
         _write_failures(path, results.failures)
         return Sweep(path, grid, results.failures, results.reused)
 
 
-def write_tables(grid: Grid, trainings: Mapping[int, Sequence[Training]], results: Results, path: Path) -> None:
+def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: Results, path: Path) -> None:
     """Write sweep.csv, sweep_summary.csv and sweep_front.csv of the results there are."""
     axes, summary = [axis.name for axis in grid.axes], list[dict[str, Any]]()
 
     def tidy() -> Iterator[dict[str, Any]]:
         """A row per evaluation; points are summarised on the way."""
-        for point in grid.points:
-            values = dict(zip(axes, map(_cell, point.values), strict=True))
-            for own in _by_algorithm(point, trainings[point.number]):
+        for point, of_point in zip(grid.points, trainings, strict=True):
+            values = {
+                axis: json.dumps(v) if isinstance(v, list) else v for axis, v in zip(axes, point.values, strict=True)
+            }
+            for named in point.spec.algorithms:
+                own = [one for one in of_point if one.named == named]
                 found = [result for one in own if (result := results.get(one)) is not None]
                 for result in found:
                     yield from (values | row for row in result.rows)
@@ -176,15 +134,6 @@ def write_tables(grid: Grid, trainings: Mapping[int, Sequence[Training]], result
     write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *COSTS], tidy())
     write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
     write_csv(path / "sweep_front.csv", [*axes, *FRONT], front(summary))
-
-
-def _by_algorithm(point: GridPoint, trainings: Sequence[Training]) -> list[list[Training]]:
-    ordered, seeds = in_order(point.spec, trainings), len(point.spec.run.seeds)
-    return [ordered[first : first + seeds] for first in range(0, len(ordered), seeds)]
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
 def front(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -212,11 +161,6 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
 def load_sweep(folder: Path | str) -> "pd.DataFrame":
     """A sweep's metrics, tidy: the grid's columns, algorithm, seed, round, time_s, the metrics, and joules and bits spent."""
     return _read_table(Path(folder), "sweep.csv")
-
-
-def load_summary(folder: Path | str) -> "pd.DataFrame":
-    """A sweep's summary: a row per point and algorithm."""
-    return _read_table(Path(folder), "sweep_summary.csv")
 
 
 def _read_table(folder: Path, name: str) -> "pd.DataFrame":

@@ -8,7 +8,7 @@ used. Tuning seeds differ from those of an evaluation unless it asks for them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,16 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.runs.folder import alone, claim_folder
-from perfeds2.runs.pool import PROCESSES, Workers, check_work, run_all
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.pool import Workers, check_work, run_all
+from perfeds2.runs.progress import Reporter
 from perfeds2.runs.statistics import mean_over_time, statistic
-from perfeds2.runs.store import TRAININGS, Result, Reuse, Store, open_others
-from perfeds2.runs.trackers import trackers
+from perfeds2.runs.store import TRAININGS, Result, Store
 from perfeds2.runs.training import Training, trainings_of
-from perfeds2.spec.names import refuse_while_loading
-from perfeds2.spec.resolve import EACH, nested, put, read_toml, resolve
-from perfeds2.studies.search import Rung, successive_halving
-from perfeds2.studies.tune_space import Search, Settings, as_read, copied, make_search, read_search, share_kept
+from perfeds2.spec.resolve import EACH, put, resolve
+from perfeds2.studies.execution import Execution, base_values
+from perfeds2.studies.grid import as_read, copied
+from perfeds2.studies.search import RUNGS, TUNING_SEEDS, Rung, successive_halving
+from perfeds2.studies.tune_space import Search, Settings, make_search, read_search, share_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,14 +78,9 @@ def tune(
     search: Mapping[str, Iterable[Any]] | None = None,
     *,
     out: Path | str,
-    seeds: int | None = None,
-    rungs: int | None = None,
-    on: str = PROCESSES,
-    workers: int | None = None,
-    reuse: Reuse = (),
-    watch: Watch | None = None,
-    yes: bool = False,
-    track: Any = None,
+    seeds: int = TUNING_SEEDS,
+    rungs: int = RUNGS,
+    **execution: Any,
 ) -> Tuning:
     """Find each algorithm's settings: ``tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")``.
 
@@ -96,38 +90,18 @@ def tune(
         out: The folder of the results. Part of this search that it holds is completed.
         seeds: How many tuning seeds.
         rungs: How many rungs.
-        on: Where to train: processes, ray or ray://HOST:PORT.
-        workers: How many trainings at a time.
-        reuse: Folders of other studies whose trainings are taken.
-        watch: Called with a ``Progress`` as the work goes on.
-        yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
+        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of ``Execution.from_python``.
     """
-    refuse_while_loading("tune")
-    values = read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
-    made = make_search(values, search or {}, seeds=seeds, rungs=rungs)
-    followers = trackers(track, out)
-    return run_search(made, Path(out), Workers(workers, on), reuse=reuse, watch=watch, yes=yes, followers=followers)
+    how = Execution.from_python("tune", out, **execution)
+    return run_search(make_search(base_values(base), search or {}, seeds=seeds, rungs=rungs), Path(out), how)
 
 
-def run_search(
-    search: Search,
-    path: Path,
-    workers: Workers = Workers(None, PROCESSES),  # noqa: B008 (frozen)
-    *,
-    reuse: Reuse = (),
-    watch: Watch | None = None,
-    yes: bool = False,
-    followers: Sequence[Follower] = (),
-) -> Tuning:
+def run_search(search: Search, path: Path, execution: Execution = Execution()) -> Tuning:  # noqa: B008 (frozen)
     """Train what the folder does not have yet, rung by rung, and write what was found."""
-    check_work(longest_trainings(search), workers, yes=yes)
-    others = open_others(reuse)
-    claim_folder(path, "tuning", search.to_toml(), lambda: read_search(path).to_toml(), search.spec.unwritten)
-    with alone(path), open_live(path, "tune", followers) as live:
-        store, reporter = Store(path / TRAININGS, reuse=others), Reporter(watch, live, search.trainings)
-        scores = climb(search, lambda trainings: train_or_refuse(trainings, store, workers, reporter, path))
-        return _written(path, search, scores)
+    check_work(longest_trainings(search), execution.workers, yes=execution.yes)
+    with execution.open(path, "tuning", search, read_search, search.trainings) as (store, reporter):
+        run = partial(train_or_refuse, store=store, workers=execution.workers, reporter=reporter, path=path)
+        return _written(path, search, climb(search, run))
 
 
 def longest_trainings(search: Search) -> list[Training]:
@@ -238,11 +212,9 @@ def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
         own = {number: of_seeds for (algorithm, number), of_seeds in last.items() if algorithm == name}
         number = max(own, key=lambda number: mean_score(own[number]))  # ties: listed first
         settings, usual = search.candidates(name)[number], search.usual(name)
-        score, before = (
-            statistic([each.mean for each in own.get(-1 if at is None else at, ())]) for at in (number, usual)
-        )
+        score, *before = (statistic([each.mean for each in own[at]]) for at in (number, usual) if at in own)
         edges = tuple(key for key, listed in axes.items() if _is_edge(settings[key], listed))
-        found.append(Best(name, settings, score, before if usual in own else None, edges))
+        found.append(Best(name, settings, score, before[0] if before else None, edges))
     return tuple(found)
 
 

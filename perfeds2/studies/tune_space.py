@@ -13,14 +13,14 @@ from perfeds2.errors import InputError
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named
-from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
+from perfeds2.spec.resolve import EACH, place_of, put, resolve
 from perfeds2.spec.tasks import metric_of
-from perfeds2.studies.grid import values_of
-from perfeds2.studies.search import FACTOR
+from perfeds2.studies.execution import reading
+from perfeds2.studies.grid import as_read, axis_values, copied, own_files
+from perfeds2.studies.search import FACTOR, RUNGS, TUNING_SEEDS
 
 FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # searched, of what the task has
 FIRST_SEED = 1_000_000  # tuning seeds start here
-TUNING_SEEDS, RUNGS = 2, 3  # unless told otherwise
 EVALUATIONS = 20  # of one training
 MOST_TRIALS = 20_000
 Settings = dict[str, Any]
@@ -32,9 +32,15 @@ class Search:
 
     base: dict[str, Any]  # nested values of a spec, only what was given
     spec: Spec  # … with everything filled in
+    named: dict[str, Named]  # the algorithms, by the names their settings are given under
     axes: dict[str, dict[str, tuple[Any, ...]]]  # by algorithm: the settings and their values
     seeds: tuple[int, ...]
     rungs: int
+
+    @property
+    def unwritten(self) -> list[str]:
+        """What was given from Python and cannot be written down."""
+        return self.spec.unwritten
 
     @property
     def horizons_s(self) -> list[float]:
@@ -46,11 +52,6 @@ class Search:
     def metric(self) -> str:
         """What stands for the accuracy."""
         return metric_of(self.spec) if self.spec.task.metric is not None else "accuracy"
-
-    @property
-    def named(self) -> dict[str, Named]:
-        """The algorithms, by the names their settings are given under."""
-        return {settings_name(named) or named.text: named for named in self.spec.algorithms}
 
     def candidates(self, algorithm: str) -> list[Settings]:
         axes = self.axes[algorithm]
@@ -64,20 +65,11 @@ class Search:
 
     def spec_of(self, algorithm: str, settings: Settings, horizon_s: float) -> Spec:
         """Return the spec of one candidate with all seeds."""
-        values = copied(self.base)
-        values[EACH] = copied(self.spec.methods_of(algorithm))
+        run = {"seeds": list(self.seeds), "horizon_s": horizon_s, "eval_every_s": horizon_s / EVALUATIONS}
+        values = one_method(
+            self.base, self.spec, algorithm, self.named[algorithm], settings, stop_when_diverged=True, **run
+        )
         put(values, "task", "held_out", True)
-        run = {
-            "algorithms": [self.named[algorithm]],
-            "seeds": list(self.seeds),
-            "horizon_s": horizon_s,
-            "eval_every_s": horizon_s / EVALUATIONS,
-            "stop_when_diverged": True,
-        }
-        for key, value in run.items():
-            put(values, "run", key, value)
-        for key, value in settings.items():
-            put(values, EACH, f"{algorithm}.{key}", value)
         return resolve(values)
 
     @property
@@ -93,15 +85,8 @@ class Search:
 
     def to_toml(self) -> str:
         search = {name: {key: list(values) for key, values in axes.items()} for name, axes in self.axes.items()}
-        own = {"own": self.spec.own} if self.spec.own else {}
-        return tomli_w.dumps(
-            {
-                "seeds": list(self.seeds),
-                "rungs": self.rungs,
-                "search": search,
-                "base": as_read(self.base, self.spec) | own,
-            }
-        )
+        base = as_read(self.base, self.spec) | own_files([self.spec])
+        return tomli_w.dumps({"seeds": list(self.seeds), "rungs": self.rungs, "search": search, "base": base})
 
 
 def share_kept(count: int) -> int:
@@ -109,31 +94,23 @@ def share_kept(count: int) -> int:
     return -(-count // FACTOR)
 
 
-def copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values of one's own; what stands in them (somebody's Task, say) is the same."""
-    return {name: copied(inner) if isinstance(inner, Mapping) else inner for name, inner in values.items()}
-
-
-def as_read(values: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
-    """What was given, as the spec has it: a flag's text becomes a number."""
-    read = spec.values()
-    kept = {
-        section: {key: read[section][key] for key in inner if key in read[section]}
-        for section, inner in values.items()
-        if section != EACH
-    }
-    return {section: inner for section, inner in (kept | {EACH: read.get(EACH, {})}).items() if inner}
+def one_method(
+    values: Mapping[str, Any], spec: Spec, name: str, named: Named, settings: Settings, **run: Any
+) -> dict[str, Any]:
+    """Return nested values with one method of a spec's, in settings of its own and with other values of [run]."""
+    own = copied(values)
+    own[EACH] = copied(spec.methods_of(name))
+    for key, value in {"algorithms": [named], **run}.items():
+        put(own, "run", key, value)
+    for key, value in settings.items():
+        put(own, EACH, f"{name}.{key}", value)
+    return own
 
 
 def make_search(
-    values: Mapping[str, Any],
-    search: Mapping[str, Iterable[Any]],
-    *,
-    seeds: int | None = None,
-    rungs: int | None = None,
+    values: Mapping[str, Any], search: Mapping[str, Iterable[Any]], *, seeds: int = TUNING_SEEDS, rungs: int = RUNGS
 ) -> Search:
     """What is to be tried, checked before anything runs."""
-    seeds, rungs = TUNING_SEEDS if seeds is None else seeds, RUNGS if rungs is None else rungs
     base = copied({section: inner for section, inner in values.items() if section != "own"})
     spec = resolve(values)
     if spec.run.horizon_s is None:
@@ -142,45 +119,44 @@ def make_search(
         raise InputError(f"--rungs must be from 1 to 6, got {rungs}.")
     if seeds < 1:
         raise InputError(f"--tuning-seeds must be at least 1, got {seeds}.")
-    names = _tunable(spec)
+    named = _tunable(spec)
     common: dict[str, tuple[Any, ...]] = {}
     own: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, given in search.items():
         section, key = place_of(name, "a setting that can be tuned")
         algorithm, _, key = key.rpartition(".")
-        if section not in ("learning", EACH) or (algorithm and algorithm not in names):
+        if section not in ("learning", EACH) or (algorithm and algorithm not in named):
             known = ", ".join(LearningSpec.model_fields)
-            raise InputError(f"--search {name} cannot be tuned; expected one of {known}, or such as {names[0]}.beta.")
-        tried = values_of(given)
-        if not tried or any(value is None for value in tried):
-            raise InputError(f"--search {name} is empty or has an empty value; give at least one value.")
+            raise InputError(
+                f"--search {name} cannot be tuned; expected one of {known}, or such as {next(iter(named))}.beta."
+            )
         axes_of = own.setdefault(algorithm, {}) if algorithm else common
         if key in axes_of:
             raise InputError(f"--search {name} is given twice; put all its values into one.")
-        axes_of[key] = tried
-    asked = {name: common | own.get(name, {}) for name in names}
+        axes_of[key] = axis_values(f"--search {name}", given)
+    asked = {name: common | own.get(name, {}) for name in named}
     count = sum(math.prod(map(len, (axes or FACTORS).values())) for axes in asked.values()) * seeds
     if count > MOST_TRIALS:
         raise InputError(
             f"this search has {count:,} trainings in its first rung; at most {MOST_TRIALS:,} are possible."
         )
     axes = {name: _values(spec, name, of_name) for name, of_name in asked.items()}
-    return Search(base, spec, axes, tuple(FIRST_SEED + number for number in range(seeds)), rungs)
+    return Search(base, spec, named, axes, tuple(FIRST_SEED + number for number in range(seeds)), rungs)
 
 
-def _tunable(spec: Spec) -> list[str]:
-    """The algorithms' names; refuses one that takes no settings."""
-    names: list[str] = []
+def _tunable(spec: Spec) -> dict[str, Named]:
+    """The algorithms by name; refuses one that takes no settings."""
+    found: dict[str, Named] = {}
     for named in spec.algorithms:
         name = settings_name(named)
         if name is None:
             raise InputError(
                 f"--algorithms {named} brings its own settings, so nothing of it can be tuned; leave it out."
             )
-        if name in names:
+        if name in found:
             raise InputError(f"--algorithms has {name} twice; give each its own name.")
-        names.append(name)
-    return names
+        found[name] = named
+    return found
 
 
 def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
@@ -205,13 +181,6 @@ def _read(spec: Spec, algorithm: str, key: str, value: Any) -> Any:
 
 def read_search(path: Path) -> Search:
     """What a folder was started with."""
-    known = path / "tune.toml"
-    if not known.exists():
-        raise InputError(f"{path} holds no tuning (no tune.toml); give the folder of one that was started.")
-    values = read_toml(known)
-    try:
+    with reading(path, "tuning") as values:
         asked = {f"{name}.{key}": listed for name, axes in values["search"].items() for key, listed in axes.items()}
-        base, seeds, rungs = dict(values["base"]), len(values["seeds"]), int(values["rungs"])
-    except (LookupError, AttributeError, TypeError, ValueError):
-        raise InputError(f"{known} is not what tune writes; start anew in another folder.") from None
-    return make_search(base, asked, seeds=seeds, rungs=rungs)
+        return make_search(dict(values["base"]), asked, seeds=len(values["seeds"]), rungs=int(values["rungs"]))

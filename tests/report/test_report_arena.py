@@ -22,7 +22,7 @@ from perfeds2.report.arena import (
 from perfeds2.report.read_studies import IN_ARENA, BoutFound, load_arena
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import Cell, Span
-from perfeds2.studies.arena_tables import BETTER
+from perfeds2.studies.arena import BETTER
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from perfeds2.runs.pool import HERE, Workers
 from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Tail, born, open_live
 from perfeds2.spec.resolve import nested, spec_from
 from perfeds2.studies.compare import train_spec
+from perfeds2.studies.execution import Execution
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.sweep import run_sweep
 from perfeds2.studies.tune import run_search
@@ -107,7 +108,8 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
 def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path):
     base = nested({**TINY, "algorithms": ["FedAvgS2"], "seeds": [0, 1]})
     recorder = Recorder()
-    swept = run_sweep(make_grid(base, {"quorum": [1, 2]}), tmp_path / "sweep", Workers(on=HERE), followers=[recorder])
+    execution = Execution(Workers(on=HERE), followers=[recorder])
+    swept = run_sweep(make_grid(base, {"quorum": [1, 2]}), tmp_path / "sweep", execution)
     shown, table = recorder.table(), swept.table
     assert set(shown["label"]) == {"quorum=1", "quorum=2"}
     for quorum in (1, 2):
@@ -118,7 +120,7 @@ def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path):
 
     recorder = Recorder()
     search = make_search(nested({**TINY, "algorithms": ["FedAvgS2"]}), {"beta": [0.02, 0.07]}, seeds=1, rungs=2)
-    run_search(search, tmp_path / "tune", Workers(), followers=[recorder])
+    run_search(search, tmp_path / "tune", Execution(Workers(), followers=[recorder]))
     labels = {each.label for each in recorder.board.trainings.values()}
     assert {label.rpartition(", ")[0] for label in labels} == {"beta=0.02", "beta=0.07"}
     assert len({label.rpartition(", ")[2] for label in labels}) == 2  # two rungs, a third and the whole of the horizon

@@ -37,6 +37,7 @@ from perfeds2.runs.table import COSTS, MEANS
 from perfeds2.runs.training import groups_of, trainings_of
 from perfeds2.runs.workers import Job, JobQueue, Ray
 from perfeds2.spec.resolve import nested, resolve
+from perfeds2.studies.execution import Execution
 from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid, read_sweep
 from perfeds2.studies.sweep import load_sweep, run_sweep, sweep
 
@@ -196,7 +197,7 @@ def test_a_training_that_always_fails_is_given_up_and_the_others_go_on(whole, tm
     title = "quorum=2, alpha=0.0, PerFedS2 seed 1"
     path, said, lines = tmp_path / "a", [], ProgressLines()
     by_hand(monkeypatch, lambda job, _: "ValueError: no luck" if job.title == title else None)
-    swept = run_sweep(HAND, path, watch=lambda now: said.extend(lines(now)))
+    swept = run_sweep(HAND, path, Execution(watch=lambda now: said.extend(lines(now))))
     (failure,) = swept.failures
     assert (failure.label, failure.attempts) == (title, 3)
     assert said.count(f"{title}: ValueError: no luck") == 3
@@ -250,10 +251,10 @@ def test_a_folder_with_something_else_is_refused(whole, tmp_path):
         ("retries", Workers(1, "ray", -1)),
     ):
         with pytest.raises(InputError, match=f"--{flag}"):
-            run_sweep(HAND, tmp_path / "new", wrong)
+            run_sweep(HAND, tmp_path / "new", Execution(wrong))
         assert not (tmp_path / "new").exists()
     with pytest.raises(InputError, match=r"--reuse .*nowhere has no trainings"):
-        run_sweep(HAND, tmp_path / "new", reuse=[tmp_path / "nowhere"])
+        run_sweep(HAND, tmp_path / "new", Execution(reuse=[tmp_path / "nowhere"]))
     assert not (tmp_path / "new").exists()
 
 
@@ -261,17 +262,17 @@ def test_trainings_of_another_sweep_are_reused_and_counted(whole, tmp_path, monk
     done = []
     by_hand(monkeypatch, lambda job, _: done.append(job.title))
     grid = make_grid(nested({"algorithms": ["PerFedS2"]}), {"quorum": [2, 4], "seed": [0, 1]})  # α is 0.03 here
-    assert run_sweep(grid, tmp_path / "other", reuse=[whole]).reused == 0
+    assert run_sweep(grid, tmp_path / "other", Execution(reuse=[whole])).reused == 0
     base = nested({"algorithms": ["PerFedS2"], "alpha": 0.1, "target_accuracy": 0.5})
     done.clear()
-    swept = run_sweep(make_grid(base, {"quorum": [2, 4], "seed": [0, 1]}), tmp_path / "again", reuse=[whole])
+    swept = run_sweep(make_grid(base, {"quorum": [2, 4], "seed": [0, 1]}), tmp_path / "again", Execution(reuse=[whole]))
     assert swept.reused == 2
     assert done == ["quorum=4, PerFedS2 seed 0", "quorum=4, PerFedS2 seed 1"]
 
 
 def test_what_was_trained_in_another_group_is_not_reused(whole, tmp_path, monkeypatch):
     by_hand(monkeypatch, groups=True)
-    assert run_sweep(HAND, tmp_path / "grouped", reuse=[whole]).reused == 0
+    assert run_sweep(HAND, tmp_path / "grouped", Execution(reuse=[whole])).reused == 0
 
 
 @pytest.mark.slow
@@ -279,7 +280,7 @@ def test_a_finished_comparison_is_reused_to_the_last_digit(tmp_path, monkeypatch
     compared = compare(**SMALL, quorum=2, seeds=(0, 1), out=tmp_path / "compared")
     grid = make_grid(nested(SMALL), {"quorum": [2], "seed": [0, 1]})
     by_hand(monkeypatch, lambda *_: pytest.fail("trained again"))
-    swept = run_sweep(grid, tmp_path / "swept", reuse=[tmp_path / "compared"])
+    swept = run_sweep(grid, tmp_path / "swept", Execution(reuse=[tmp_path / "compared"]))
     assert swept.reused == 2
     columns = [*METRICS, *COSTS]
     assert swept.table[columns].to_numpy().tolist() == compared.metrics[columns].to_numpy().tolist()
@@ -450,7 +451,7 @@ def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
     (tmp_path / "begun/sweep_summary.csv").unlink()
     status, _, error = told("report", tmp_path / "begun")
     assert status == 2
-    assert "holds a sweep that has not come to its end; its command with --resume" in error
+    assert "holds an unfinished sweep; its command with --resume" in error
 
 
 # Real workers

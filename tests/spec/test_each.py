@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command_line import perfeds2
 
-from perfeds2.commands.common import nested_values, read_spec
+from perfeds2.commands.common import Study, nested_values
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.objectives import FedAvg
@@ -36,8 +36,10 @@ def typed(spec_file=None, assignments=(), **flags: object) -> Spec:
         "seed": None,
         "spec": spec_file,
         "set_": list(assignments),
+        "quiet": True,
+        "resume": None,
     }
-    return read_spec(given | flags, {})
+    return Study("compare", given | flags).spec({})
 
 
 def test_every_learning_setting_is_tried():

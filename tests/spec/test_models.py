@@ -180,9 +180,7 @@ def test_a_chosen_model_is_what_is_trained_swept_and_planned_with(tmp_path):
         model="mlp",
         ues=4,
         batch=4,
-        quorums=[4],
-        stalenesses=[4],
-        search=one,
+        search=one | {"quorum": [4], "max_staleness": [4]},
         target_accuracy=0.05,
         horizon_s=2,
         seeds=[0],
@@ -279,7 +277,7 @@ def test_a_reproduction_is_learned_with_the_published_network_unless_told():
         for changes in ({}, {"task": {"model": "lenet5-relu"}})
     )
     assert {model_of(run.spec) for run in ours} == {LENET}
-    keys = [{one.key for run in runs for one in run.trainings(None)} for runs in (ours, theirs)]
+    keys = [{one.key for run in runs for one in run.trainings} for runs in (ours, theirs)]
     assert not keys[0] & keys[1]
 
 

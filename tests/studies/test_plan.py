@@ -31,8 +31,16 @@ from perfeds2.studies.plan_trials import Played, Trials
 from perfeds2.theory.constants import Constants
 
 SMALL: dict[str, Any] = {"ues": 6, "quorum": 3, "batch": 10, "target_accuracy": 0.5, "seeds": [0, 1]}
-SEARCH = {"bits": [32], "local_steps": [1], "stale": ["restart"], "bandwidth": ["equal_share"], "schedule": ["first"]}
-ASKED: dict[str, Any] = {"search": SEARCH, "quorums": [2, 3], "stalenesses": [12], "horizon_s": 4.0, "check": True}
+SEARCH = {
+    "quorum": [2, 3],
+    "max_staleness": [12],
+    "bits": [32],
+    "local_steps": [1],
+    "stale": ["restart"],
+    "bandwidth": ["equal_share"],
+    "schedule": ["first"],
+}
+ASKED: dict[str, Any] = {"search": SEARCH, "horizon_s": 4.0, "check": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +58,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(out: Path) -> Plan:
     """The one plan that is trained here, by the Python door."""
-    return plan_from_python(out=out, write=write_plan, theory=True, **ASKED, **SMALL)
+    made = plan_from_python(out=out, theory=True, **ASKED, **SMALL)
+    write_plan(made, out)
+    return made
 
 
 def test_report_draws_a_plan_again_by_seconds_or_joules_and_refuses_the_rest(plan: Plan, out: Path, tmp_path: Path):
@@ -161,9 +171,9 @@ def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "make_plan", refuse)
     with pytest.raises(InputError, match="already holds a different plan"):
         plan_from_python(out=out, theory=True, **ASKED | {"keep": 0.8}, **SMALL)
-    asked = module.read_asked(out)
-    assert (asked["check"], asked["horizon_s"], asked["search"]["quorum"]) == (True, 4.0, [2, 3])
-    assert asked["spec"].run.seeds == (0, 1)
+    space, request = module.read_request(out)
+    assert (request.check, request.horizon_s, space.axes["quorum"]) == (True, 4.0, (2, 3))
+    assert space.spec.run.seeds == (0, 1)
 
 
 def test_a_second_planner_in_the_same_folder_is_refused_in_one_sentence(tmp_path: Path):
@@ -208,8 +218,8 @@ def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
 def test_the_command_refuses_in_one_sentence(tmp_path: Path):
     for words, expected in (
         (["--keep", "3"], "--keep must be from 0.5 to 1"),
-        (["--quorums", "0"], "--quorum must be"),
-        (["--quorums", "one"], "--quorums takes whole numbers"),
+        (["--search", "quorum=0"], "--quorum must be"),
+        (["--search", "quorum=one"], "--quorum must be"),
         (["--resume", tmp_path], "holds no plan"),
         (["--algorithms", "FedAvg-SYN"], "has rounds of its own"),
     ):

@@ -7,7 +7,6 @@ from perfeds2.studies.plan_data import Choice, PlanTarget
 from perfeds2.studies.plan_search import PlanRequest, PlanSearch
 from perfeds2.studies.plan_space import make_space
 from perfeds2.studies.plan_trials import Trials
-from perfeds2.studies.search import Rung
 
 CELL_16 = {
     "ues": 30,
@@ -31,7 +30,7 @@ def test_a_choice_that_loses_the_target_again_is_refused():
     target = PlanTarget(0.9, "accuracy", 0.9, 6.0, 18.0, "")
     searched = PlanSearch(space, Trials(space, 0.9), PlanRequest(), target)
     cliff = Choice(3, 10, "first", "equal_share", "wait", 2, 4)
-    searched.watch([cliff], Rung(searched.seeds, 6.0))
+    searched.watch([cliff], searched.seeds)
     (trial,) = searched.watched(cliff)
     assert trial.reached_s is not None
     assert trial.reached_s < 1.5

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfeds2.studies.plan_data import SeedOutcome, too_many_fail
-from perfeds2.studies.plan_score import judge
+from perfeds2.studies.plan_trials import judge
 
 TARGET = 0.9
 

@@ -10,7 +10,7 @@ import pytest
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan import make_plan
-from perfeds2.studies.plan_data import Choice, ClockFacts, PlanLimits
+from perfeds2.studies.plan_data import Choice, ClockFacts
 from perfeds2.studies.plan_search import PlanRequest
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
@@ -123,12 +123,12 @@ def test_what_is_lost_when_it_is_watched_longer_is_not_recommended():
 
 
 def test_limits_are_kept():
-    plan, _ = made(cliff, request=PlanRequest(PlanLimits(within_s=2.0)))
+    plan, _ = made(cliff, request=PlanRequest(within_s=2.0))
     assert plan.best is None
     assert "--within-s 2" in plan.sentence or "Nothing can be recommended" in plan.sentence
-    plan, _ = made(cliff, request=PlanRequest(PlanLimits(joules=100.0)), joules=lambda choice: 1e4 / choice.quorum)
+    plan, _ = made(cliff, request=PlanRequest(joules=100.0), joules=lambda choice: 1e4 / choice.quorum)
     assert plan.best is None
-    plan, _ = made(cliff, request=PlanRequest(PlanLimits(least_share=0.02)))
+    plan, _ = made(cliff, request=PlanRequest(least_share=0.02))
     assert plan.best is None
     assert {each.verdict for each in plan.candidates} == {"breaks a limit"}
 
@@ -140,7 +140,7 @@ def test_who_leaves_a_ue_out_is_no_choice_and_no_neighbour():
     allowed, _ = made(
         lambda choice, _: (0.1 * choice.quorum, 1.0),
         starved=lambda choice: choice.quorum < 4,
-        request=PlanRequest(PlanLimits(least_share=0.0)),
+        request=PlanRequest(least_share=0.0),
     )
     assert allowed.best is not None
     assert allowed.best.quorum == 1
@@ -225,17 +225,17 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(search, said):
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("asked", "said"),
     [
-        (PlanRequest(keep=0.2), "--keep must be from 0.5 to 1"),
-        (PlanRequest(horizon_s=-1.0), "--horizon-s must be a finite number above 0"),
-        (PlanRequest(PlanLimits(joules=float("nan"))), "--joules must be a finite number above 0"),
-        (PlanRequest(PlanLimits(least_share=2.0)), "--least-share must be from 0 to 1"),
+        ({"keep": 0.2}, "--keep must be from 0.5 to 1"),
+        ({"horizon_s": -1.0}, "--horizon-s must be a finite number above 0"),
+        ({"joules": float("nan")}, "--joules must be a finite number above 0"),
+        ({"least_share": 2.0}, "--least-share must be from 0 to 1"),
     ],
 )
-def test_limits_that_are_none_are_refused_in_one_sentence(request_, said):
+def test_limits_that_are_none_are_refused_in_one_sentence(asked, said):
     with pytest.raises(InputError, match=said):
-        request_.verify()
+        PlanRequest(**asked)
 
 
 def test_a_plan_is_for_one_algorithm_in_semi_synchronous_rounds():

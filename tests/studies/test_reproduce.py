@@ -63,8 +63,9 @@ def trained(monkeypatch):
     return done
 
 
-def curves_of(*figures, seeds=(0, 1), tasks=None):
-    return plan_curves(figures, seeds, "quick", tasks)
+def curves_of(*figures, seeds=(0, 1), tasks=None, data_dir=None):
+    changes = {} if data_dir is None else {"task": {"data_dir": str(data_dir)}}
+    return plan_curves(figures, seeds, "quick", tasks, changes)
 
 
 def everything_in(folder):
@@ -79,22 +80,23 @@ def test_a_curve_that_two_figures_show_is_trained_once():
         ("exp_4", "A = 2"),
         ("exp_4", "A = 3"),
     ]
-    keys = [[one.key for one in curve.trainings(None)] for curve in curves]
+    keys = [[one.key for one in curve.trainings] for curve in curves]
     assert keys[0] == keys[2]  # the same cell, quorum and data
     assert len({key for own in keys for key in own}) == 3 * 2
-    assert [one.key for one in curves[0].trainings("/elsewhere")] == keys[0]
+    elsewhere = curves_of(ALGORITHMS, data_dir="/elsewhere")
+    assert [one.key for one in elsewhere[0].trainings] == keys[0]
 
 
 def test_a_figure_run_before_costs_nothing_in_a_larger_set_wherever_the_data_are(copied, trained):
     curves = curves_of(*BOTH)
-    for one in curves[3].trainings(None):
+    for one in curves[3].trainings:
         (copied / "trainings" / f"{one.key}.safetensors").unlink()
     (copied / "exp_4.csv").unlink()
-    list(reproduce(BOTH, curves, copied, data_dir=copied / "here"))
+    list(reproduce(BOTH, curves_of(*BOTH, data_dir=copied / "here"), copied))
     assert [(one.spec.protocol.quorum, one.seed) for one in trained] == [(3, 0), (3, 1)]
     assert trained[0].spec.task.data_dir == str(copied / "here")
     before = everything_in(copied / "trainings")
-    list(reproduce(BOTH, curves, copied, data_dir=copied / "there"))
+    list(reproduce(BOTH, curves_of(*BOTH, data_dir=copied / "there"), copied))
     assert everything_in(copied / "trainings") == before
 
 
@@ -132,7 +134,7 @@ def test_figures_come_out_tidy_and_a_second_call_does_nothing_new(copied, monkey
 
 def test_the_numbers_are_those_of_the_training(reproduced):
     store, (curve,) = Store(reproduced / "trainings"), [each for each in curves_of(*BOTH) if each.line.label == "A = 3"]
-    kept = [store.get(one.key) for one in curve.trainings(None)]
+    kept = [store.get(one.key) for one in curve.trainings]
     rows = [[row[name] for name in METRICS] for result in kept if result is not None for row in result.rows]
     with (reproduced / "exp_4.csv").open() as file:
         written = [[float(row[name]) for name in METRICS] for row in csv.DictReader(file) if row["line"] == "A = 3"]

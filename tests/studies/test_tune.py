@@ -28,6 +28,7 @@ from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
 from perfeds2.spec.tasks import make_task
+from perfeds2.studies.execution import Execution
 from perfeds2.studies.tune import Tuning, load_tuning, tune
 from perfeds2.studies.tune import run_search as run_trainings
 from perfeds2.studies.tune_space import FIRST_SEED, Search, make_search, read_search
@@ -67,7 +68,7 @@ def played(accuracy, tried=None, *, fails=lambda _: None):
 
 def run_search(search: Search, path: Path, on: Any, **more: Any) -> Tuning:
     with training(on):
-        return run_trainings(search, path, **more)
+        return run_trainings(search, path, Execution(**more))
 
 
 def near(best: float):
@@ -447,7 +448,7 @@ def test_a_single_value_is_a_list_of_it():
 @pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--jobs must be")])
 def test_what_nobody_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
-        run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Workers(**more))
+        run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(Workers(**more)))
     with pytest.raises(InputError, match="days of this machine"):
         run_search(search_of(ONE | {"horizon_s": 1e9}, {"beta": [0.1]}), tmp_path / "new", on=played(near(0.1)))
     assert not (tmp_path / "new").exists()
@@ -526,7 +527,7 @@ def test_the_test_part_is_never_looked_at(tmp_path):
     def scores(task: Any, name: str):
         base = TINY | {"task": task, "algorithms": ["PerFedS2"], "horizon_s": 1.0, "labels_per_ue": 3}
         search = make_search(nested(base), {"beta": [0.05, 0.2]}, rungs=2, seeds=2)
-        return run_trainings(search, tmp_path / name, Workers()).table
+        return run_trainings(search, tmp_path / name, Execution(Workers())).table
 
     clean, other = (
         scores("digits", "clean"),
@@ -611,7 +612,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     for more in (("--search", "beta=1"), ("--rungs", "2"), ("--tuning-seeds", "3")):
         status, _, said = told("tune", "--resume", "mine", *more)
         assert status == 2
-        assert "--resume takes everything from the folder's tune.toml" in said
+        assert "--resume takes everything from the folder" in said
     status, shown, said = told("compare", "--spec", "mine/tuned.toml", "--seeds", 1, "--out", "run")
     assert status == 0, said
     spec = resolve(read_toml(Path("run/spec.toml")))

@@ -1,0 +1,103 @@
+"""Execute a study: who trains, which results are reused, who is told, and the folder that keeps what was asked for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from perfeds2.errors import InputError
+from perfeds2.runs.folder import FILES, alone, claim_folder
+from perfeds2.runs.pool import PROCESSES, Workers
+from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
+from perfeds2.runs.trackers import trackers
+from perfeds2.spec.names import refuse_while_loading
+from perfeds2.spec.resolve import nested, read_toml
+
+KEYWORDS = ("on", "workers", "retries", "reuse", "watch", "yes", "track")  # of ``Execution.from_python``
+
+
+@runtime_checkable
+class StudyRequest(Protocol):
+    """What a study is asked for, as its folder keeps it."""
+
+    @property
+    def unwritten(self) -> Sequence[str]: ...  # objects given from Python, which no file can name
+
+    def to_toml(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the trainings of a study are executed."""
+
+    workers: Workers = Workers(None, PROCESSES)  # noqa: RUF009 (frozen)
+    reuse: Reuse = ()  # folders of other studies whose trainings are taken
+    watch: Watch | None = None  # called with a ``Progress`` as the work goes on
+    yes: bool = False  # run even if the estimate exceeds one day
+    followers: Sequence[Follower] = ()  # shown every evaluation
+
+    @classmethod
+    def from_python(
+        cls,
+        study: str,
+        out: Path | str,
+        *,
+        on: str = PROCESSES,
+        workers: int | None = None,
+        retries: int = 2,
+        reuse: Reuse = (),
+        watch: Watch | None = None,
+        yes: bool = False,
+        track: Any = None,
+    ) -> "Execution":
+        """Read the keywords that ``sweep``, ``tune`` and ``arena`` have in common.
+
+        Args:
+            study: The name of the function, for errors.
+            out: The folder of the results.
+            on: Where to train: processes, ray or ray://HOST:PORT. An object that is in no file is trained in this process.
+            workers: How many trainings at a time; None is one per core, or per GPU.
+            retries: How often a failed training is tried again.
+            reuse: Folders of comparisons, sweeps and other studies whose trainings are taken.
+            watch: Called with a ``Progress`` as the work goes on.
+            yes: Run even if the estimate exceeds one day.
+            track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
+        """
+        refuse_while_loading(study)
+        return cls(Workers(workers, on, retries), reuse, watch, yes, trackers(track, out))
+
+    @contextmanager
+    def open(
+        self,
+        path: Path,
+        what: str,
+        request: StudyRequest,
+        read: Callable[[Path], StudyRequest],
+        total: int | None = None,
+    ) -> Iterator[tuple[Store, Reporter]]:
+        """Claim a folder for a study, or find it again. Yield its store and a reporter of ``total`` trainings."""
+        others = open_others(self.reuse)
+        claim_folder(path, what, request.to_toml(), lambda: read(path).to_toml(), request.unwritten)
+        with alone(path), open_live(path, Path(FILES[what]).stem, self.followers) as live:
+            yield Store(path / TRAININGS, reuse=others), Reporter(self.watch, live, total)
+
+
+def base_values(base: Any) -> dict[str, Any]:
+    """Return nested values of a spec file, or of settings as ``compare`` takes them."""
+    return read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[dict[str, Any]]:
+    """Yield what a folder was started with. Refuse one that holds no such study, or whose file somebody changed."""
+    file = path / FILES[what]
+    if not file.exists():
+        raise InputError(f"{path} holds no {what} (no {file.name}); give the folder of one that was started.")
+    try:
+        yield read_toml(file)
+    except InputError:
+        raise
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{file} is not what {file.stem} writes ({error}); start anew in another folder.") from None
