@@ -78,8 +78,8 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
             "test_many_lost_jobs_are_written_down_in_the_same_rows",
         ),
         (
-            "people.bits[i] / rate[i] + (time_s + people.compute_s[i])",
-            "people.bits[i] / rate[i] + time_s + people.compute_s[i]",
+            "followed.bits[i] / rate[i] + (time_s + followed.compute_s[i])",
+            "followed.bits[i] / rate[i] + time_s + followed.compute_s[i]",
             "test_many_lost_jobs_are_written_down_in_the_same_rows",
         ),
     ),

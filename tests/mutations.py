@@ -90,7 +90,7 @@ MUTATIONS = [
     *of(
         "timeline/clock.py",
         "timeline/test_rounds_by_hand.py",
-        ("(arrived,) = (arrival_s <= now_s)", "(arrived,) = (arrival_s < now_s)", "test_ties_go_to_the_smaller_number"),
+        ("(air.arrival_s <= now_s)", "(air.arrival_s < now_s)", "test_ties_go_to_the_smaller_number"),
     ),
     *of(
         "timeline/simulate.py",
@@ -256,7 +256,7 @@ MUTATIONS = [
         ("begin_s = max(now_s, free_s)", "begin_s = now_s", "test_one_hand_out_after_the_other_by_hand"),
     ),
     *of(
-        "timeline/budget.py",
+        "timeline/state.py",
         "timeline/test_budget.py",
         (
             "self.joules_per_bit * (before.bits",
@@ -452,7 +452,7 @@ MUTATIONS = [
             "    if workers.on == HERE:\n        unwritten = False\n",
             "test_what_is_written_nowhere_is_trained_in_this_process",
         ),
-        ("waiting.put(job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
+        ("waiting.append(job)", "pass", "test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed"),
     ),
     *of(
         "runs/pool.py",

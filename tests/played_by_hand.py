@@ -4,7 +4,7 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.runs import pool
 from perfeds2.runs.store import Result
 from perfeds2.runs.table import MEANS
-from perfeds2.runs.workers import Event, JobQueue
+from perfeds2.runs.workers import Event, Job
 
 
 def result_of(one) -> Result:
@@ -24,15 +24,10 @@ def by_hand(monkeypatch, fails=lambda _, __: None, *, shuffle=lambda _: None, fo
     """Let ``fails`` give a job's error in an attempt, or none. Errors with "input" in them are the user's."""
     tried: dict[str, int] = {}
 
-    def in_threads(waiting: JobQueue, place, _):
+    def serve(waiting: list[Job], place, *_):
         while waiting:
-            jobs = []
-            while waiting:
-                jobs.append(waiting.take_first())
-            shuffle(jobs)
-            job, *others = jobs
-            for other in others:
-                waiting.put(other)
+            shuffle(waiting)
+            job = waiting.pop(0)
             tried[job.title] = attempt = tried.get(job.title, 0) + 1
             yield Event(0, job, {"started": True})
             error = fails(job, attempt)
@@ -46,5 +41,5 @@ def by_hand(monkeypatch, fails=lambda _, __: None, *, shuffle=lambda _: None, fo
                     place.store.put(one.key, formula(one))
             yield Event(0, job, {"done": True})
 
-    monkeypatch.setattr(pool, "in_threads", in_threads)
+    monkeypatch.setattr(pool, "serve", serve)
     monkeypatch.setattr(pool, "find_workers", lambda *_: pool.Engine(together=groups))

@@ -7,7 +7,6 @@ bandwidth per UE. The answer stands until the round closes.
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool
@@ -62,9 +61,6 @@ def weighted_rate(uplink: Uplink) -> Bandwidth:
     return _end_together(uplink, serve, uplink.shares, np.zeros(serve.size))
 
 
-THETAS: WeakKeyDictionary[Policy, float] = WeakKeyDictionary()  # of the policies that ``between`` made
-
-
 def between(theta: float) -> Policy:
     """A policy between Theorem 4's extremes: ``weighted_rate`` at θ = 0, all band to the planned UEs at θ = 1.
 
@@ -91,7 +87,6 @@ def between(theta: float) -> Policy:
         return kept * ~serve + _end_together(uplink, serve, uplink.bits, uplink.compute_s, kept)
 
     policy.__name__ = f"between({theta:g})"
-    THETAS[policy] = float(theta)
     return policy
 
 

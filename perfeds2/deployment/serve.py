@@ -15,9 +15,9 @@ from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.comparison import Comparison, write_results
-from perfeds2.runs.facts import facts_of
 from perfeds2.runs.folder import Folder, claimed
 from perfeds2.runs.table import summarise
+from perfeds2.runs.trainer import facts_of
 
 STATUS_EVERY_S = 0.5
 CLAIM_WITHIN_S = 15.0  # whoever asked for this run may still hold its folder

@@ -162,7 +162,7 @@ class Cell:
         else:
             signal = of(self._uniform(round_))
             angle = of(self._uniform(round_, 1)) if self.rician_k > 0 else None
-            each_block(signal.size, partial(self._fade, signal, angle, mean_hz))
+            each_block(signal.size, partial(self.fade, signal, angle, mean_hz))
         if self.fleet is not None and not self.fleet.shares_band.all():  # nothing fades on an uplink of one's own
             own = of(~self.fleet.shares_band)
             signal[own] = mean_hz[own]
@@ -218,11 +218,11 @@ class Cell:
     def _known(self) -> dict[tuple[str, int], PerUe]:
         return {}
 
-    def _fade(
+    def fade(
         self,
-        signal: PerUe,
-        angle: PerUe | None,
-        mean_hz: PerUe,
+        signal: Float[np.ndarray, "*rounds h"],
+        angle: Float[np.ndarray, "*rounds h"] | None,
+        mean_hz: Float[np.ndarray, " h"],
         at: slice,
     ) -> None:
         """The signal in place of U: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1.

@@ -4,11 +4,13 @@ A folder holds ``spec.toml`` from the first moment and the results at the end. I
 trainings. Every file is written atomically, so a kill at any moment leaves a folder that can be continued.
 """
 
+import json
 import os
+import re
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,6 @@ from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.runs.events import EVENTS, as_json, in_one_line
 from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
 from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
@@ -40,6 +41,11 @@ RESULTS = {  # what is written last
 }
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts that are no longer needed
+EVENTS = "events.jsonl"
+NAMED = {"ue": re.compile(r"\b(?:UE |device-)(\d{1,9})\b"), "ticket": re.compile(r"\bticket (\d{1,18})\b")}
+
+OF_WHAT = re.compile(r"^(round \d+|device-\d+) ")
+WORDS = re.compile(r"[A-Za-z ]+")
 
 
 @dataclass(frozen=True)
@@ -183,3 +189,34 @@ def _refusing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"--out {path} cannot be written: {os.strerror(error.errno or 0)}.") from None
+
+
+# ---- events: a sentence for people; programs want its parts by name
+
+
+def in_one_line(event: str) -> str:
+    """What others sent may be quoted in an event: it must not look like another one, nor steer a terminal."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in event)
+
+
+def as_json(at: str, event: str, facts: Mapping[str, int]) -> str:
+    """``refused: UE 3 ticket 7 has no update`` as an object: time, kind, ue, ticket, what else is known, the sentence.
+
+    Of a closed round, ues and tickets are lists. Else the first UE and ticket are ours; later ones may be quoted.
+    """
+    kind = kind_of(event)
+    found = {name: list(map(int, form.findall(event))) for name, form in NAMED.items()}
+    named = (
+        {f"{name}s": numbers for name, numbers in found.items()}
+        if kind == "closed"
+        else {name: numbers[0] for name, numbers in found.items() if numbers}
+    )
+    told: dict[str, Any] = {"time": at, "kind": kind, **named, **facts, "event": event}
+    return json.dumps(told, ensure_ascii=False)
+
+
+def kind_of(event: str) -> str:
+    """What stands before the colon, if that is words; else the first word. Whose it is, is not part of it."""
+    event = OF_WHAT.sub("", event)
+    words, colon, _ = event.partition(":")
+    return words if colon and WORDS.fullmatch(words) else event.split(" ")[0].rstrip(":")

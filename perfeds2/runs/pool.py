@@ -2,14 +2,13 @@
 
 import errno
 import os
-import tempfile
+import queue
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import jax
 
@@ -17,19 +16,22 @@ from perfeds2.errors import InputError
 from perfeds2.learning import on_gpu
 from perfeds2.runs import estimate
 from perfeds2.runs.progress import Reporter
-from perfeds2.runs.sharing import sharing
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.training import Training, group_key, groups_of
 from perfeds2.runs.workers import (
     Event,
+    Here,
+    Inbox,
     Job,
-    JobQueue,
+    OnRay,
     Place,
+    Process,
     Ray,
+    Worker,
     as_this_process,
-    in_processes,
-    in_threads,
     one_gpu_each,
+    share_gpu,
+    take_job,
 )
 from perfeds2.spec.tasks import check_model, recipe_of
 
@@ -133,20 +135,19 @@ def run_all(
     found, reused = len(wanted) - len(missing), 0
     run = _Run(store, workers, reporter or Reporter(), strict, kept, log or (lambda _: None))
     jobs: list[Job] = []
-    with ExitStack() as stack:
-        if missing:
-            if store.path is None and workers.on != HERE:
-                raise ValueError("other workers need a store on disk")
-            engine = find_workers(wanted, workers)
-            groups = groups_of(wanted) if engine.together else [[one] for one in wanted]
-            jobs, reused = _jobs(groups, {one.key for one in missing}, store, together=engine.together)
-        run.reporter.asked(len(wanted), len(wanted) - sum(len(job.trainings) for job in jobs))
-        for one in wanted if kept is not None else ():
-            if (result := store.get(one.key)) is not None:
-                assert kept is not None
-                kept(one, result)
+    engine = Engine()
+    if missing:
+        engine = find_workers(wanted, workers)
+        groups = groups_of(wanted) if engine.together else [[one] for one in wanted]
+        jobs, reused = _jobs(groups, {one.key for one in missing}, store, together=engine.together)
+    run.reporter.asked(len(wanted), len(wanted) - sum(len(job.trainings) for job in jobs))
+    for one in wanted if kept is not None else ():
+        if (result := store.get(one.key)) is not None:
+            assert kept is not None
+            kept(one, result)
+    with closing(engine):
         if jobs:
-            run.do(jobs, engine, stack)
+            run.do(jobs, engine)
     return Results(store, run.failures(found + reused), found, reused)
 
 
@@ -170,13 +171,69 @@ def _jobs(
 
 @dataclass(frozen=True)
 class Engine:
-    """The workers that were found, and whether they train groups."""
+    """The workers that were found."""
 
-    way: Literal["threads", "processes beside this one", "processes on one GPU", "processes", "ray"] = "threads"
-    together: bool = False
     count: int = 1
-    gpus: int = 0
+    here: bool = True  # this process is one of them; alone, it trains in several threads
+    together: bool = False  # they train groups at once
+    shares_gpu: bool = False  # they are processes on one GPU
+    environment: Callable[[int], Mapping[str, str]] = lambda _: {}  # of the process with this number
     ray: Ray | None = None
+
+    def close(self) -> None:
+        if self.ray is not None:
+            self.ray.close()
+
+    @property
+    def is_alone(self) -> bool:
+        return self.here and self.count == 1
+
+    @property
+    def threads(self) -> int:
+        """How many trainings this process does at a time: one keeps a GPU busy; else as many as XLA has threads."""
+        if not self.is_alone or self.together or on_gpu.is_there() or jax.local_device_count() > 1:
+            return 1
+        return int(os.environ.get("NPROC") or 0) or os.cpu_count() or 1
+
+
+def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterator[Event]:
+    """Do jobs until none is left. More may be put into the list meanwhile; other processes print into the log."""
+    workers: dict[int, Worker] = {}
+    inbox: Inbox = queue.SimpleQueue()
+
+    def make(number: int) -> Worker:
+        if engine.ray is not None:
+            return OnRay(number, inbox, place, engine.ray)
+        if engine.here and number == 0:
+            return Here(inbox, place, engine.threads, takes_all=engine.is_alone)
+        return Process(number, inbox, place, engine.environment(number), log)
+
+    try:
+        while True:
+            for number in range(engine.count):
+                if waiting and number not in workers:
+                    workers[number] = make(number)
+                worker = workers.get(number)
+                while waiting and worker is not None and (worker.takes_all or not worker.jobs):
+                    busy = [other.jobs[0].program for other in workers.values() if other.jobs]
+                    worker.give(waiting.pop(0) if worker.takes_all else take_job(waiting, worker.program, busy))
+            if not any(worker.jobs for worker in workers.values()):
+                return
+            worker, event = inbox.get()
+            if event is None:  # another takes its place when there is work
+                del workers[worker.number]
+                worker.end()
+                for job in worker.jobs:
+                    yield Event(worker.number, job, {"error": worker.last_words, "again": True, "died": True})
+                continue
+            if "done" in event.reply or "error" in event.reply:
+                worker.jobs.remove(event.job)
+            yield event
+    finally:
+        for worker in workers.values():
+            worker.stop()
+        for worker in workers.values():
+            worker.end()
 
 
 def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
@@ -184,19 +241,21 @@ def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
     unwritten = any(one.spec.unwritten for one in wanted)
     if workers.on == HERE or unwritten:
         together = on_gpu.is_there() if workers.together is None else workers.together
-        count = 1
-        if together and not unwritten:
+        if unwritten:
+            return Engine(together=together)
+        if together:
             count = estimate.count_group_processes(groups_of(wanted), workers.count)
-        elif not unwritten:
-            count = estimate.count_processes(wanted, workers.count)
-        if count == 1:
-            return Engine("threads", together)
-        return Engine("processes on one GPU" if together else "processes beside this one", together, count)
+            shared = share_gpu() if count > 1 else {}
+            return Engine(count, count == 1, together, count > 1, lambda _: shared)
+        count = estimate.count_processes(wanted, workers.count)
+        as_this = as_this_process() if count > 1 else {}
+        return Engine(count, environment=lambda _: as_this)
     if workers.on == PROCESSES:
         gpus = estimate.count_gpus()
-        return Engine("processes", gpus > 0, workers.count or gpus or estimate.count_cores(), gpus)
+        count = workers.count or gpus or estimate.count_cores()
+        return Engine(count, False, gpus > 0, environment=partial(one_gpu_each, gpus))
     ray = Ray.open(workers.on, workers.count)
-    return Engine("ray", ray.has_gpus, ray.count, ray=ray)
+    return Engine(ray.count, False, ray.has_gpus, ray=ray)
 
 
 class _Run:
@@ -211,39 +270,21 @@ class _Run:
         self._failed: list[tuple[Job, Failure, bool]] = []  # with whether trying again could have helped
         self._done = 0
 
-    def do(self, jobs: Sequence[Job], engine: Engine, stack: ExitStack) -> None:
-        waiting, store = JobQueue(jobs), self.store
-        if engine.count > 1 and store.path is None:
-            self.store = Store(
-                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perfeds2-"))), whole=store.whole
-            )
-        place = Place(self.store, self.reporter.live)
-        log = (self.store.path or Path()).parent / "workers.log"  # only other processes write it, and they need a store
-        if engine.ray is not None:
-            self._follow(waiting, engine.ray.events(waiting, place))
-        elif engine.way == "processes":
-            environment = partial(one_gpu_each, engine.gpus)
-            self._follow(waiting, in_processes(waiting, place, engine.count, environment, log))
-        elif engine.way == "processes beside this one":
-            as_this = as_this_process()
-            self._follow(waiting, in_processes(waiting, place, engine.count, lambda _: as_this, log, here=True))
-        elif engine.way == "processes on one GPU" and len(jobs) > 1:
-            beside = JobQueue(replace(job, halves=False) for job in jobs)
-            with sharing(self.log) as shared:
-                events = in_processes(beside, place, engine.count, lambda _: shared, log)
-                waiting = JobQueue(replace(job, halves=True) for job in self._follow(beside, events, hands_back=True))
-            self._follow(waiting, in_threads(waiting, place, 1), alone=True)  # with all the memory
-        else:
-            self._follow(waiting, in_threads(waiting, place, _threads(engine)), alone=True)
-        if self.store.path is not None and log.is_file() and log.stat().st_size == 0:
+    def do(self, jobs: Sequence[Job], engine: Engine) -> None:
+        waiting, place = list(jobs), Place(self.store, self.reporter.live)
+        log = self.store.path.parent / "workers.log"
+        if engine.shares_gpu:
+            if len(jobs) > 1:
+                waiting = [replace(job, halves=False) for job in jobs]
+                left = self._follow(waiting, serve(waiting, place, engine, log), hands_back=True)
+                waiting = [replace(job, halves=True) for job in left]
+            engine = Engine(together=True)  # with all the memory
+        self._follow(waiting, serve(waiting, place, engine, log), alone=engine.is_alone)
+        if log.is_file() and log.stat().st_size == 0:
             log.unlink()
-        if self.store is not store:
-            for one in (one for job in jobs for one in job.trainings):
-                if (result := self.store.get(one.key)) is not None:
-                    store.put(one.key, result)
 
     def _follow(
-        self, waiting: JobQueue, events: Iterator[Event], *, alone: bool = False, hands_back: bool = False
+        self, waiting: list[Job], events: Iterator[Event], *, alone: bool = False, hands_back: bool = False
     ) -> list[Job]:
         """Hear events until all is done. With ``hands_back``, return jobs that failed although their process lived."""
         left: list[Job] = []
@@ -267,7 +308,7 @@ class _Run:
                     again = self._fail(event, alone=alone)
                     self.reporter.failed(event.place, f"{job.title}: {reply['error']}", again=again)
                     if again:
-                        waiting.put(job)
+                        waiting.append(job)
         return left
 
     def _keep(self, job: Job) -> None:
@@ -292,11 +333,10 @@ class _Run:
         if reply["again"] and attempts <= retries:
             return True
         if self.strict:
-            folder = "" if self.store.path is None else str(self.store.path.parent)
             raise ChildProcessError(
                 errno.ECHILD,
                 f"{job.title} failed {attempts} times: {error}; see workers.log, and if memory is short, take fewer --jobs",
-                folder,
+                str(self.store.path.parent),
             )
         self._failed.append((job, Failure(job.title, attempts, error), reply["again"]))
         return False
@@ -306,10 +346,3 @@ class _Run:
         if self._failed and found + self._done == 0 and not any(again for *_, again in self._failed):
             raise InputError(self._failed[0][1].error)  # nothing could be trained, and the user can put it right
         return tuple(failure for _, failure, _ in sorted(self._failed, key=lambda each: each[0].number))
-
-
-def _threads(engine: Engine) -> int:
-    """How many trainings this process does at a time: one keeps a GPU busy; else as many as XLA has threads."""
-    if engine.together or on_gpu.is_there() or jax.local_device_count() > 1:
-        return 1
-    return int(os.environ.get("NPROC") or 0) or os.cpu_count() or 1

@@ -57,6 +57,16 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
+@dataclass
+class _Running:
+    """What a worker is training."""
+
+    title: str
+    count: int  # trainings
+    share: float = 0.0
+    rounds: int = 0
+
+
 class Reporter:
     """Collects how far a command is, writes it to the live file, and passes it on to a watcher.
 
@@ -68,42 +78,38 @@ class Reporter:
 
     def __init__(self, watch: Watch | None = None, live: "Live | None" = None, total: int | None = None) -> None:
         self.live, self._watch, self._planned = live, watch, total
-        self._asked = self._done = self._found = self._failed = self._retried = self._rounds = 0
+        self._counts = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
         self._began_s, self._wrote_s = time.monotonic(), 0.0
-        self._at: dict[int, tuple[str, float, int, int]] = {}  # by worker: title, share, trainings, rounds
+        self._running: dict[int, _Running] = {}  # by worker
 
     def asked(self, count: int, found: int) -> None:
         """More trainings are wanted, of which some were found."""
-        self._asked += count
-        self._done += found
-        self._found += found
+        for name, more in (("asked", count), ("done", found), ("found", found)):
+            self._counts[name] += more
 
     def started(self, worker: int, title: str, count: int) -> None:
-        self._at[worker] = (title, 0.0, count, 0)
+        self._running[worker] = _Running(title, count)
         self._tell(title)
 
     def moved(self, worker: int, share: float, time_s: float, rounds: int) -> None:
-        title, _, count, _ = self._at[worker]
-        self._at[worker] = (title, share, count, rounds)
-        self._tell(title, time_s)
+        job = self._running[worker]
+        job.share, job.rounds = share, rounds
+        self._tell(job.title, time_s)
 
     def done(self, worker: int) -> None:
-        title, _, count, rounds = self._at.pop(worker)
-        self._done += count
-        self._rounds += rounds
-        self._tell(title)
+        job = self._running.pop(worker)
+        self._counts["done"] += job.count
+        self._counts["rounds"] += job.rounds
+        self._tell(job.title)
 
     def failed(self, worker: int, error: str, *, again: bool) -> None:
-        title, _, count, _ = self._at.pop(worker, ("", 0.0, 1, 0))  # its clock may have failed
-        if again:
-            self._retried += 1
-        else:
-            self._failed += count
-        self._tell(title, error=error)
+        job = self._running.pop(worker, _Running("", 1))  # its clock may have failed
+        self._counts["retried" if again else "failed"] += 1 if again else job.count
+        self._tell(job.title, error=error)
 
     def clock(self, title: str, time_s: float) -> None:
         """A clock is being played, and nothing is trained yet."""
-        if not self._at and self._done == self._found:
+        if not self._running and self._counts["done"] == self._counts["found"]:
             self._tell(title, time_s)
 
     def step(self, what: str, share: float, time_s: float = 0.0, rounds: int = 0) -> None:
@@ -111,13 +117,16 @@ class Reporter:
         self._send(Progress(what, share, time_s, rounds))
 
     def _tell(self, what: str, time_s: float = 0.0, error: str = "") -> None:
-        total = max(self._planned or self._asked, 1)
-        running = sum(share * count for _, share, count, _ in self._at.values())
-        rounds = self._rounds + sum(rounds for *_, rounds in self._at.values())
-        counts = (total, self._done, self._found, self._failed, self._retried, time.monotonic() - self._began_s)
-        workers = {worker: (title, share) for worker, (title, share, *_) in self._at.items()}
-        share = min((self._done + self._failed + running) / total, 1.0)
-        self._send(Progress(what, share, time_s, rounds, *counts, workers, error))
+        jobs, counts = self._running.values(), dict(self._counts)
+        total = max(self._planned or counts["asked"], 1)
+        del counts["asked"]
+        counts["rounds"] += sum(job.rounds for job in jobs)
+        ended = counts["done"] + counts["failed"] + sum(job.share * job.count for job in jobs)
+        workers = {worker: (job.title, job.share) for worker, job in self._running.items()}
+        elapsed_s, share = time.monotonic() - self._began_s, min(ended / total, 1.0)
+        self._send(
+            Progress(what, share, time_s, total=total, elapsed_s=elapsed_s, workers=workers, error=error, **counts)
+        )
 
     def _send(self, now: Progress) -> None:
         if self.live is not None and time.monotonic() - self._wrote_s >= WRITE_EVERY_S:
@@ -183,10 +192,10 @@ class Live:
 @contextmanager
 def open_live(folder: Path, command: str, followers: "Sequence[Follower]" = ()) -> Iterator[Live]:
     """Write a command's live file while it works, and show it to followers in this process."""
-    live, following, end = Live(folder), None, INTERRUPTED
+    live, over, end = Live(folder), threading.Event(), INTERRUPTED
     live.begin(command)
+    following = threading.Thread(target=_follow, args=(folder, list(followers), over), daemon=True)
     if followers:
-        following = _Following(folder, followers)
         following.start()
     try:
         yield live
@@ -197,11 +206,29 @@ def open_live(folder: Path, command: str, followers: "Sequence[Follower]" = ()) 
     finally:
         live.write(end=end, at=time.time())
         live.close()
-        if following is not None:
-            following.stop()
+        over.set()
+        if followers:
+            following.join()
         if end == DONE:
             with suppress(OSError):
                 (folder / LIVE).unlink()
+
+
+def _follow(folder: Path, followers: "list[Follower]", over: threading.Event) -> None:
+    """Show followers what is new until it is over. One that fails is not asked again, and the command goes on."""
+    tail, board, ended = Tail(folder), Board(), False
+    while not ended:
+        ended = over.wait(LOOK_EVERY_S)
+        news = board.take(tail.read())
+        for follower in list(followers):
+            try:
+                follower.look(board, news)
+                if ended:
+                    follower.end(board)
+            except Exception as error:
+                followers.remove(follower)
+                print(f"perfeds2: {' '.join(str(error).split())} (the run itself goes on)", file=sys.stderr)
+    tail.close()
 
 
 # ---- readers
@@ -320,19 +347,15 @@ class Tail:
         if self._file is None:
             return []
         *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
-        return [line for each in whole if (line := _read_line(each)) is not None]
+        lines: list[Any] = []
+        for text in whole:
+            with suppress(ValueError, RecursionError):
+                lines.append(json.loads(text))
+        return [line for line in lines if isinstance(line, dict)]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-
-
-def _read_line(text: bytes) -> Line | None:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
 
 
 def born(process: int) -> str:
@@ -363,38 +386,3 @@ class Follower(Protocol):
 
     def end(self, board: Board) -> None:
         """The last time."""
-
-
-class _Following:
-    """Shows followers what is new. One that fails is not asked again, and the command goes on."""
-
-    def __init__(self, folder: Path, followers: Sequence[Follower]) -> None:
-        self._tail, self._board, self._followers = Tail(folder), Board(), list(followers)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="perfeds2 follow", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _follow(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
-            self._look()
-
-    def _look(self) -> None:
-        news = self._board.take(self._tail.read())
-        self._each(lambda one: one.look(self._board, news))
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._look()
-        self._each(lambda one: one.end(self._board))
-        self._tail.close()
-
-    def _each(self, ask: Callable[[Follower], None]) -> None:
-        for follower in list(self._followers):
-            try:
-                ask(follower)
-            except Exception as error:
-                self._followers.remove(follower)
-                print(f"perfeds2: {' '.join(str(error).split())} (the run itself goes on)", file=sys.stderr)

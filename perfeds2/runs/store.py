@@ -1,12 +1,12 @@
 """Where are results kept? One file per training, found by its key, beside checkpoints of trainings under way."""
 
-import csv
 import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -43,39 +43,34 @@ class Store:
     """Results by key, and checkpoints of trainings under way. Files are written atomically and have checksums.
 
     Args:
-        path: The folder of the files. None keeps results in memory, and no checkpoints.
+        path: The folder of the files. None is a temporary one, without checkpoints, that goes with the store.
         reuse: Other studies whose results are taken as well.
         whole: Keep weights and timelines, not only rows.
     """
 
     def __init__(self, path: Path | None, *, reuse: "Sequence[OtherStore]" = (), whole: bool = False) -> None:
-        self.path, self.whole = path, whole
-        self._memory: dict[str, Result] = {}
-        self._reuse = reuse
-        if path is not None:
-            path.mkdir(exist_ok=True)
-            clear_unfinished(path)
-            for checkpoint in path.glob(f"*{CHECKPOINT}"):  # left by a process killed just after it kept the result
-                if (path / checkpoint.name.replace(CHECKPOINT, RESULT)).exists():
-                    checkpoint.unlink(missing_ok=True)
+        self.has_checkpoints, self.whole, self._reuse = path is not None, whole, reuse
+        if path is None:
+            self._temporary = TemporaryDirectory(prefix="perfeds2-")
+            path = Path(self._temporary.name) / TRAININGS
+        self.path = path
+        self.path.mkdir(exist_ok=True)
+        clear_unfinished(self.path)
+        for checkpoint in path.glob(f"*{CHECKPOINT}"):  # left by a process killed just after it kept the result
+            if (path / checkpoint.name.replace(CHECKPOINT, RESULT)).exists():
+                checkpoint.unlink(missing_ok=True)
 
     def get(self, key: str) -> Result | None:
         """Return a training's result; None if there is none, or its file is damaged."""
-        if self.path is None:
-            return self._memory.get(key)
         return _read_result(self.path, key, whole=self.whole)
 
     def put(self, key: str, result: Result) -> None:
         """Keep a result, and drop the checkpoint of its training."""
-        result = result if self.whole else replace(result, weights={}, timeline=None)
-        if self.path is None:
-            self._memory[key] = result
-            return
-        if result.timeline is not None:
+        if self.whole and result.timeline is not None:
             save_timelines(self.path / f"{key}.npz", {"": result.timeline})
         facts = {"rows": result.rows, "ue_rows": result.ue_rows, "facts": result.facts, "group": result.group}
-        save_arrays(self.path / f"{key}{RESULT}", result.weights, facts)
-        _checkpoint(self.path, key).unlink(missing_ok=True)
+        save_arrays(self.path / f"{key}{RESULT}", result.weights if self.whole else {}, facts)
+        self._checkpoint(key).unlink(missing_ok=True)
 
     def take(self, key: str, group: str) -> bool:
         """Copy a result from the folders to reuse, if one was trained in an equal group."""
@@ -88,32 +83,24 @@ class Store:
         return False
 
     def save_checkpoint(self, key: str, arrays: Arrays, facts: Facts) -> None:
-        if self.path is not None:
-            save_arrays(_checkpoint(self.path, key), arrays, facts)
+        save_arrays(self._checkpoint(key), arrays, facts)
 
     def load_checkpoint(self, key: str) -> tuple[Arrays, Facts] | None:
         """Return what was last saved of a training under way; None if there is nothing, or it is damaged."""
-        if self.path is None or not _checkpoint(self.path, key).exists():
-            return None
         with suppress(InputError):
-            return load_arrays(_checkpoint(self.path, key))
+            return load_arrays(self._checkpoint(key)) if self._checkpoint(key).exists() else None
         return None
 
-
-def _checkpoint(path: Path, key: str) -> Path:
-    return path / f"{key}{CHECKPOINT}"
+    def _checkpoint(self, key: str) -> Path:
+        return self.path / f"{key}{CHECKPOINT}"
 
 
 def _read_result(path: Path, key: str, *, whole: bool) -> Result | None:
-    file = path / f"{key}{RESULT}"
-    if not file.exists():
-        return None
-    try:
-        weights, kept = load_arrays(file)
+    with suppress(InputError, OSError, ValueError, LookupError, TypeError):
+        weights, kept = load_arrays(path / f"{key}{RESULT}")
         timeline = Timeline.load(path / f"{key}.npz") if whole else None
-        return Result(kept["rows"], kept["ue_rows"], kept["facts"], kept["group"], weights, timeline)
-    except (InputError, OSError, ValueError, LookupError, TypeError):
-        return None
+        return Result(**kept, weights=weights, timeline=timeline)
+    return None
 
 
 # ---- what another study has
@@ -163,17 +150,11 @@ def read_finished(folder: Path) -> dict[str, Result]:
         raise InputError(f"--reuse {folder} cannot be read ({type(error).__name__}: {error}).") from None
 
 
-def _by_training(path: Path) -> dict[tuple[str, int], list[Row]]:
-    found: dict[tuple[str, int], list[Row]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for read in csv.DictReader(file):
-            row: Row = {name: text if name == "algorithm" else _number(text) for name, text in read.items()}
-            found.setdefault((row["algorithm"], row["seed"]), []).append(row)
-    return found
+def _by_training(path: Path) -> dict[Any, list[Row]]:
+    import pandas as pd
 
-
-def _number(text: str) -> float:
-    return int(text) if text.removeprefix("-").isdecimal() else float(text)
+    table = pd.read_csv(path, float_precision="round_trip")
+    return {which: own.to_dict("records") for which, own in table.groupby(["algorithm", "seed"], sort=False)}
 
 
 # ---- arrays and facts in one file

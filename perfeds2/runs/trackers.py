@@ -56,6 +56,15 @@ class Tracker(Protocol):
 # ---- those that are there
 
 
+def logged(row: Row) -> Row:
+    return {key: row[key] for key in LOGGED if key in row}
+
+
+def _unless_set(**usual: str) -> None:
+    for name, value in usual.items():
+        os.environ.setdefault(name, value)
+
+
 class TensorBoard:
     """Event files in DIR/tensorboard, one folder a training. Steps are rounds, and the RELATIVE axis is simulated time."""
 
@@ -63,26 +72,25 @@ class TensorBoard:
 
     def __init__(self, training: Tracked) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportMissingImports]  # extras, all of these
-        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportMissingImports]
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto  # pyright: ignore[reportMissingImports]
         from tensorboard.summary.writer.event_file_writer import EventFileWriter  # pyright: ignore[reportMissingImports]
 
-        self._event, self._summary = Event, Summary
-        self._writer = EventFileWriter(str(training.folder / "tensorboard" / _plain(training.name)))
+        name = "".join(letter if letter.isalnum() or letter in "._=+-" else "_" for letter in training.name)[:120]
+        self._event, self._writer = Event, EventFileWriter(str(training.folder / "tensorboard" / name))
+        self.flush = self._writer.flush
         if training.told == 0:
+            event = Event(wall_time=0.0)
+            settings = event.summary.value.add(tag="spec/text_summary")
+            settings.metadata.plugin_data.plugin_name = "text"
             rows = "".join(f"| {key} | {value} |\n" for key, value in training.config.items())
-            text = TensorProto(dtype=7, string_val=[f"| setting | value |\n|---|---|\n{rows}".encode()])  # 7: texts
-            value = Summary.Value(tag="spec/text_summary", tensor=text)
-            value.metadata.plugin_data.plugin_name = "text"
-            self._writer.add_event(Event(wall_time=0.0, step=0, summary=Summary(value=[value])))
+            settings.tensor.dtype = 7  # texts
+            settings.tensor.string_val.append(f"| setting | value |\n|---|---|\n{rows}".encode())
+            self._writer.add_event(event)
 
     def log(self, row: Row) -> None:
-        values = [self._summary.Value(tag=key, simple_value=row[key]) for key in LOGGED if key in row]
-        event = self._event(wall_time=row["time_s"], step=row["round"], summary=self._summary(value=values))
+        event = self._event(wall_time=row["time_s"], step=row["round"])
+        for key, value in logged(row).items():
+            event.summary.value.add(tag=key, simple_value=value)
         self._writer.add_event(event)
-
-    def flush(self) -> None:
-        self._writer.flush()
 
     def close(self, done: bool) -> None:  # noqa: ARG002 (a file knows no end)
         self._writer.close()
@@ -94,8 +102,7 @@ class WandB:
     package = "wandb"
 
     def __init__(self, training: Tracked) -> None:
-        for name, usual in (("WANDB_MODE", "offline"), ("WANDB_ERROR_REPORTING", "false"), ("WANDB_SILENT", "true")):
-            os.environ.setdefault(name, usual)
+        _unless_set(WANDB_MODE="offline", WANDB_ERROR_REPORTING="false", WANDB_SILENT="true")
         import wandb  # pyright: ignore[reportMissingImports]
 
         quiet = {"console": "off", "disable_git": True, "x_disable_stats": True, "x_disable_machine_info": True}
@@ -117,40 +124,29 @@ class WandB:
         self._run.define_metric("*", step_metric="time_s")
 
     def log(self, row: Row) -> None:
-        self._run.log({key: row[key] for key in LOGGED if key in row}, step=self._at)
+        self._run.log(logged(row), step=self._at)
         self._at += 1
 
     def close(self, done: bool) -> None:
         self._run.finish(exit_code=0 if done else 1)
 
 
-class Trackio:
+class Trackio(WandB):
     """Trackio's own local store (TRACKIO_DIR, else the user's cache); ``trackio show`` opens it. Steps are evaluations."""
 
     package = "trackio"
 
     def __init__(self, training: Tracked) -> None:
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+        _unless_set(HF_HUB_DISABLE_TELEMETRY="1")
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._at = training.told
         config = {"algorithm": training.algorithm, "seed": training.seed, **training.config}
+        how = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        new = contextvars.Context()  # where it knows no other run: it would end that
         with redirect_stdout(io.StringIO()):  # it has much to say
-            self._run = contextvars.Context().run(  # where it knows no other run: it would end that
-                trackio.init,
-                training.project,
-                training.name,
-                group=training.label or None,
-                config=config,
-                resume="allow",
-                embed=False,
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
-
-    def log(self, row: Row) -> None:
-        self._run.log({key: row[key] for key in LOGGED if key in row}, step=self._at)
-        self._at += 1
+            group = training.label or None
+            self._run = new.run(trackio.init, training.project, training.name, group=group, config=config, **how)
 
     def close(self, done: bool) -> None:  # noqa: ARG002 (it knows no failed ones)
         with redirect_stdout(io.StringIO()):
@@ -163,34 +159,34 @@ class MLflow:
     package = "mlflow"
 
     def __init__(self, training: Tracked) -> None:
-        for name, usual in (("MLFLOW_DISABLE_TELEMETRY", "true"), ("MLFLOW_LOGGING_LEVEL", "WARNING")):
-            os.environ.setdefault(name, usual)
+        _unless_set(MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_LOGGING_LEVEL="WARNING")
         from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
         from mlflow.entities import Metric, Param  # pyright: ignore[reportMissingImports]
 
-        own = (training.folder / "mlflow").resolve()
-        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{own / 'mlflow.db'}")
-        if not os.environ.get("MLFLOW_TRACKING_URI"):
+        store = os.environ.get("MLFLOW_TRACKING_URI")
+        if not store:
+            own = (training.folder / "mlflow").resolve()
             own.mkdir(exist_ok=True)
-        self._metric = Metric
+            store = f"sqlite:///{own / 'mlflow.db'}"
+        self._metric, self._client = Metric, MlflowClient(store)
         found = self._client.get_experiment_by_name(training.project)
         where = found.experiment_id if found is not None else self._client.create_experiment(training.project)
-        tags = {"perfeds2.training": training.id, "algorithm": training.algorithm, "seed": str(training.seed)}
-        tags |= {"label": training.label} if training.label else {}
         known = self._client.search_runs([where], f"tags.`perfeds2.training` = '{training.id}'")
         if known:
             self._id = known[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
-        else:
-            self._id = self._client.create_run(where, tags=tags, run_name=training.name).info.run_id
-            params = [Param(key, str(value)[:500]) for key, value in training.config.items()]
-            for first in range(0, len(params), 100):  # no more are taken at once
-                self._client.log_batch(self._id, params=params[first : first + 100])
+            return
+        tags = {"perfeds2.training": training.id, "algorithm": training.algorithm, "seed": str(training.seed)}
+        tags |= {"label": training.label} if training.label else {}
+        self._id = self._client.create_run(where, tags=tags, run_name=training.name).info.run_id
+        params = [Param(key, str(value)[:500]) for key, value in training.config.items()]
+        for first in range(0, len(params), 100):  # no more are taken at once
+            self._client.log_batch(self._id, params=params[first : first + 100])
 
     def log(self, row: Row) -> None:
         at, step = round(1000 * row["time_s"]), row["round"]
-        every = [self._metric(key, float(row[key]), at, step) for key in LOGGED if key in row]
-        self._client.log_batch(self._id, metrics=every)
+        metrics = [self._metric(key, float(value), at, step) for key, value in logged(row).items()]
+        self._client.log_batch(self._id, metrics=metrics)
 
     def close(self, done: bool) -> None:
         self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
@@ -215,9 +211,9 @@ def trackers(asked: Any, out: Path | str | None) -> list["Tracking"]:
     for each in (part for one in given for part in (one.split(",") if isinstance(one, str) else [one])):
         try:
             named.append(TRACKER.find(each.strip() if isinstance(each, str) else each))
+        except InputError:
+            raise
         except ValueError as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(f"--track {each!r} {error}.") from None
     if named and out is None:
         raise InputError(f"--track {named[0]} needs a folder that remembers what was told; give --out DIR.")
@@ -233,55 +229,42 @@ class Tracking:
     """Tells one tracker what is new."""
 
     def __init__(self, tracker: Named, folder: Path) -> None:
-        self._tracker, self._folder = tracker, folder
+        self._tracker, self._folder = tracker, folder.resolve()
         self._told: dict[str, int] | None = None  # points, by training
-        self._open: dict[str, Tracker] = {}
+        self._open: dict[str, Any] = {}
 
     def look(self, board: Board, news: Sequence[News]) -> None:
         """Tell it what it does not know yet. What was told is kept once the tracker has it."""
         if self._told is None:
             self._told = read_told(self._folder).get(self._tracker.text, {})
-        told, touched = self._told, dict[str, Tracker]()
-        for training, number, row in news:
-            if number >= told.get(training.name, 0):
-                touched[training.name] = self._of(training)
-                touched[training.name].log(row)
-                told[training.name] = number + 1
-        for one in touched.values():
-            _ask(one, "flush")
-        if touched:
-            self._keep()
-        for name in [name for name in self._open if board.trainings[name].is_over]:
-            _ask(self._open.pop(name), "close", True)
+        new = [(training, number, row) for training, number, row in news if number >= self._told.get(training.name, 0)]
+        for training, number, row in new:
+            if training.name not in self._open:
+                self._open[training.name] = self._begin(training, number)
+            self._open[training.name].log(row)
+            self._told[training.name] = number + 1
+        for name in {training.name for training, *_ in new}:
+            if hasattr(self._open[name], "flush"):
+                self._open[name].flush()
+        if new:
+            told = read_told(self._folder) | {self._tracker.text: self._told}
+            write_text(self._folder / TOLD, json.dumps(told, indent=1) + "\n")
+        self._close([name for name in self._open if board.trainings[name].is_over], done=True)
 
     def end(self, board: Board) -> None:
-        for one in self._open.values():
-            _ask(one, "close", board.end == DONE)
-        self._open = {}
+        self._close(list(self._open), done=board.end == DONE)
 
-    def _of(self, training: LiveTraining) -> Tracker:
-        if training.name not in self._open:
-            assert self._told is not None
-            folder = self._folder.resolve()
-            name = f"{training.curve}, seed {training.seed}"
-            digest = hashlib.sha256(f"{folder} {training.name}".encode()).hexdigest()[:16]
-            known = (training.algorithm, training.seed, training.label, digest, self._told.get(training.name, 0))
-            tracked = Tracked(folder.name, name, *known, dict(flat(training.config)), folder)
-            made = call(self._tracker.value, f"--track {self._tracker}", {"training": tracked})
-            self._open[training.name] = made
-        return self._open[training.name]
+    def _begin(self, training: LiveTraining, told: int) -> Any:
+        digest = hashlib.sha256(f"{self._folder} {training.name}".encode()).hexdigest()[:16]
+        name, config = f"{training.curve}, seed {training.seed}", dict(flat(training.config))
+        known = (name, training.algorithm, training.seed, training.label, digest, told, config)
+        tracked = Tracked(self._folder.name, *known, self._folder)
+        return call(self._tracker.value, f"--track {self._tracker}", {"training": tracked})
 
-    def _keep(self) -> None:
-        write_text(
-            self._folder / TOLD, json.dumps(read_told(self._folder) | {self._tracker.text: self._told}, indent=1) + "\n"
-        )
-
-
-def _ask(tracker: Any, what: str, *more: Any) -> None:
-    """One's own may know less."""
-    asked = getattr(tracker, "flush", None) if what == "flush" else getattr(tracker, "close", None)
-    if asked is not None:
-        asked(*more)
+    def _close(self, names: Sequence[str], *, done: bool) -> None:
+        for tracker in [self._open.pop(name) for name in names]:
+            if hasattr(tracker, "close"):  # one's own may not have it
+                tracker.close(done)
 
 
 def read_told(folder: Path) -> dict[str, dict[str, int]]:
@@ -301,7 +284,3 @@ def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
         else:
             found.append((f"{above}{key}", ",".join(map(str, value)) if isinstance(value, list | tuple) else value))
     return found
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "._=+-" else "_" for letter in text)[:120]

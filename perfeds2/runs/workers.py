@@ -14,11 +14,10 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compiled
 from perfeds2.learning.train import Values
 from perfeds2.runs.progress import Live
-from perfeds2.runs.store import Result, Store
+from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import PreparedTraining, Workbench, train_group
 from perfeds2.runs.training import Training
 from perfeds2.spec.fields import Spec
@@ -77,34 +76,13 @@ class Event:
     reply: Reply
 
 
-class JobQueue:
-    """The jobs that wait."""
+def take_job(waiting: list[Job], last: str | None = None, busy: Sequence[str] = ()) -> Job:
+    """Take the next job: of the program this worker has compiled, else of the one that fewest others train."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._waiting: dict[str, deque[Job]] = {}
-        for job in jobs:
-            self.put(job)
+    def cost(at: int) -> tuple[bool, int]:
+        return waiting[at].program != last, busy.count(waiting[at].program)
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def put(self, job: Job) -> None:
-        self._waiting.setdefault(job.program, deque()).append(job)
-
-    def take(self, last: str | None = None, busy: Iterable[str] = ()) -> Job:
-        """The next job: of the program this worker has compiled, else of the one fewest others train."""
-        at = Counter(busy)
-        program = last if last in self._waiting else min(self._waiting, key=lambda one: at[one])
-        assert program is not None
-        job = self._waiting[program].popleft()
-        if not self._waiting[program]:
-            del self._waiting[program]
-        return job
-
-    def take_first(self) -> Job:
-        """The job that was put first."""
-        first = min(self._waiting, key=lambda one: self._waiting[one][0].number)
-        return self.take(first)
+    return waiting.pop(min(range(len(waiting)), key=cost))
 
 
 # ---- one job
@@ -156,23 +134,51 @@ def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
     return throttled
 
 
+class Worker:
+    """Does the jobs it is given, and says so in an inbox; None there means that it has ended."""
+
+    takes_all = False  # give it every job at once
+    program: str | None = None  # that it has compiled
+
+    def __init__(self, number: int, inbox: "Inbox", place: Place) -> None:
+        self.number, self.inbox, self.place, self.jobs = number, inbox, place, list[Job]()
+
+    def say(self, job: Job, reply: Reply) -> None:
+        self.inbox.put((self, Event(self.number, job, reply)))
+
+    @property
+    def last_words(self) -> str:
+        """Why it has ended."""
+        return ""
+
+    def give(self, job: Job) -> None:
+        """Begin a job."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Leave everything as it is."""
+
+    def end(self) -> None:
+        """Wait until it has stopped."""
+
+
+Inbox = queue.SimpleQueue[tuple[Worker, Event | None]]
+
+
 # ---- in this process
 
 
-class _Here:
-    """This process as a worker: one thread plays clocks ahead of the threads that train.
+class Here(Worker):
+    """This process as worker 0: one thread plays clocks ahead of the threads that train.
 
-    Args:
-        takes_all: Give it every job at once, so that clocks are played while others train.
+    Given every job at once, it plays clocks while others train.
     """
 
-    last_words, program, pid = "", None, os.getpid()
-
-    def __init__(self, number: int, inbox: "Inbox", place: Place, *, threads: int = 1, takes_all: bool = False) -> None:
-        self.number, self.takes_all, self.jobs = number, takes_all, list[Job]()
-        self._inbox, self._place, self._bench = inbox, place, Workbench(None if takes_all else KEPT_DATA)
+    def __init__(self, inbox: Inbox, place: Place, threads: int, *, takes_all: bool) -> None:
+        super().__init__(0, inbox, place)
+        self.takes_all, self._bench = takes_all, Workbench(None if takes_all else KEPT_DATA)
         self._clocks, self._trainers = ThreadPoolExecutor(1), ThreadPoolExecutor(threads)
-        self._free = list(range(number, number + threads))  # numbers of idle threads
+        self._free = list(range(threads))  # numbers of idle threads
         self._stopped = threading.Event()
 
     def give(self, job: Job) -> None:
@@ -197,7 +203,7 @@ class _Here:
         with suppress(KeyboardInterrupt):
             try:
                 self._say(number, job, {"started": True})
-                train_job(job, prepared, self._place, partial(self._say, number, job))
+                train_job(job, prepared, self.place, partial(self._say, number, job))
                 self._say(number, job, {"done": True})
             except Exception as error:
                 self._say(number, job, _failure(error))
@@ -206,7 +212,7 @@ class _Here:
     def _say(self, number: int, job: Job, reply: Reply) -> None:
         if self._stopped.is_set():
             raise KeyboardInterrupt  # which no handler takes for an error
-        self._inbox.put((self, Event(number, job, reply)))
+        self.inbox.put((self, Event(number, job, reply)))
 
     def stop(self) -> None:
         self._stopped.set()
@@ -219,12 +225,11 @@ class _Here:
 # ---- in other processes
 
 
-class _Process:
-    """A process that does one job after another. Its replies arrive in an inbox; None when it has ended."""
+class Process(Worker):
+    """A process that does one job after another."""
 
-    takes_all = False
-
-    def __init__(self, number: int, inbox: "Inbox", place: Place, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, number: int, inbox: Inbox, place: Place, env: Mapping[str, str], log: Path) -> None:
+        super().__init__(number, inbox, place)
         code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from perfeds2.runs.workers import main; main()"
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(  # noqa: S603
@@ -237,27 +242,25 @@ class _Process:
                 encoding="utf-8",
                 start_new_session=True,  # an interrupt from the keyboard is for the command
             )
-        self.number, self.jobs, self.program = number, list[Job](), None
-        self._place, self._inbox = place, inbox
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def give(self, job: Job) -> None:
         self.jobs.append(job)
-        self.program: str | None = job.program
-        self._inbox.put((self, Event(self.number, job, {"started": True})))
+        self.program = job.program
+        self.say(job, {"started": True})
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # if it has died, its reader says so
-            self.process.stdin.write(json.dumps(_as_text(job, self._place)) + "\n")
+            self.process.stdin.write(json.dumps(_as_text(job, self.place)) + "\n")
             self.process.stdin.flush()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith("\n"):  # else it died in the middle of a word
-                self._inbox.put((self, Event(self.number, self.jobs[0], json.loads(line))))
+                self.say(self.jobs[0], json.loads(line))
         self.process.wait()
-        self._inbox.put((self, None))
+        self.inbox.put((self, None))
 
     def stop(self) -> None:
         self.process.kill()
@@ -285,75 +288,107 @@ def _as_text(job: Job, place: Place) -> dict[str, Any]:
         "trainings": [[one.spec.values(), one.label] for one in job.trainings],
         "group": job.group,
         "halves": job.halves,
-        "store": None if place.store.path is None else str(place.store.path),
+        "store": str(place.store.path),
         "whole": place.store.whole,
         "live": None if place.live is None else str(place.live.folder),
     }
 
 
-Inbox = queue.SimpleQueue[tuple[_Here | _Process, Event | None]]
+# ---- on a Ray cluster
 
 
-def in_threads(waiting: JobQueue, place: Place, threads: int) -> Iterator[Event]:
-    """Do jobs in this process."""
-    inbox: Inbox = queue.SimpleQueue()
-    return _serve(waiting, 1, inbox, lambda _: _Here(0, inbox, place, threads=threads, takes_all=True))
+@dataclass(frozen=True)
+class Ray:
+    """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, but no shared disk."""
+
+    count: int
+    has_gpus: bool
+    train: Callable[[dict[str, Any]], Any]  # starts a job, as text, on the cluster
+    cancel: Callable[..., None]
+    close: Callable[[], None]
+
+    @classmethod
+    def open(cls, on: str, workers: int | None) -> "Ray":
+        try:
+            import ray  # pyright: ignore[reportMissingImports]  # an extra
+        except ImportError:
+            raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
+        started = not ray.is_initialized()
+        if started:
+            try:
+                local: dict[str, Any] = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
+                ray.init("local" if on == "ray" else on, log_to_driver=False, logging_level=logging.ERROR, **local)
+            except (ConnectionError, OSError, ValueError, RuntimeError) as error:
+                raise InputError(f"--on {on}: Ray cannot be reached: {str(error).splitlines()[0]}") from None
+        has = ray.cluster_resources()
+        gpus = int(has.get("GPU", 0))
+        environment = {"env_vars": deterministic() if gpus else ONE_CORE}
+        how = {"num_cpus": 1, "num_gpus": int(gpus > 0), "max_retries": 0, "runtime_env": environment}
+        task: Any = ray.remote(**how)(_on_cluster)
+        count = workers or gpus or max(1, int(has.get("CPU", 1)))
+        return cls(count, gpus > 0, task.remote, ray.cancel, ray.shutdown if started else lambda: None)
 
 
-def in_processes(
-    waiting: JobQueue,
-    place: Place,
-    count: int,
-    environment: Callable[[int], Mapping[str, str]],
-    log: Path,
-    *,
-    here: bool = False,
-) -> Iterator[Event]:
-    """Do jobs in processes of this machine; with ``here`` this one is among them, and works while others start."""
-    inbox: Inbox = queue.SimpleQueue()
+class OnRay(Worker):
+    """A place on a cluster, for one task at a time."""
 
-    def make(number: int) -> _Here | _Process:
-        if here and number == 0:
-            return _Here(number, inbox, place)
-        return _Process(number, inbox, place, environment(number), log)
+    def __init__(self, number: int, inbox: Inbox, place: Place, ray: Ray) -> None:
+        super().__init__(number, inbox, place)
+        self._ray, self._tasks = ray, ThreadPoolExecutor(1)
 
-    return _serve(waiting, count, inbox, make)
+    def give(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.say(job, {"started": True})
+        self._running = self._ray.train(_as_text(job, self.place) | {"store": None, "live": None})
+        self._tasks.submit(self._wait, job)
+
+    def _wait(self, job: Job) -> None:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        try:
+            reply = ray.get(self._running)
+        except ray.exceptions.RayError as error:  # its process or its machine died
+            first_line = str(error).splitlines()[0]
+            reply = {"error": f"{type(error).__name__}: {first_line}", "again": True, "died": True}
+        for one, result in zip(job.trainings, reply.pop("results", ()), strict=False):
+            self.place.store.put(one.key, result)
+        self.say(job, reply)
+
+    def stop(self) -> None:
+        if self.jobs:
+            self._ray.cancel(self._running, force=True)
+
+    def end(self) -> None:
+        self._tasks.shutdown()
 
 
-def _serve(waiting: JobQueue, count: int, inbox: Inbox, make: Callable[[int], _Here | _Process]) -> Iterator[Event]:
-    workers: dict[int, _Here | _Process] = {}
-    try:
-        while True:
-            for number in range(count):
-                if waiting and number not in workers:
-                    workers[number] = make(number)
-                worker = workers.get(number)
-                while waiting and worker is not None and (worker.takes_all or not worker.jobs):
-                    busy = [other.jobs[0].program for other in workers.values() if other.jobs]
-                    worker.give(waiting.take_first() if worker.takes_all else waiting.take(worker.program, busy))
-            if not any(worker.jobs for worker in workers.values()):
-                return
-            worker, event = inbox.get()
-            if event is None:  # another takes its place when there is work
-                del workers[worker.number]
-                worker.end()
-                for job in worker.jobs:
-                    yield Event(worker.number, job, {"error": worker.last_words, "again": True, "died": True})
-                continue
-            if "done" in event.reply or "error" in event.reply:
-                worker.jobs.remove(event.job)
-            yield event
-    finally:
-        for worker in workers.values():
-            worker.stop()
-        for worker in workers.values():
-            worker.end()
+def _on_cluster(asked: dict[str, Any]) -> Reply:
+    keep_compiled()
+    reply = serve_text(asked, Workbench(), lambda _: None)
+    reply.pop("cause", None)
+    return reply
+
+
+# ---- the environments of other processes
 
 
 def as_this_process() -> dict[str, str]:
     """The environment in which another process computes as this one does, without a GPU."""
     told = {name: jax.config.values.get(name) for name in CHANGES_NUMBERS}
     return {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
+
+
+def share_gpu() -> dict[str, str]:
+    """The environment of processes that share this one's GPU. Where NVIDIA's MPS runs, what they compute overlaps."""
+    if jax.default_backend() == "cpu":
+        return {"JAX_PLATFORMS": "cpu"}
+    environment = {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
+    }  # each takes what it needs; all see the limit one alone sees
+    if not os.environ.get("JAX_PLATFORMS"):  # whoever finds no GPU must say so, and not train on a processor
+        version = jax.local_devices()[0].client.platform_version
+        environment["JAX_PLATFORMS"] = "rocm,cpu" if "rocm" in version.lower() else "cuda,cpu"
+    return environment
 
 
 def one_gpu_each(gpus: int, number: int) -> dict[str, str]:
@@ -401,9 +436,7 @@ def serve_text(asked: Mapping[str, Any], bench: Workbench, tell: Tell) -> Reply:
         store = Store(None if asked["store"] is None else Path(asked["store"]), whole=asked["whole"])
         live = None if asked["live"] is None else Live(Path(asked["live"]))
         train_job(job, [bench.prepare(one) for one in made], Place(store, live), tell)
-        return {"done": True} | (
-            {"results": [_plain(store.get(one.key)) for one in made]} if store.path is None else {}
-        )
+        return {"done": True} | ({} if asked["store"] else {"results": [store.get(one.key) for one in made]})
     except Exception as error:
         if not isinstance(error, InputError):
             traceback.print_exc()
@@ -417,79 +450,3 @@ def serve_text(asked: Mapping[str, Any], bench: Workbench, tell: Tell) -> Reply:
 def _resolved(values: str) -> Spec:
     """The same spec for the same text, so that the user's own objects are loaded once."""
     return resolve(json.loads(values))
-
-
-def _plain(result: Result | None) -> dict[str, Any]:
-    assert result is not None
-    return asdict(result)
-
-
-# ---- on a Ray cluster
-
-
-def _on_cluster(asked: dict[str, Any]) -> Reply:
-    keep_compiled()
-    reply = serve_text(asked, Workbench(), lambda _: None)
-    reply.pop("cause", None)
-    return reply
-
-
-@dataclass(frozen=True)
-class Ray:
-    """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, but no shared disk."""
-
-    count: int
-    has_gpus: bool
-    is_ours: bool  # started here, and shut down at the end
-
-    @classmethod
-    def open(cls, on: str, workers: int | None) -> "Ray":
-        try:
-            import ray  # pyright: ignore[reportMissingImports]  # an extra
-        except ImportError:
-            raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
-        started = not ray.is_initialized()
-        if started:
-            try:
-                local: dict[str, Any] = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
-                ray.init("local" if on == "ray" else on, log_to_driver=False, logging_level=logging.ERROR, **local)
-            except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-                raise InputError(f"--on {on}: Ray cannot be reached: {str(error).splitlines()[0]}") from None
-        has = ray.cluster_resources()
-        gpus = int(has.get("GPU", 0))
-        return cls(workers or gpus or max(1, int(has.get("CPU", 1))), gpus > 0, started)
-
-    def events(self, waiting: JobQueue, place: Place) -> Iterator[Event]:
-        import ray  # pyright: ignore[reportMissingImports]
-        from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
-
-        environment = {"env_vars": deterministic() if self.has_gpus else ONE_CORE}
-        how = {"num_cpus": 1, "num_gpus": int(self.has_gpus), "max_retries": 0, "runtime_env": environment}
-        task: Any = ray.remote(**how)(_on_cluster)
-        running: dict[Any, Event] = {}
-        try:
-            while waiting or running:
-                for number in sorted(set(range(self.count)) - {event.place for event in running.values()}):
-                    if waiting:
-                        job = waiting.take()
-                        event = Event(number, job, {"started": True})
-                        running[task.remote(_as_text(job, place) | {"store": None, "live": None})] = event
-                        yield event
-                ended, _ = ray.wait(list(running), num_returns=1)
-                event = running.pop(ended[0])
-                try:
-                    reply = ray.get(ended[0])
-                except RayError as error:  # its process or its machine died
-                    reply = {
-                        "error": f"{type(error).__name__}: {str(error).splitlines()[0]}",
-                        "again": True,
-                        "died": True,
-                    }
-                for one, plain in zip(event.job.trainings, reply.pop("results", ()), strict=False):
-                    place.store.put(one.key, Result(**plain))
-                yield Event(event.place, event.job, reply)
-        finally:
-            for reference in running:
-                ray.cancel(reference, force=True)
-            if self.is_ours:
-                ray.shutdown()

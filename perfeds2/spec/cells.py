@@ -28,7 +28,7 @@ from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
-from perfeds2.timeline.budget import Budget
+from perfeds2.timeline.state import Budget
 
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")

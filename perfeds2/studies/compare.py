@@ -7,13 +7,13 @@ from typing import Any
 
 from perfeds2.runs.comparison import Comparison, Which, load_comparison, write_results
 from perfeds2.runs.estimate import refuse_days
-from perfeds2.runs.facts import facts_of
 from perfeds2.runs.folder import Folder, alone, open_folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trackers import trackers
+from perfeds2.runs.trainer import facts_of
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec

@@ -14,9 +14,7 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Uplink, allocate
 from perfeds2.allocation.schedulers import Moment
 from perfeds2.network.blocks import each_block
-from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
-from perfeds2.timeline.budget import Work, too_few
 from perfeds2.timeline.jobs import LOST, MERGED, PAUSED, Jobs
 from perfeds2.timeline.protocol import (
     IDLE,
@@ -32,7 +30,20 @@ from perfeds2.timeline.protocol import (
     open_server,
     welcome,
 )
-from perfeds2.timeline.state import Air, Clock, Conditions, JobTimes, Mask, PerUe, RoundInfo, Ues, WorkLeft, parts_of
+from perfeds2.timeline.state import (
+    Air,
+    Clock,
+    Conditions,
+    JobTimes,
+    Mask,
+    PerUe,
+    RoundInfo,
+    Ues,
+    Work,
+    WorkLeft,
+    parts_of,
+    too_few,
+)
 
 LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
 MAX_BORDERS = 100_000  # of one round of a fleet
@@ -60,7 +71,7 @@ def start_clock(conditions: Conditions) -> Clock:
 def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
     """Play one round. Return None if it is known not to close by ``until_s``, or if too few UEs have energy left."""
     cell, protocol, opened_s = conditions.cell, conditions.protocol, clock.time_s
-    presence = None if cell.fleet is None else cell.fleet.presence
+    presence = conditions.presence
     present = None if presence is None else presence.here(opened_s)
     signal_hz = cell.signal_at(clock.server.round, opened_s)
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
@@ -175,8 +186,21 @@ def _send(
     signal_hz: PerUe,
 ) -> Air:
     """Return the rates with these bands and signals, and when every update arrives if nothing changes."""
-    fleet = conditions.cell.fleet
-    rate, arrival_s = arrivals(conditions.cell, clock, bandwidth_hz, signal_hz)
+    fleet, cap = conditions.cell.fleet, conditions.cell.cap_bits_per_s_hz
+    rate, arrival_s = np.empty_like(clock.bits), np.empty_like(clock.bits)
+
+    def fill(at: slice) -> None:
+        """Now, computing, sending: on the shared band."""
+        rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at], cap)
+        bits, arrival = clock.bits[at], arrival_s[at]
+        with np.errstate(divide="ignore", invalid="ignore"):  # no rate: never; no bits at no rate: replaced below
+            np.divide(bits, bits_per_s, out=arrival)
+        arrival += clock.time_s + clock.compute_s[at]
+        # A job that is open when the round opens is over later, however few bits rounding left it.
+        np.maximum(arrival, math.nextafter(clock.time_s, math.inf), out=arrival)
+        np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
+
+    each_block(rate.size, fill)
     if clock.jobs is not None and fleet is not None:
         own, open_ = ~fleet.shares_band, clock.bits > 0
         rate[own] = fleet.own_bps[own] * clock.jobs.rate_factor[own]
@@ -193,37 +217,30 @@ def _send(
     return Air(uplink, bandwidth_hz, rate, arrival_s)
 
 
-def arrivals(cell: Cell, clock: Clock, bandwidth_hz: PerUe, signal_hz: PerUe) -> tuple[PerUe, PerUe]:
-    """Return the rates on the shared band, and when each update arrives: now, computing, sending."""
-    rate, arrival_s = np.empty_like(clock.bits), np.empty_like(clock.bits)
-
-    def fill(at: slice) -> None:
-        rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at], cell.cap_bits_per_s_hz)
-        bits, arrival = clock.bits[at], arrival_s[at]
-        with np.errstate(divide="ignore", invalid="ignore"):  # no rate: never; no bits at no rate: replaced below
-            np.divide(bits, bits_per_s, out=arrival)
-        arrival += clock.time_s + clock.compute_s[at]
-        # A job that is open when the round opens is over later, however few bits rounding left it.
-        np.maximum(arrival, math.nextafter(clock.time_s, math.inf), out=arrival)
-        np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
-
-    each_block(rate.size, fill)
-    return rate, arrival_s
-
-
 def _advance(
     conditions: Conditions, clock: Clock, now_s: float, present: Mask | None, air: Air
 ) -> tuple[WorkLeft, PerUe | None]:
     """Return the work left at a later second, with no UE coming or going before it, and the energy spent by then."""
-    fleet = conditions.cell.fleet
-    work = compute_s, bits, arrived_s = work_left(conditions, clock, now_s, air.rate_bps, air.arrival_s)
+    fleet, least_bits = conditions.cell.fleet, LEAST_LEFT * conditions.payload_bits
+    compute_s = clock.compute_s - (now_s - clock.time_s)
+    bits = np.minimum(compute_s, 0.0)
+    bits *= air.rate_bps  # minus the bits sent on the shared band
+    bits += clock.bits
+    np.maximum(bits, least_bits, out=bits)
+    np.maximum(compute_s, 0.0, out=compute_s)
+    arrived_s = np.empty(bits.size)
+    arrived_s.fill(np.inf)
+    (arrived,) = (air.arrival_s <= now_s).nonzero()
+    arrived_s[arrived] = air.arrival_s[arrived]
+    compute_s[arrived] = bits[arrived] = 0.0
+    work = compute_s, bits, arrived_s
     if clock.jobs is not None and fleet is not None:
         open_ = np.isinf(arrived_s)
         if fleet.traces is not None:
             traced = fleet.traces.ues
             ready_s = clock.time_s + clock.compute_s[traced]
             sent = fleet.traces.carried(ready_s, np.full(traced.size, now_s))
-            rest = np.maximum(clock.bits[traced] - sent, LEAST_LEFT * conditions.payload_bits)
+            rest = np.maximum(clock.bits[traced] - sent, least_bits)
             bits[traced] = np.where(open_[traced], rest, bits[traced])
         if present is not None:
             away = ~present & open_
@@ -241,22 +258,6 @@ def _clock(
 ) -> Clock:
     """Return the clock at another second. Several times as fast as ``replace``, and called in every round."""
     return Clock(now_s, server, *work, planned, spent_j, clock.model_s, clock.sent_s, clock.jobs)
-
-
-def work_left(conditions: Conditions, clock: Clock, now_s: float, rate: PerUe, arrival_s: PerUe) -> WorkLeft:
-    """Return what is left to compute and to send on the shared band at a later second, and when arrived updates did."""
-    compute_s = clock.compute_s - (now_s - clock.time_s)
-    bits = np.minimum(compute_s, 0.0)
-    bits *= rate  # minus the bits sent
-    bits += clock.bits
-    np.maximum(bits, LEAST_LEFT * conditions.payload_bits, out=bits)
-    np.maximum(compute_s, 0.0, out=compute_s)
-    arrived_s = np.empty(bits.size)
-    arrived_s.fill(np.inf)
-    (arrived,) = (arrival_s <= now_s).nonzero()
-    arrived_s[arrived] = arrival_s[arrived]
-    compute_s[arrived] = bits[arrived] = 0.0
-    return compute_s, bits, arrived_s
 
 
 def _clear_idle(conditions: Conditions, work: WorkLeft, server: Server) -> None:
@@ -305,12 +306,10 @@ def _change_presence(
 
     Returns also the parts of jobs that were interrupted. Changes the arrays of work in place.
     """
-    fleet, busy = conditions.cell.fleet, clock.busy
-    assert fleet is not None
-    assert fleet.presence is not None
+    assert conditions.presence is not None
     assert clock.jobs is not None
+    keeps, server, busy = conditions.presence.keeps, clock.server, clock.busy
     left, returned = np.flatnonzero(before & ~present & busy), np.flatnonzero(~before & present & busy)
-    keeps, server = fleet.presence.keeps, clock.server
     parts = parts_of(clock, left, np.full(left.size, clock.time_s), PAUSED if keeps else LOST)
     if not keeps:
         server = leave(server, left)

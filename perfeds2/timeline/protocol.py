@@ -227,16 +227,11 @@ def obstacle(
         version = server.versions[ue]
         if present is not None and not present[ue]:
             return f"UE {ue} has left for good, and too few are left. Give its hours a period, or use a smaller quorum."
-        if version != IDLE and (bound is None or server.round - version <= bound):
-            continue
-        if planned is not None and version == IDLE:
+        is_late = version == IDLE or (bound is not None and server.round - version > bound)
+        if planned is not None and is_late:
             return (
-                f"the schedule plans UE {ue}, which has no job and waits for its turn; plan it later, or use restart."
-            )
-        if planned is not None:
-            return (
-                f"the schedule plans UE {ue}, whose model w_{version} is staler than {bound}; "
-                f"plan every UE at least once in {(bound or 0) + 1} rounds, or use restart."
+                f"the schedule plans UE {ue}, which waits for its turn or has a model staler than {bound}. "
+                f"Plan every UE at least once in {(bound or 0) + 1} rounds, or use restart."
             )
     awaited = np.flatnonzero(server.versions != IDLE) if planned is None else np.sort(planned, axis=None)
     stuck = awaited[np.isinf(arrival_s[awaited])]

@@ -1,6 +1,5 @@
 """Collect the rounds of a timeline, one after the other."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +7,9 @@ from jaxtyping import Float, Int
 
 from perfeds2.network.link import Downlink
 from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
-from perfeds2.timeline.protocol import IDLE, Closing
+from perfeds2.timeline.protocol import IDLE
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.state import RoundInfo
 
 MANY_LOST = 256  # jobs lost at once; from here on successive UEs share a row
 
@@ -26,34 +26,16 @@ class Recorder:
         if past.log is not None:
             self.parts.append(past.log.take(past.log.outcome != OPEN))
 
-    def add(
-        self,
-        round_: int,
-        versions: Int[np.ndarray, " n"],
-        closing: Closing,
-        lost: Int[np.ndarray, " l"],
-        arrival_s: Float[np.ndarray, " n"],
-        model_s: Float[np.ndarray, " n"] | None = None,
-        interrupted: Sequence[Jobs] = (),
-    ) -> None:
-        """Add a round.
-
-        Args:
-            round_: Its number.
-            versions: The model each UE worked from.
-            closing: How it closed.
-            lost: UEs whose jobs ended without a merge when it closed.
-            arrival_s: When each update arrives.
-            model_s: How long each UE had waited for its model, with a downlink.
-            interrupted: Parts of jobs whose UE left before it closed.
-        """
-        for part in interrupted:
+    def add(self, info: RoundInfo, model_s: Float[np.ndarray, " n"] | None = None) -> None:
+        """Add a round, and with a downlink how long each UE had waited for its model."""
+        self.parts += [*info.interrupted, *info.ended]
+        for part in info.interrupted:
             left = part.take(part.outcome == LOST)
             never, each = np.full(left.ue.size, np.inf), np.ones(left.ue.size, np.int64)
             self._lost.append([left.ue, left.version, left.round, never, each])
-        merged, now_s = closing.merged, closing.time_s
-        staleness = round_ - versions[merged]
-        self._rounds.append([merged[None], staleness[None], arrival_s[None, merged], np.array([now_s])])
+        round_, versions, arrival_s, lost = info.uplink.round, info.versions, info.arrival_s, info.hand_out.lost
+        merged, now_s = info.closing.merged, info.closing.time_s
+        self._rounds.append([merged[None], info.staleness[None], arrival_s[None, merged], np.array([now_s])])
         if lost.size:
             version, arrived_s = versions[lost], arrival_s[lost]
             arrived_s[arrived_s > now_s] = np.inf

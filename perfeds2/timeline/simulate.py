@@ -1,4 +1,4 @@
-"""Simulate rounds: validate the inputs and choose who plays (the NumPy clock, a crowd, or the compiled loops)."""
+"""Simulate rounds: validate the inputs and choose who plays (the NumPy clock or the compiled loops)."""
 
 import math
 from collections.abc import Callable
@@ -8,14 +8,12 @@ from jaxtyping import Float
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.budget import Budget
 from perfeds2.timeline.clock import start_clock, tick
-from perfeds2.timeline.crowd import crowd_size, play_crowd, split_crowd
-from perfeds2.timeline.fast.play import Tell, knows, play_fast
+from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
-from perfeds2.timeline.state import Clock, Conditions, RoundInfo, Schedule, open_parts
+from perfeds2.timeline.state import Budget, Clock, Conditions, RoundInfo, Schedule, open_parts
 
 
 def simulate(
@@ -77,13 +75,10 @@ def simulate(
         raise ValueError("how models reach UEs with uplinks of their own is not known; leave the downlink out.")
     compute_s = cell.compute_s(samples)
     conditions = Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
-    hopeful = crowd_size(conditions) if watch is None else None
-    if hopeful is not None:
-        crowd = split_crowd(cell, hopeful, conditions.compute_s, conditions.payload_bits)
-        fast = play_fast if knows(conditions) else None
-        timeline = play_crowd(conditions, crowd, rounds=rounds, horizon_s=horizon_s, tell=tell, fast=fast)
-        if timeline is not None:
-            return timeline
+    crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
+    timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
+    if timeline is not None:
+        return timeline
     _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
     return timeline
 
@@ -116,10 +111,7 @@ def play(
         if ticked is None or ticked[0].time_s > end_s:
             break
         later, info = ticked
-        waits_s = clock.model_s if clock.jobs is None else None
-        round_ = clock.server.round
-        record.add(round_, info.versions, info.closing, info.hand_out.lost, info.arrival_s, waits_s, info.interrupted)
-        record.parts += [*info.interrupted, *info.ended]
+        record.add(info, clock.model_s if clock.jobs is None else None)
         if watch is not None:
             watch(info)
         clock = later

@@ -1,6 +1,6 @@
-"""Do processes that share a GPU leave what one process would, and does NVIDIA's daemon always end with them?
+"""Do processes that share a GPU leave what one process would?
 
-No GPU is needed: ``together`` lets a processor train as a GPU does, and the daemon is a script that writes down how it is called.
+No GPU is needed: ``together`` lets a processor train as a GPU does.
 """
 
 import os
@@ -17,7 +17,7 @@ import pytest
 from perfeds2 import FedAvg, compare
 from perfeds2.commands.common import prepare_to_train
 from perfeds2.errors import InputError
-from perfeds2.runs import estimate, pool, sharing, trainer
+from perfeds2.runs import estimate, pool, trainer, workers
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.store import Store
@@ -29,16 +29,6 @@ from perfeds2.studies.compare import train_spec
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "seeds": (0, 1)}
 NAMES = ("FedAvgS2", "FedAvg-SYN", "FedAvg-ASY")
 FILES = ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml")
-MPS = """#!/bin/sh
-if [ "$1" = -d ]; then
-    echo "-d $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY" >> "$CALLS"
-    [ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && [ -d "$CUDA_MPS_LOG_DIRECTORY" ] || exit 1
-    [ -z "$BROKEN" ] || { echo "Cannot find MPS control daemon process"; exit 1; }
-else
-    read word
-    echo "$word $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
-fi
-"""
 
 
 def same_files(one: Path, other: Path) -> None:
@@ -159,14 +149,19 @@ def counting(monkeypatch) -> list[int]:
 def test_what_fails_beside_others_is_trained_by_this_process_when_they_have_ended(alone, tmp_path, monkeypatch):
     """As --jobs 1 would: another GPU's memory may be short, or it may be for one process only."""
 
-    def no_memory(waiting, *_):
+    serve = pool.serve
+
+    def no_memory(waiting, place, engine, log):
+        if engine.is_alone:
+            yield from serve(waiting, place, engine, log)
+            return
         while waiting:
-            job = waiting.take()
+            job = waiting.pop(0)
             assert not job.halves
             yield Event(0, job, {"started": True})
             yield Event(0, job, {"error": "JaxRuntimeError: RESOURCE_EXHAUSTED", "again": True})
 
-    monkeypatch.setattr(pool, "in_processes", no_memory)
+    monkeypatch.setattr(pool, "serve", no_memory)
     trained = counting(monkeypatch)
     compare(**SETTINGS, algorithms=NAMES, together=True, jobs=3, out=tmp_path / "run")
     assert trained == [2, 2, 2]
@@ -182,7 +177,7 @@ def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, 
     folder = open_folder(tmp_path / "run", spec)
     groups = groups_of(trainings_of(spec))
     run_all([*groups[0], *groups[2]], Store(folder.parts, whole=True), Workers(together=True))
-    monkeypatch.setattr(pool, "sharing", lambda _: pytest.fail("sent to a process"))
+    monkeypatch.setattr(workers.subprocess, "Popen", lambda *_, **__: pytest.fail("sent to a process"))
     trained = counting(monkeypatch)
     train_spec(spec, "compare", folder, Workers(3, together=True))
     assert trained == [2]
@@ -209,157 +204,47 @@ def test_a_process_among_others_makes_no_halves(halves, monkeypatch):
     assert [store.get(one.key) is not None for one in group] == [halves, halves]
 
 
-# ---- NVIDIA's daemon
-
-
-@pytest.fixture
-def calls(tmp_path, monkeypatch):
-    """How the daemon was called, line by line."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / sharing.CONTROL).write_text(MPS)
-    (tmp_path / "bin" / sharing.CONTROL).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.setattr(sharing, "_why_no_client", lambda _: "")
-    return lambda: (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
-
-
-class StoppedError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("ends", [None, StoppedError, KeyboardInterrupt])
-def test_a_daemon_is_started_for_a_command_and_ends_with_it_however_that_ends(ends, calls, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    said, pipe = [], ""
-    try:
-        with sharing.overlapping(said.append) as environment:
-            pipe, log = (environment[f"CUDA_MPS_{what}_DIRECTORY"] for what in ("PIPE", "LOG"))
-            assert environment["CUDA_VISIBLE_DEVICES"] == "0"  # the first of those the daemon sees
-            assert calls() == [f"-d {pipe} {log}"]
-            assert len(pipe) < 40
-            if ends is not None:
-                raise ends
-    except (StoppedError, KeyboardInterrupt):
-        pass
-    assert calls()[1:] == [f"quit {pipe}"]
-    assert not Path(pipe).parent.exists()
-    assert said == ["several processes on one GPU, through NVIDIA's MPS"]
-
-
-def test_without_a_daemon_that_starts_processes_share_the_gpu_nevertheless(calls, monkeypatch):
-    monkeypatch.setenv("BROKEN", "yes")
-    said = []
-    with sharing.overlapping(said.append) as environment:
-        assert environment == {}
-    assert said == ["without NVIDIA's MPS: Cannot find MPS control daemon process"]
-    assert [line.split()[0] for line in calls()] == ["-d"]
-
-
-def test_a_daemon_that_takes_no_clients_is_not_used(calls, monkeypatch):
-    monkeypatch.setattr(sharing, "_why_no_client", lambda _: "it has no clients (CUDA's error 805)")
-    said = []
-    with sharing.overlapping(said.append) as environment:
-        assert environment == {}
-    assert said == ["without NVIDIA's MPS: it has no clients (CUDA's error 805)"]
-    assert [line.split()[0] for line in calls()] == ["-d", "quit"]
-
-
-def test_a_client_is_tried_by_starting_cuda(monkeypatch):
-    for code, words in (
-        ("raise SystemExit(0)", ""),
-        (sharing.CLIENT.replace("libcuda.so.1", "no.so"), "no.so: cannot"),
-    ):
-        monkeypatch.setattr(sharing, "CLIENT", code)
-        assert words in sharing._why_no_client({})
-
-
-def test_where_somebody_runs_a_daemon_none_is_started(calls, tmp_path, monkeypatch):
-    (tmp_path / f"{sharing.CONTROL}.pid").write_text(f"{os.getpid()}\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(sharing, "FOR_EVERYBODY", tmp_path)
-        with sharing.overlapping(pytest.fail) as environment:
-            assert environment == {}
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    with sharing.overlapping(pytest.fail) as environment:
-        assert environment == {}
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
-    with sharing.overlapping(pytest.fail) as environment:  # there is nothing to start
-        assert environment == {}
-    assert calls() == []
+# ---- their environment
 
 
 def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    with sharing.sharing(pytest.fail) as environment:
-        assert environment == {"JAX_PLATFORMS": "cpu"}
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/somebody/runs/one")
-    monkeypatch.setattr(sharing.jax, "default_backend", lambda: "gpu")
+    assert workers.share_gpu() == {"JAX_PLATFORMS": "cpu"}
+    monkeypatch.setattr(workers.jax, "default_backend", lambda: "gpu")
     for version, platforms in (("PJRT C API\ncuda 13000", "cuda,cpu"), ("PJRT C API\nrocm 60300", "rocm,cpu")):
         device = SimpleNamespace(client=SimpleNamespace(platform_version=version))
-        monkeypatch.setattr(sharing.jax, "local_devices", lambda device=device: [device])
-        with sharing.sharing(pytest.fail) as environment:
-            assert environment == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": platforms}
+        monkeypatch.setattr(workers.jax, "local_devices", lambda device=device: [device])
+        assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": platforms}
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    with sharing.sharing(pytest.fail) as environment:
-        assert environment == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 LONG = SETTINGS | {"horizon_s": 20.0, "eval_every_s": 2.0, "algorithms": NAMES[:2], "together": True}
 COMMAND = f"""
 import sys
-from contextlib import contextmanager
 import jax, perfeds2
-from perfeds2.runs import pool, sharing
-
-@contextmanager
-def on_cores(say):
-    with sharing.overlapping(say) as more:
-        yield {{"JAX_PLATFORMS": "cpu"}} | more
 
 jax.config.update("jax_disable_most_optimizations", True)
-sharing._why_no_client = lambda _: ""
-pool.sharing = on_cores
 perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
 """
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_no_process_and_no_daemon_and_loses_nothing(calls, tmp_path):
+def test_an_interrupt_leaves_no_process_and_loses_nothing(tmp_path):
     """What processes began goes on in one, too."""
     out = tmp_path / "run"
     asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
     while not list(out.glob("parts/*.safetensors")) and asked.poll() is None:
         time.sleep(0.02)
     crew = children_of(asked.pid)
-    assert len(crew) == 3  # two that train, one that watches over the daemon
+    assert len(crew) == 2
     asked.send_signal(signal.SIGINT)
     asked.wait(60)
     wait_for_the_end_of(crew)
-    (started, pipe, _), (ended, same) = (line.split() for line in calls())
-    assert (started, ended, same) == ("-d", "quit", pipe)
-    assert not Path(pipe).parent.exists()
     assert not (out / "summary.json").exists()
     compare(**LONG, out=out)
     compare(**LONG, out=tmp_path / "whole")
     same_files(tmp_path / "whole", out)
-
-
-def test_the_daemon_ends_with_a_command_that_is_killed(calls):
-    code = "import time; from perfeds2.runs import sharing; sharing._why_no_client = lambda _: ''\n"
-    code += "with sharing.overlapping(lambda words: print(words, flush=True)):\n    time.sleep(60)"
-    asked = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert asked.stdout is not None
-    assert asked.stdout.readline() == "several processes on one GPU, through NVIDIA's MPS\n"
-    (guard,) = children_of(asked.pid)
-    asked.kill()
-    asked.communicate()
-    wait_for_the_end_of([guard])
-    (started, pipe, _), (ended, same) = (line.split() for line in calls())
-    assert (started, ended, same) == ("-d", "quit", pipe)
-    assert not Path(pipe).parent.exists()
 
 
 def wait_for_the_end_of(crew: list[int]) -> None:

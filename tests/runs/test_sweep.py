@@ -35,7 +35,7 @@ from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.table import COSTS, MEANS
 from perfeds2.runs.training import groups_of, trainings_of
-from perfeds2.runs.workers import Job, JobQueue, Ray
+from perfeds2.runs.workers import Job, Ray, take_job
 from perfeds2.spec.resolve import nested, resolve
 from perfeds2.studies.execution import Execution
 from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid, read_sweep
@@ -321,11 +321,11 @@ def test_a_worker_keeps_to_the_program_it_has_compiled():
     names = ("FedAvgS2", "FedAvgS2", "PerFedS2", "PerFedS2", "CA2FL")
     made = [trainings_of(resolve({"run": {"algorithms": [name], "seeds": [0]}})) for name in names]
     a, _, b, _, _ = (one[0].program for one in made)
-    waiting = JobQueue(Job(number, tuple(one)) for number, one in enumerate(made))
-    assert waiting.take().number == 0
-    assert waiting.take(b, busy=[a]).number == 2
-    assert waiting.take(None, busy=[a, b]).number == 4  # no other trains c
-    assert [waiting.take(b).number, waiting.take(b).number] == [3, 1]
+    waiting = [Job(number, tuple(one)) for number, one in enumerate(made)]
+    assert take_job(waiting).number == 0
+    assert take_job(waiting, b, [a]).number == 2
+    assert take_job(waiting, None, [a, b]).number == 4  # no other trains c
+    assert [take_job(waiting, b).number, take_job(waiting, b).number] == [3, 1]
     assert not waiting
 
 

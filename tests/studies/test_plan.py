@@ -165,7 +165,7 @@ def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.Mon
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("it was trained before")
 
-    monkeypatch.setattr(pool, "in_threads", refuse)
+    monkeypatch.setattr(pool, "serve", refuse)
     again = plan_from_python(out=out, theory=True, **ASKED, **SMALL)
     assert again == plan
     monkeypatch.setattr(module, "make_plan", refuse)

@@ -22,11 +22,11 @@ from perfeds2.spec.build import Stage, check, clock_key, make_algorithms, make_t
 from perfeds2.spec.cells import make_budget
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import compare
-from perfeds2.timeline.budget import Budget, too_few
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
 from perfeds2.timeline.protocol import IDLE, Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.state import Budget, too_few
 
 
 @dataclass(frozen=True)

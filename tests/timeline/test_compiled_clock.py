@@ -23,7 +23,6 @@ from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as module
 from perfeds2.timeline.clock import start_clock
-from perfeds2.timeline.crowd import play_crowd, split_crowd
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.fast.loading import only
@@ -33,7 +32,7 @@ from perfeds2.timeline.state import Conditions
 
 pytest.importorskip("numba", reason="without Numba the NumPy clock plays everything")
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning")
-POLICIES = [*compiled.POLICIES, bandwidth.between(0.3), bandwidth.between(1.0)]
+POLICIES = compiled.POLICIES
 PROPERTY = settings(
     max_examples=25,
     deadline=None,
@@ -83,7 +82,7 @@ def settings_of_all_kinds(draw: st.DrawFn) -> Run:
         coherence_s=draw(st.sampled_from([None, None, None, 0.5])),
         downlink=draw(st.sampled_from([None, Downlink("unicast", 20.0, 1e5)])),
     )
-    policy = draw(st.sampled_from([*POLICIES, bandwidth.proportional_fair, uneven_share(cell.seed)]))
+    policy = draw(st.sampled_from([*POLICIES, bandwidth.max_throughput, uneven_share(cell.seed)]))
     protocol, schedule = run.protocol, run.schedule
     kind = draw(st.sampled_from(["as it is"] * 6 + ["rests", "drafts", "looks"]))
     if kind == "rests":
@@ -118,18 +117,10 @@ def test_every_policy_and_rule_is_known_and_the_same(policy, stale, planned, mon
     assert by_numpy == []
 
 
-@pytest.mark.parametrize(
-    ("n", "policy"),
-    [
-        (1_000, bandwidth.max_throughput),
-        (1_000, bandwidth.between(0.3)),
-        (40_000, bandwidth.equal_finish),
-    ],
-)
-def test_long_sums_are_added_up_in_the_same_order(n, policy):
-    assert_both_show_the_same(
-        Run(Cell.draw(n, 3), Protocol(n // 3, 2), 1e6, 100.0, policy, None), 2 if n > 9_999 else 8
-    )
+@pytest.mark.parametrize("n", [1_000, 40_000])
+def test_long_sums_are_added_up_in_the_same_order(n):
+    run = Run(Cell.draw(n, 3), Protocol(n // 3, 2), 1e6, 100.0, bandwidth.equal_finish, None)
+    assert_both_show_the_same(run, 2 if n > 9_999 else 8)
 
 
 @pytest.mark.parametrize("stale", STALE)
@@ -162,19 +153,17 @@ def test_many_lost_jobs_are_written_down_in_the_same_rows(rows, monkeypatch):
     assert_both_show_the_same(replace(run, protocol=Protocol(3, 1, "ignore")), 30)
 
 
-@pytest.mark.parametrize(("hopeful", "proved"), [(2_400, True), (70, False), (40, False)])
+@pytest.mark.parametrize(("hopeful", "proved"), [(2_400, True), (70, False)])
 def test_a_crowd_is_the_same_followed_or_not(hopeful, proved):
     cell, protocol = Cell.draw(20_000, 2), Protocol(60, 4)
     setting = Conditions(cell, protocol, 1e6, cell.job_s(50.0, 60), np.full(20_000, 1 / 20_000))
-    crowd = split_crowd(cell, hopeful, setting.compute_s, setting.payload_bits)
-    limits = {"rounds": 40, "horizon_s": None, "tell": None}
     with only("compiled"):
         assert compiled.knows(setting)
-        fast = play_crowd(setting, crowd, **limits, fast=compiled.play_fast)
-    slow = play_crowd(setting, crowd, **limits)
-    assert (fast is not None) == (slow is not None) == proved
-    if fast is not None and slow is not None:
-        assert_same(fast, slow)
+        fast = compiled.play_crowd(setting, compiled.split_crowd(setting, hopeful), 40, None, None)
+    assert (fast is not None) == proved
+    if fast is not None:
+        with only("numpy"):
+            assert_same(fast, play(setting, start_clock(setting), rounds=40)[1])
 
 
 @dataclass(frozen=True)
@@ -202,6 +191,7 @@ def test_what_is_unknown_is_not_played():
         {"cell": replace(cell, power_w=1e-300)},
         {"bandwidth": uneven_share(0)},
         {"bandwidth": bandwidth.proportional_fair},
+        {"bandwidth": bandwidth.between(0.3)},
         {"bandwidth": lambda uplink: bandwidth.equal_share(uplink)},
         {"schedule": best_channel},
     ):

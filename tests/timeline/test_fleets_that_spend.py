@@ -20,12 +20,12 @@ from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.fleet import CUT, Fleet, Spread
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.budget import Budget
 from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.state import Budget
 
 SPENT = EnergyModel(1e-27, True, 0.7, 1e-7)  # a bit of everything
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -157,9 +157,9 @@ def test_bits_and_cycles_carry_over_rounds():
 
 
 def test_a_schedule_that_cannot_be_met_says_which_ue_and_why():
-    with pytest.raises(ValueError, match=r"round 2 never closes: the schedule plans UE 1, whose model w_0 is staler"):
+    with pytest.raises(ValueError, match=r"round 2 never closes: the schedule plans UE 1, .* staler than"):
         play([1, 10], Protocol(1, 1, "ignore"), rounds=3, schedule=lambda k: np.array([int(k == 2)]))
-    with pytest.raises(ValueError, match="round 0 never closes: the schedule plans UE 2, which has no job"):
+    with pytest.raises(ValueError, match="round 0 never closes: the schedule plans UE 2, which waits for its turn"):
         play([1, 1, 1], Protocol(1, 1, "wait"), rounds=3, schedule=lambda _: np.array([2]))
 
 

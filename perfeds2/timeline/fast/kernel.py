@@ -1,8 +1,8 @@
 """What does the clock of ``simulate`` show, in plain loops that a compiler can read?
 
 The compiled clock. It plays the same rounds with the same formulas in the same order, so that its times are those of the NumPy
-clock to the last bit; the two share no function. Logarithms are the only operation that is not exact everywhere: they are NumPy's
-own loops, called by their address (``loops``). Only ``loading`` imports this file, and only when it pays: Numba takes a second
+clock to the last bit; the two share no function. Logarithms and long sums are not the same everywhere: they are NumPy's own loops,
+called by their address (``loops``). Only ``loading`` imports this file, and only when it pays: Numba takes a second
 to load.
 """
 
@@ -15,7 +15,7 @@ from perfeds2.timeline.fast.numbers import apply, compiled, compiled_with_memory
 IDLE = -1  # the version of a UE without a job
 DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the rounds ended; ASK: let the NumPy clock see to this one
 RESTART, WAIT, IGNORE = range(3)
-EQUAL_SHARE, PLANNED_SHARE = range(2)
+EQUAL_SHARE, PLANNED_SHARE, EQUAL_FINISH = range(3)
 LN2 = float(np.log(2))
 LEAST_LEFT = float(np.finfo(float).eps)  # of its payload a job has at least this left until it has arrived
 MANY_LOST = 256  # jobs lost at once; from here on UEs with successive numbers and the same fate are one row
@@ -29,7 +29,6 @@ class Rules(NamedTuple):
     bound: int  # S; below 0: none
     stale: int
     policy: int
-    theta: float  # of ``between``
     planned: bool  # whether rounds close on rows of UEs
     at_work: int  # so many UEs may hold a job at once
     payload_bits: float
@@ -41,12 +40,11 @@ class Rules(NamedTuple):
     others_s: float  # none of them computes for less
 
 
-class People(NamedTuple):
+class Followed(NamedTuple):
     """Those who are followed, by rising number, and where each stands."""
 
     ues: np.ndarray
     job_s: np.ndarray
-    shares: np.ndarray
     compute_s: np.ndarray
     bits: np.ndarray
     arrived_s: np.ndarray
@@ -68,7 +66,7 @@ class RoundBuffers(NamedTuple):
     lost_count: np.ndarray
 
 
-class Desk(NamedTuple):
+class Scratch(NamedTuple):
     """Room to work in: of one round, for everybody."""
 
     band: np.ndarray
@@ -88,17 +86,28 @@ class Desk(NamedTuple):
 
 
 @entrance
-def play_rounds(loops, rules, people, signals, rows, round_, time_s, hope, record):
+def play_rounds(loops, rules, followed, signals, rows, round_, time_s, hope, record):
     """Rounds with equal parts of the band, until the signals are used up, or why not.
 
     Returns (why, rounds played, rows of lost jobs, the second reached).
     """
-    desk, lost_rows = new_desk(people.ues.size), 0
+    scratch, lost_rows = new_scratch(followed.ues.size), 0
     for played in range(signals.shape[0]):
-        who_is_served(rules, people, rows, played, desk.serve)
-        _equal_parts(rules, people, desk)
+        who_is_served(rules, followed, rows, played, scratch.serve)
+        _equal_parts(rules, scratch)
         why, lost_rows, time_s = settle(
-            loops, rules, people, signals[played], rows, played, round_ + played, time_s, hope, record, lost_rows, desk
+            loops,
+            rules,
+            followed,
+            signals[played],
+            rows,
+            played,
+            round_ + played,
+            time_s,
+            hope,
+            record,
+            lost_rows,
+            scratch,
         )
         if why != DONE:
             return why, played, lost_rows, time_s
@@ -109,20 +118,26 @@ def play_one_round(play, draw, loops, searching):
     """Call both entrances once, so that everything is compiled or read from the cache."""
     signals, two = np.ones((1, 2)), np.ones(2)
     draw(signals, np.uint64(0), 0, 0, np.arange(2))
-    policy = EQUAL_SHARE if not searching else PLANNED_SHARE + 1
-    rules = Rules(1, 1, RESTART, policy, 0.0, False, 2, 1.0, 1e6, np.inf, np.inf, 0, 0.0, 0.0)
+    policy = EQUAL_FINISH if searching else EQUAL_SHARE
+    rules = Rules(1, 1, RESTART, policy, False, 2, 1.0, 1e6, np.inf, np.inf, 0, 0.0, 0.0)
     state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
-    people = People(np.arange(2), two, two / 2, *state)
-    whole, rows = np.empty((1, 1), np.int64), np.empty(8, np.int64)
-    record = RoundBuffers(
-        whole, whole.copy(), np.empty((1, 1)), np.empty(1), rows, rows.copy(), rows.copy(), np.empty(8), rows.copy()
+    followed = Followed(np.arange(2), two, *state)
+    play(loops, rules, followed, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), new_buffers(1, 1, 8))
+
+
+def new_buffers(rounds, quorum, lost_rows):
+    """Return empty arrays for rounds and for rows of lost jobs."""
+    table, whole = (rounds, quorum), np.int64
+    return RoundBuffers(
+        *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
+        *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
+        *(np.empty(lost_rows), np.empty(lost_rows, whole)),
     )
-    play(loops, rules, people, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), record)
 
 
 @compiled_with_memory
-def new_desk(n):
-    return Desk(
+def new_scratch(n):
+    return Scratch(
         np.empty(n),
         np.empty(n),
         np.empty(n),
@@ -133,96 +148,95 @@ def new_desk(n):
         np.empty(n, np.int64),
         np.zeros(n, np.bool_),
         np.empty(n, np.bool_),
-        np.empty(5, np.int64),
+        np.empty(7, np.int64),
     )
 
 
 @compiled
-def who_is_served(rules, people, rows, played, serve):
-    """The planned, or everybody, as far as they have something to send."""
+def who_is_served(rules, followed, rows, played, serve):
+    """The planned, or everybody, as far as they have something to send. Equal shares are for everybody."""
+    planned = rules.planned and rules.policy != EQUAL_SHARE
     for i in range(serve.size):
-        serve[i] = people.bits[i] > 0 and not rules.planned
-    if rules.planned:
+        serve[i] = followed.bits[i] > 0 and not planned
+    if planned:
         for slot in range(rules.quorum):
             ue = rows[played, slot]
-            serve[ue] = people.bits[ue] > 0
+            serve[ue] = followed.bits[ue] > 0
 
 
 @compiled
-def _equal_parts(rules, people, desk):
-    """The same band for everybody who sends, or for those served."""
+def _equal_parts(rules, scratch):
+    """The same band for everybody who is served."""
     count = rules.others
-    for i in range(desk.band.size):
-        count += desk.serve[i] if rules.policy == PLANNED_SHARE else people.bits[i] > 0
+    for i in range(scratch.band.size):
+        count += scratch.serve[i]
     part = rules.bandwidth_hz / max(count, 1)
-    for i in range(desk.band.size):
-        sends = desk.serve[i] if rules.policy == PLANNED_SHARE else people.bits[i] > 0
-        desk.band[i] = part if sends else 0.0
+    for i in range(scratch.band.size):
+        scratch.band[i] = part if scratch.serve[i] else 0.0
 
 
 @compiled
-def settle(loops, rules, people, signal, rows, played, round_, time_s, hope, record, lost_rows, desk):
+def settle(loops, rules, followed, signal, rows, played, round_, time_s, hope, record, lost_rows, scratch):
     """Play a round whose bands are shared out. Returns DONE or why not, the next row for lost jobs, and when it closed."""
-    _arrivals(loops[0], rules, people, signal, time_s, desk)
-    close_s = _close(rules, people, rows, played, round_, desk)
+    _arrivals(loops[0], rules, followed, signal, time_s, scratch)
+    close_s = _close(rules, followed, rows, played, round_, scratch)
     if close_s == np.inf:
         return ASK, lost_rows, time_s
     close_s = max(close_s, time_s)
-    if rules.others and not _hopeless(loops[0], rules, people, round_, time_s, close_s, hope, desk):
+    if rules.others and not _hopeless(loops[0], rules, followed, round_, time_s, close_s, hope, scratch):
         return LOST_HOPE, lost_rows, time_s
     if close_s > rules.horizon_s:
         return LATE, lost_rows, time_s
-    end = _lose(rules, people, desk.arrival, round_, close_s, desk.merged, desk.lost, record, lost_rows)
+    end = _lose(rules, followed, scratch.arrival, round_, close_s, scratch.merged, scratch.lost, record, lost_rows)
     if end < 0:
         return FULL, lost_rows, time_s
     for slot in range(rules.quorum):
-        i = desk.merged[slot]
-        record.ues[played, slot] = people.ues[i]
-        record.staleness[played, slot] = round_ - people.versions[i]
-        record.arrival_s[played, slot] = desk.arrival[i]
+        i = scratch.merged[slot]
+        record.ues[played, slot] = followed.ues[i]
+        record.staleness[played, slot] = round_ - followed.versions[i]
+        record.arrival_s[played, slot] = scratch.arrival[i]
     record.time_s[played] = close_s
-    _hand_out(rules, people, round_ + 1, desk)
-    _carry_over(rules, people, desk.rate, desk.arrival, round_ + 1, time_s, close_s)
+    _hand_out(rules, followed, round_ + 1, scratch)
+    _carry_over(rules, followed, scratch.rate, scratch.arrival, round_ + 1, time_s, close_s)
     return DONE, end, close_s
 
 
 @compiled
-def _arrivals(log1p, rules, people, signal, time_s, desk):
+def _arrivals(log1p, rules, followed, signal, time_s, scratch):
     """Everybody's rate, and when its update is complete if the round lasts: now, computing, sending."""
-    n, band, rate, arrival = signal.size, desk.band, desk.rate, desk.arrival
+    n, band, rate, arrival = signal.size, scratch.band, scratch.rate, scratch.arrival
     for i in range(n):
         rate[i] = signal[i] / band[i] if band[i] > 0 else 0.0
-    apply(log1p, rate, n, desk.call)
+    apply(log1p, rate, n, scratch.call)
     soonest_s = np.nextafter(time_s, np.inf)  # an open job is over later, however few bits rounding left it
     for i in range(n):
         rate[i] = min(rate[i], rules.most_nats) * (band[i] / LN2)
-        if people.bits[i] == 0:
-            arrival[i] = people.arrived_s[i]
+        if followed.bits[i] == 0:
+            arrival[i] = followed.arrived_s[i]
         else:
-            arrival[i] = max(people.bits[i] / rate[i] + (time_s + people.compute_s[i]), soonest_s)
+            arrival[i] = max(followed.bits[i] / rate[i] + (time_s + followed.compute_s[i]), soonest_s)
 
 
 @compiled
-def _close(rules, people, rows, played, round_, desk):
+def _close(rules, followed, rows, played, round_, scratch):
     """When the round closes, and on whom: in order of arrival, ties by number."""
-    versions, arrival, eligible, merged = people.versions, desk.arrival, desk.eligible, desk.merged
+    versions, arrival, eligible, merged = followed.versions, scratch.arrival, scratch.eligible, scratch.merged
     oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
     for i in range(arrival.size):
-        desk.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
+        scratch.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
     close_s = -np.inf
     if rules.planned:
         for slot in range(rules.quorum):
             merged[slot] = rows[played, slot]  # in rising order
             close_s = max(close_s, eligible[merged[slot]])
+        _sort(merged, rules.quorum, eligible, scratch.order)
     else:
-        close_s = _smallest(desk.spare, arrival.size, rules.quorum)
+        close_s = _smallest(scratch.spare, arrival.size, rules.quorum)
         waits = rules.stale == WAIT and rules.bound >= 0
         if waits:
-            close_s = max(close_s, _everyone_in_time(rules, versions, eligible, desk.spare, round_))
+            close_s = max(close_s, _everyone_in_time(rules, versions, eligible, scratch.spare, round_))
         if close_s < np.inf:
-            _pick(waits, rules.quorum, versions, close_s, desk)
-    if close_s < np.inf:
-        _sort(merged, rules.quorum, eligible, desk.order)
+            _pick(waits, rules.quorum, versions, close_s, scratch)
     return close_s
 
 
@@ -268,36 +282,22 @@ def _everyone_in_time(rules, versions, arrival, copy, round_):
 
 
 @compiled
-def _pick(waits, quorum, versions, close_s, desk):
-    """The A updates to merge, by rising number: the earliest; where the round waited, the stalest first."""
-    arrival, merged, key, chosen = desk.eligible, desk.merged, desk.key, desk.lost
-    before = by_then = 0
+def _pick(waits, quorum, versions, close_s, scratch):
+    """The A updates to merge, in order of arrival: the earliest; where the round waited, the stalest first."""
+    arrival, merged, key, order, count = scratch.eligible, scratch.merged, scratch.key, scratch.order, 0
     for i in range(arrival.size):
-        before += arrival[i] < close_s
-        by_then += arrival[i] <= close_s
-    if waits and by_then > quorum:
-        here = 0
+        if arrival[i] <= close_s:
+            merged[count] = i
+            count += 1
+    _sort(merged, count, arrival, order)
+    if waits and count > quorum:
         for i in range(arrival.size):
-            key[i], chosen[i] = versions[i], False
-            if arrival[i] <= close_s:
-                merged[here] = i
-                here += 1
-        _sort(merged, here, arrival, desk.order)
-        _sort(merged, here, key, desk.order)
-        for slot in range(quorum):
-            chosen[merged[slot]] = True
-        here = 0
+            key[i] = versions[i]
+        _sort(merged, count, key, order)
         for i in range(arrival.size):
-            if chosen[i]:
-                merged[here] = i
-                here += 1
-        return
-    here, ties = 0, quorum - before
-    for i in range(arrival.size):
-        if arrival[i] < close_s or (arrival[i] == close_s and ties > 0):
-            ties -= arrival[i] == close_s
-            merged[here] = i
-            here += 1
+            key[i] = i
+        _sort(merged, quorum, key, order)
+        _sort(merged, quorum, arrival, order)
 
 
 @compiled
@@ -328,32 +328,32 @@ def _sort(places, count, key, spare):
 
 
 @compiled
-def _hopeless(log1p, rules, people, round_, time_s, close_s, hope, desk):
+def _hopeless(log1p, rules, followed, round_, time_s, close_s, hope, scratch):
     """Whether nobody who is not followed can have arrived: with the strongest fading there is, from a job's start to its end."""
     if round_ % (rules.bound + 1) == 0:
         hope[0], hope[1] = 0.0, time_s + rules.others_s  # never merged, they all start over together
     sending = rules.others
-    for i in range(people.bits.size):
-        sending += people.bits[i] > 0
+    for i in range(followed.bits.size):
+        sending += followed.bits[i] > 0
     part = rules.bandwidth_hz / sending
-    desk.key[0] = rules.others_hz / part
-    apply(log1p, desk.key, 1, desk.call)
-    hope[0] += min(desk.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
+    scratch.key[0] = rules.others_hz / part
+    apply(log1p, scratch.key, 1, scratch.call)
+    hope[0] += min(scratch.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
     return hope[0] < (1 - MARGIN) * rules.payload_bits
 
 
 @compiled
-def _lose(rules, people, arrival, round_, close_s, merged, lost, record, row):
+def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
     """Find the jobs that end without a merge and write them down from a row on. Returns the next free row, below 0 if there are too few."""
-    n, versions, others, new = arrival.size, people.versions, 0, round_ + 1
+    n, versions, others, new = arrival.size, followed.versions, 0, round_ + 1
     for slot in range(rules.quorum):
-        people.merged_in[merged[slot]] = round_
+        followed.merged_in[merged[slot]] = round_
     if rules.bound < 0:
         return row
     count, others_version = 0, round_ - round_ % (rules.bound + 1)
     for i in range(n):
         if rules.stale == RESTART:  # whoever would be merged too stale starts over
-            lost[i] = versions[i] < new - rules.bound and people.merged_in[i] != round_
+            lost[i] = versions[i] < new - rules.bound and followed.merged_in[i] != round_
         else:  # whoever is too stale is refused when it has arrived
             lost[i] = versions[i] != IDLE and versions[i] < round_ - rules.bound and arrival[i] <= close_s
         count += lost[i]
@@ -363,13 +363,13 @@ def _lose(rules, people, arrival, round_, close_s, merged, lost, record, row):
         return row
     first, before = (row if count + others > MANY_LOST else record.lost_ue.size), -1
     for i in range(n):
-        between = people.ues[i] - before - 1
-        before = people.ues[i]
+        between = followed.ues[i] - before - 1
+        before = followed.ues[i]
         if others and between:
             row = _write_lost(record, row, first, before - between, others_version, round_, np.inf, between)
         if lost[i]:
             arrived_s = arrival[i] if arrival[i] <= close_s else np.inf
-            row = _write_lost(record, row, first, people.ues[i], versions[i], round_, arrived_s, 1)
+            row = _write_lost(record, row, first, followed.ues[i], versions[i], round_, arrived_s, 1)
         if row < 0:
             return row
     behind = n + rules.others - before - 1
@@ -397,10 +397,10 @@ def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
 
 
 @compiled
-def _hand_out(rules, people, new, desk):
+def _hand_out(rules, followed, new, scratch):
     """The new model exists. Who was merged or lost is handed it; where a round waits, whoever is out longest."""
-    merged, lost, order, key = desk.merged, desk.lost, desk.order, desk.key
-    versions, waits = people.versions, rules.stale == WAIT and rules.bound >= 0
+    merged, lost, order, key = scratch.merged, scratch.lost, scratch.order, scratch.key
+    versions, waits = followed.versions, rules.stale == WAIT and rules.bound >= 0
     ended = IDLE if waits else new
     for slot in range(rules.quorum):
         versions[merged[slot]] = ended
@@ -413,7 +413,7 @@ def _hand_out(rules, people, new, desk):
     idle = 0
     for i in range(versions.size):
         if versions[i] == IDLE:
-            order[idle], key[i] = i, people.merged_in[i]
+            order[idle], key[i] = i, followed.merged_in[i]
             idle += 1
     _sort(order, idle, key, merged)
     for slot in range(min(rules.at_work - (versions.size - idle), idle)):
@@ -421,17 +421,21 @@ def _hand_out(rules, people, new, desk):
 
 
 @compiled
-def _carry_over(rules, people, rate, arrival, new, time_s, now_s):
+def _carry_over(rules, followed, rate, arrival, new, time_s, now_s):
     """Take what was computed and sent off everybody's work, and start the new jobs."""
     lasted_s, least_bits = now_s - time_s, LEAST_LEFT * rules.payload_bits
     for i in range(rate.size):
-        if people.versions[i] == new:
-            people.compute_s[i], people.bits[i], people.arrived_s[i] = people.job_s[i], rules.payload_bits, np.inf
-        elif people.versions[i] == IDLE:
-            people.compute_s[i], people.bits[i], people.arrived_s[i] = 0.0, 0.0, np.inf
+        if followed.versions[i] == new:
+            followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = (
+                followed.job_s[i],
+                rules.payload_bits,
+                np.inf,
+            )
+        elif followed.versions[i] == IDLE:
+            followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, np.inf
         elif arrival[i] <= now_s:
-            people.compute_s[i], people.bits[i], people.arrived_s[i] = 0.0, 0.0, arrival[i]
+            followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, arrival[i]
         else:
-            left_s = people.compute_s[i] - lasted_s
-            people.bits[i] = max(min(left_s, 0.0) * rate[i] + people.bits[i], least_bits)
-            people.compute_s[i], people.arrived_s[i] = max(left_s, 0.0), np.inf
+            left_s = followed.compute_s[i] - lasted_s
+            followed.bits[i] = max(min(left_s, 0.0) * rate[i] + followed.bits[i], least_bits)
+            followed.compute_s[i], followed.arrived_s[i] = max(left_s, 0.0), np.inf

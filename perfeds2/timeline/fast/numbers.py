@@ -32,7 +32,7 @@ def compiled_with_memory(function: Callable[..., Any]) -> Callable[..., Any]:
     return NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(inspect.unwrap(function))
 
 
-# ---- NumPy's own logarithms
+# ---- NumPy's own logarithms and sums
 
 
 class _Ufunc(ctypes.Structure):
@@ -45,17 +45,17 @@ class _Ufunc(ctypes.Structure):
     )
 
 
-def loop_of(ufunc: np.ufunc) -> tuple[int, int]:
+def loop_of(ufunc: np.ufunc, kind: str = "d->d") -> tuple[int, int]:
     """The address of the loop by which NumPy works out a function of float64 on this processor, and of the data it wants."""
     inside = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
     if (inside.nin, inside.nout, inside.nargs, inside.ntypes) != (ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.ntypes):
         raise RuntimeError("this NumPy keeps its loops elsewhere")
-    number = ufunc.types.index("d->d")
+    number = ufunc.types.index(kind)
     return inside.functions[number], inside.data[number]
 
 
 def loops() -> tuple[tuple[int, int], ...]:
-    return loop_of(np.log1p), loop_of(np.log), loop_of(np.exp)
+    return loop_of(np.log1p), loop_of(np.log), loop_of(np.exp), loop_of(np.add, "dd->d")
 
 
 @intrinsic
@@ -82,6 +82,20 @@ def apply(loop, values, count, call):
     call[3] = call[4] = 8
     at = call.ctypes.data
     call_loop(loop[0], at, at + 16, at + 24, loop[1])
+
+
+@compiled
+def add_up(loop, values, count, total, call):
+    """Add up the first values in NumPy's order. ``total`` is memory for the sum."""
+    total[0] = 0.0
+    call[0] = call[2] = total.ctypes.data
+    call[1] = values.ctypes.data
+    call[3] = count
+    call[4] = call[6] = 0
+    call[5] = 8
+    at = call.ctypes.data
+    call_loop(loop[0], at, at + 24, at + 32, loop[1])
+    return total[0]
 
 
 # ---- the fading's random numbers: Philox 4×64, whose numbers belong to (seed, round, stream, UE)

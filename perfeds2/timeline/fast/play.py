@@ -3,11 +3,16 @@
 The result is that of the NumPy clock, to the last bit. So the compiled loops may take over in the middle of a run and hand back:
 what they do not support (``knows``), the NumPy clock plays; without Numba it plays everything; while the loops are being
 compiled, once, in a process of their own, it plays on.
+
+Of a crowd of a million UEs the loops follow only those that can arrive. A round takes the first A, and with ``restart`` a job has
+S + 1 rounds, then it starts over; a UE at the edge of the cell cannot send all its bits in that time even in the best of fadings.
+Whom to follow is a guess, and a bound proves in every round that no other UE could have arrived: a guess that fails costs
+time, never a digit.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +20,11 @@ from jaxtyping import Float, Int
 
 from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
-from perfeds2.network.link import LN2
-from perfeds2.timeline.crowd import Crowd
+from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
-from perfeds2.timeline.protocol import most_at_work
-from perfeds2.timeline.recorder import Recorder
+from perfeds2.timeline.protocol import most_at_work, open_server
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.state import Clock, Conditions
 
 Tell = Callable[[int, float], None]  # gets the number of closed rounds and the second reached
@@ -27,6 +32,8 @@ ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes for a round, 
 AT_A_TIME = 65_536  # signals drawn in advance: as many as fit into the processor's cache
 FEW_ROUNDS = 64  # drawn first, when the number of rounds is unknown
 LOST_ROWS = 4_096
+LEAST_CROWD = 50_000  # UEs; with fewer, following everybody is quick
+HOPE = 8  # times as many are followed as can be merged in S + 1 rounds: A·(S + 1)
 
 KNOWN_CONDITIONS = ["cell", "protocol", "payload_bits", "compute_s", "shares", "bandwidth", "schedule"]
 KNOWN_RULES = ["quorum", "max_staleness", "stale"]
@@ -46,14 +53,7 @@ KNOWN_CELL = [
     "most_bits_per_s_hz",
     "angle_rad",
 ]
-POLICIES: dict[Any, int] = {  # by their numbers in ``kernel`` and ``search``
-    policies.equal_share: 0,
-    policies.planned_share: 1,
-    policies.equal_finish: 2,
-    policies.weighted_rate: 3,
-    policies.max_throughput: 5,
-}
-BETWEEN = 4
+POLICIES = [policies.equal_share, policies.planned_share, policies.equal_finish]  # by their numbers in ``kernel``
 STALE = {"restart": 0, "wait": 1, "ignore": 2}
 
 
@@ -71,7 +71,7 @@ def knows(conditions: Conditions) -> bool:
         and own.signal_at is Cell.signal_at
         and own.changes_s is Cell.changes_s
         and own.signal_of_amplitude is Cell.signal_of_amplitude
-        and _policy(conditions.bandwidth) is not None
+        and any(conditions.bandwidth is policy for policy in POLICIES)
         and (schedule is None or not conditions.looks)
         and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is nothing or infinite
     )
@@ -82,21 +82,13 @@ def _nothing_else(record: Any, known: list[str]) -> bool:
     return all(getattr(record, f.name) is f.default or f.name in known for f in fields(record))
 
 
-def _policy(policy: policies.Policy) -> tuple[int, float] | None:
-    """Return the number of a policy, and the θ of ``between``."""
-    try:
-        if policy in POLICIES:
-            return POLICIES[policy], 0.0
-        if policy in policies.THETAS:
-            return BETWEEN, policies.THETAS[policy]
-    except TypeError:  # the user's own, without a hash or a weak reference
-        pass
-    return None
+@dataclass(frozen=True)
+class Crowd:
+    """Those who are followed, and the best that the others can hope for."""
 
-
-def searches(policy: policies.Policy) -> bool:
-    """Return whether a policy searches for a number; such policies are compiled apart."""
-    return policy not in (policies.equal_share, policies.planned_share)
+    hopeful: Int[np.ndarray, " h"]  # UEs, in rising order
+    strongest_hz: float  # no other UE's signal is ever above this
+    least_s: float  # no other UE computes for less
 
 
 def play_fast(
@@ -125,23 +117,19 @@ def play_fast(
     server, n, bound = clock.server, conditions.cell.ues, conditions.protocol.max_staleness
     if last is not None and server.round >= last:
         return clock
-    if crowd is None:
-        kernel = loading.loaded(searches(conditions.bandwidth), _seconds_left(clock, last, horizon_s))
-    else:
-        work_s = math.inf if last is None else last * 0.3 * UE_S * n
-        kernel = loading.loaded(searching=False, work_s=work_s, wait=True)
+    searching = conditions.bandwidth is policies.equal_finish
+    work_s = _seconds_left(clock, last, horizon_s, n)
+    kernel = loading.loaded(searching, math.inf if crowd and last is None else work_s, wait=crowd is not None)
     if kernel is None:
         return clock
     ues = np.arange(n) if crowd is None else crowd.hopeful
     rules = _rules(kernel, conditions, horizon_s)
     if crowd is not None:
-        if ues.size < rules.quorum:
-            return None
         rules = rules._replace(others=n - ues.size, others_hz=crowd.strongest_hz, others_s=crowd.least_s)
     work = (clock.compute_s.copy(), clock.bits.copy(), clock.arrived_s.copy())
     of_server = (server.versions[ues], server.merged_in[ues])
-    people = kernel.names.People(ues, conditions.compute_s[ues], conditions.shares[ues], *work, *of_server)
-    played = _play(kernel, conditions, rules, people, server.round, clock.time_s, record, last, tell)
+    followed = kernel.names.Followed(ues, conditions.compute_s[ues], *work, *of_server)
+    played = _play(kernel, conditions, rules, followed, server.round, clock.time_s, record, last, tell)
     if played is None:
         return None
     round_, time_s = played
@@ -150,34 +138,31 @@ def play_fast(
     versions, merged_in = server.versions.copy(), server.merged_in.copy()
     if bound is not None and crowd is not None:
         versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all start over together
-    versions[ues], merged_in[ues] = people.versions, people.merged_in
+    versions[ues], merged_in[ues] = followed.versions, followed.merged_in
     later = replace(server, round=round_, versions=versions, merged_in=merged_in, opened_s=time_s)
-    arrays = {"compute_s": people.compute_s, "bits": people.bits, "arrived_s": people.arrived_s}
+    arrays = {"compute_s": followed.compute_s, "bits": followed.bits, "arrived_s": followed.arrived_s}
     return replace(clock, time_s=time_s, server=later, **arrays)
 
 
-def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None) -> float:
+def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None, ues: int) -> float:
     """Estimate the seconds that the NumPy clock would take for the rest."""
     round_, rounds = clock.server.round, math.inf if last is None else last - clock.server.round
     if horizon_s is not None:
         by_then = (horizon_s - clock.time_s) * round_ / clock.time_s if clock.time_s > 0 else 0.0
         rounds = min(rounds, by_then)
-    round_s = ROUND_S + UE_S * clock.bits.size
+    round_s = ROUND_S + UE_S * ues
     loading.Loaded.spent_s += round_s
     return rounds * round_s
 
 
 def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None) -> Any:
     protocol, cell = conditions.protocol, conditions.cell
-    policy = _policy(conditions.bandwidth)
-    assert policy is not None
     bound, cap = protocol.max_staleness, cell.cap_bits_per_s_hz
     return kernel.names.Rules(
         quorum=int(protocol.quorum),
         bound=-1 if bound is None else int(bound),
         stale=STALE[protocol.stale],
-        policy=policy[0],
-        theta=policy[1],
+        policy=POLICIES.index(conditions.bandwidth),
         planned=conditions.schedule is not None,
         at_work=most_at_work(cell.ues, protocol),
         payload_bits=float(conditions.payload_bits),
@@ -194,7 +179,7 @@ def _play(
     kernel: loading.Kernel,
     conditions: Conditions,
     rules: Any,
-    people: Any,
+    followed: Any,
     round_: int,
     time_s: float,
     record: Recorder,
@@ -203,16 +188,16 @@ def _play(
 ) -> tuple[int, float] | None:
     """Play block after block of rounds. Return the open round and when it opened; None if a UE not followed might arrive."""
     hope = np.array([0.0, rules.others_s])
-    loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // people.ues.size, 1), FEW_ROUNDS, LOST_ROWS
+    loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // followed.ues.size, 1), FEW_ROUNDS, LOST_ROWS
     while last is None or round_ < last:
         rounds = min(rounds, most, most if last is None else last - round_)
         rows = _rows(conditions, round_, rounds)
-        signals = _signals(kernel, conditions.cell, people.ues, round_, rows.shape[0])
+        signals = _signals(kernel, conditions.cell, followed.ues, round_, rows.shape[0])
         at, why = 0, kernel.names.DONE
         while at < signals.shape[0]:
-            written = _paper(kernel, signals.shape[0] - at, rules.quorum, lost_rows)
+            written = kernel.names.new_buffers(signals.shape[0] - at, rules.quorum, lost_rows)
             why, played, lost, time_s = kernel.play(
-                loops, rules, people, signals[at:], rows[at:], round_, time_s, hope, written
+                loops, rules, followed, signals[at:], rows[at:], round_, time_s, hope, written
             )
             record.add_rounds([field[:played] for field in written[:4]], [field[:lost].copy() for field in written[4:]])
             at, round_ = at + played, round_ + played
@@ -228,16 +213,6 @@ def _play(
             break
         rounds *= 2
     return round_, time_s
-
-
-def _paper(kernel: loading.Kernel, rounds: int, quorum: int, lost_rows: int) -> Any:
-    """Return empty arrays for rounds and lost jobs."""
-    table, whole = (rounds, quorum), np.int64
-    return kernel.names.RoundBuffers(
-        *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
-        *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
-        *(np.empty(lost_rows), np.empty(lost_rows, whole)),
-    )
 
 
 def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "rounds A"]:
@@ -269,21 +244,54 @@ def _signals(
     mean_hz = mean_hz if ues.size == mean_hz.size else mean_hz[ues]
     if k == math.inf:
         return np.broadcast_to(mean_hz * cell.signal_of_amplitude(1.0), (rounds, ues.size)).copy()
-    fading = np.empty((rounds, ues.size))
-    kernel.draw(fading, np.uint64(cell.seed), first, 0, ues)
-    np.subtract(1.0, fading, out=fading)
-    np.minimum(fading, 1 - 2.0**-53, out=fading)
-    np.log(fading, out=fading)
+    signals, angle = np.empty((rounds, ues.size)), None
+    kernel.draw(signals, np.uint64(cell.seed), first, 0, ues)
     if k > 0:
-        angle = np.empty_like(fading)
+        angle = np.empty_like(signals)
         kernel.draw(angle, np.uint64(cell.seed), first, 1, ues)
-        angle *= 2 * np.pi
-        steady, rest = math.sqrt(k / (1 + k)), np.sqrt(fading / -(1 + k))
-        fading = -np.maximum((steady + rest * np.cos(angle)) ** 2 + (rest * np.sin(angle)) ** 2, 2.0**-53)
-    if cell.radio is None:
-        fading *= -2 * cell.fading_scale**2
-        np.sqrt(fading, out=fading)
-    else:
-        np.negative(fading, out=fading)
-    fading *= mean_hz
-    return fading
+    cell.fade(signals, angle, mean_hz, slice(None))
+    return signals
+
+
+# ---- a crowd
+
+
+def find_crowd(conditions: Conditions) -> Crowd | None:
+    """Return whom to follow; None where all must be: their work counts, or they are few.
+
+    ``conditions`` are those that ``knows`` accepts.
+    """
+    protocol, n = conditions.protocol, conditions.cell.ues
+    most = protocol.most_at_work
+    if protocol.stale != "restart" or most is None or conditions.schedule is not None:
+        return None
+    few = n >= LEAST_CROWD and HOPE * most <= n // 4
+    return split_crowd(conditions, HOPE * most) if few and conditions.bandwidth is policies.equal_share else None
+
+
+def split_crowd(conditions: Conditions, hopeful: int) -> Crowd:
+    """Hope for those with the best mean signals; where modulation sets the rate, for those with the shortest jobs."""
+    cell, compute_s = conditions.cell, conditions.compute_s
+    worth, cap = cell.mean_signal_hz, cell.cap_bits_per_s_hz
+    if cap is not None:
+        worth = -(compute_s + conditions.payload_bits / rate_bps(cell.bandwidth_hz / cell.ues, worth, cap))
+    order = np.argpartition(worth, cell.ues - hopeful)
+    others, chosen = order[: cell.ues - hopeful], np.sort(order[cell.ues - hopeful :])
+    strongest_hz = float(cell.mean_signal_hz[others].max()) * cell.most_fading
+    return Crowd(chosen, strongest_hz, float(compute_s[others].min()))
+
+
+def play_crowd(
+    conditions: Conditions, crowd: Crowd, rounds: int | None, horizon_s: float | None, tell: Tell | None
+) -> Timeline | None:
+    """Return the timeline from second 0, or None if nothing was played or a UE that is not followed might arrive."""
+    n, ues = conditions.cell.ues, crowd.hopeful
+    full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
+    clock = Clock(0.0, open_server(n, conditions.protocol), conditions.compute_s[ues], full_bits, never)
+    record = Recorder(nothing_yet(conditions.compute_s, conditions.protocol.quorum))
+    later = play_fast(conditions, clock, record, rounds, horizon_s, tell, crowd)
+    if later is None or later is clock:
+        return None
+    arrived_s = np.full(n, np.inf)
+    arrived_s[ues] = later.arrived_s
+    return record.timeline(later.server.versions, arrived_s)
