@@ -20,14 +20,14 @@ from perfeds2.runs.store import Result, Store
 from perfeds2.runs.training import Training, group_key, groups_of
 from perfeds2.runs.workers import (
     Event,
-    Here,
     Inbox,
     Job,
     OnRay,
     Place,
     Process,
     Ray,
-    Worker,
+    ThisProcess,
+    TrainingWorker,
     as_this_process,
     one_gpu_each,
     share_gpu,
@@ -198,14 +198,14 @@ class Engine:
 
 def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterator[Event]:
     """Do jobs until none is left. More may be put into the list meanwhile; other processes print into the log."""
-    workers: dict[int, Worker] = {}
+    workers: dict[int, TrainingWorker] = {}
     inbox: Inbox = queue.SimpleQueue()
 
-    def make(number: int) -> Worker:
+    def make(number: int) -> TrainingWorker:
         if engine.ray is not None:
             return OnRay(number, inbox, place, engine.ray)
         if engine.here and number == 0:
-            return Here(inbox, place, engine.threads, takes_all=engine.is_alone)
+            return ThisProcess(inbox, place, engine.threads, takes_all=engine.is_alone)
         return Process(number, inbox, place, engine.environment(number), log)
 
     try:

@@ -134,7 +134,7 @@ def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
     return throttled
 
 
-class Worker:
+class TrainingWorker:
     """Does the jobs it is given, and says so in an inbox; None there means that it has ended."""
 
     takes_all = False  # give it every job at once
@@ -162,13 +162,13 @@ class Worker:
         """Wait until it has stopped."""
 
 
-Inbox = queue.SimpleQueue[tuple[Worker, Event | None]]
+Inbox = queue.SimpleQueue[tuple[TrainingWorker, Event | None]]
 
 
 # ---- in this process
 
 
-class Here(Worker):
+class ThisProcess(TrainingWorker):
     """This process as worker 0: one thread plays clocks ahead of the threads that train.
 
     Given every job at once, it plays clocks while others train.
@@ -225,7 +225,7 @@ class Here(Worker):
 # ---- in other processes
 
 
-class Process(Worker):
+class Process(TrainingWorker):
     """A process that does one job after another."""
 
     def __init__(self, number: int, inbox: Inbox, place: Place, env: Mapping[str, str], log: Path) -> None:
@@ -329,7 +329,7 @@ class Ray:
         return cls(count, gpus > 0, task.remote, ray.cancel, ray.shutdown if started else lambda: None)
 
 
-class OnRay(Worker):
+class OnRay(TrainingWorker):
     """A place on a cluster, for one task at a time."""
 
     def __init__(self, number: int, inbox: Inbox, place: Place, ray: Ray) -> None:
