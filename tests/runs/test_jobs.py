@@ -134,7 +134,7 @@ def test_a_large_task_takes_more_memory_than_a_small_one():
 
 @pytest.mark.slow
 def test_what_is_written_nowhere_is_trained_in_this_process(monkeypatch):
-    monkeypatch.setattr("perfeds2.runs.workers.subprocess.Popen", lambda *_, **__: pytest.fail("sent to a process"))
+    monkeypatch.setattr("perfeds2.runs.pool.Process", lambda *_: pytest.fail("sent to a process"))
 
     class Mine(FedAvg):
         pass

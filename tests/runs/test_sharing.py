@@ -177,7 +177,7 @@ def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, 
     folder = open_folder(tmp_path / "run", spec)
     groups = groups_of(trainings_of(spec))
     run_all([*groups[0], *groups[2]], Store(folder.parts, whole=True), Workers(together=True))
-    monkeypatch.setattr(workers.subprocess, "Popen", lambda *_, **__: pytest.fail("sent to a process"))
+    monkeypatch.setattr(pool, "Process", lambda *_: pytest.fail("sent to a process"))
     trained = counting(monkeypatch)
     train_spec(spec, "compare", folder, Workers(3, together=True))
     assert trained == [2]
