@@ -120,10 +120,7 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
         late_s = moment.compute_s + _sending_s(moment, block_hz) - deadline_s
         late_s = np.where(moment.away, 2 / TINY, late_s)
         success = np.exp(-WATERFALL * block_hz / np.maximum(moment.signal_hz, TINY))
-        worth = np.where(
-            late_s > 0, -1.0 - late_s.argsort(kind="stable").argsort(), success
-        )  # the least late of the late first
-        return _first(moment, -worth)
+        return _first(moment, np.where(late_s > 0, 0.0, -success), np.maximum(late_s, 0.0))
 
     return choose
 

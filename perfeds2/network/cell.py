@@ -70,8 +70,6 @@ class Cell:
             raise ValueError(f"seed must be a whole number below 2^64, got {self.seed}.")
         if not self.rician_k >= 0:
             raise ValueError(f"rician_k must be at least 0, got {self.rician_k}.")
-        if self.angle_rad is not None and self.angle_rad.shape != self.distance_m.shape:
-            raise ValueError(f"{self.ues} UEs need as many angles, got {self.angle_rad.shape}.")
         if self.fleet is not None and self.fleet.ues != self.ues:
             raise ValueError(f"{self.ues} UEs need a fleet of as many, got {self.fleet.ues}.")
         if self.moves is not None and self.coherence_s is None:

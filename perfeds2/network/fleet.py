@@ -45,18 +45,6 @@ class Fleet:
     spread: Spread | None = None  # None: jobs of a UE take alike
     energy_budget_j: PerUe | None = None  # what each UE may spend in a run
 
-    def __post_init__(self) -> None:
-        if np.isinf(self.gain_db).any() or np.isinf(self.rate_bps).any() or (self.rate_bps <= 0).any():
-            raise ValueError("gain_db and rate_bps must be finite or NaN, and rate_bps above 0.")
-        if self.energy_budget_j is not None and (self.energy_budget_j <= 0).any():
-            raise ValueError("energy_budget_j must be above 0 or NaN.")
-        sizes = [self.gain_db.size, self.rate_bps.size]
-        sizes += [] if self.energy_budget_j is None else [self.energy_budget_j.size]
-        sizes += [] if self.presence is None else [self.presence.ues]
-        sizes += [] if self.spread is None else [self.spread.compute.size]
-        if len(set(sizes)) > 1:
-            raise ValueError(f"a fleet needs one value for each UE everywhere, got {sizes}.")
-
     @property
     def ues(self) -> int:
         return self.gain_db.size

@@ -172,11 +172,7 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
 
 
 def _number(text: str, name: str, line: int) -> float:
-    low, high = COLUMNS[name] or POSITIVE
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    (low, high), value = COLUMNS[name] or POSITIVE, _float(text)
     if not low <= value <= high:
         raise ValueError(f"has {name} {text!r} in line {line}; expected a number from {low:g} to {high:g}")
     return value
@@ -203,13 +199,18 @@ def _interval(text: str) -> tuple[float, float]:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text.strip()!r} is no number of seconds")
     return value
+
+
+def _float(text: str) -> float:
+    """Return a number; NaN where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def read_trace(path: Path, data: bytes) -> Trace:

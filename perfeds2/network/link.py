@@ -102,10 +102,6 @@ class Downlink:
     power_w: float
     model_bits: float
 
-    def __post_init__(self) -> None:
-        if not (0 < self.power_w < np.inf and 0 < self.model_bits < np.inf):
-            raise ValueError(f"a downlink's power_w and model_bits must be finite and above 0, got {self}.")
-
     def seconds(self, signal_hz: PerUe, bandwidth_hz: float, at_once: int, cap: float | None) -> PerUe:
         """Multicast: once for all, at the rate of the weakest of these UEs. Unicast: each on its part of band and power, of so many.
 

@@ -5,7 +5,6 @@ third each by default): poor, usual and good cellular links, each a trace in whi
 its mean and now and then drops to nothing. Phones are there when they are plugged in and idle: at night, and in short stays by day.
 """
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +61,12 @@ def trace_text(median_bps: float, made: Made, rng: np.random.Generator) -> str:
     """A rate whose logarithm wanders around its mean (Ornstein and Uhlenbeck), with outages."""
     steps = max(2, round(made.trace_s / STEP_S))
     keeps = np.exp(-STEP_S / MEMORY_S)
-    level, text = rng.standard_normal(), io.StringIO()
-    text.write("time_s,bps\n")
+    level, lines = rng.standard_normal(), ["time_s,bps"]
     for step in range(steps):
         level = keeps * level + np.sqrt(1 - keeps**2) * rng.standard_normal()
         bps = 0.0 if step and rng.random() < OUTAGES else median_bps * np.exp(SPREAD_OF_RATE * level)
-        text.write(f"{step * STEP_S:.6g},{bps:.6g}\n")
-    return text.getvalue()
+        lines.append(f"{step * STEP_S:.6g},{bps:.6g}")
+    return "\n".join([*lines, ""])
 
 
 def hours_text(day_s: float, rng: np.random.Generator) -> str:

@@ -56,12 +56,11 @@ class Traces:
         sizes = [trace.time_s.size + 1 for trace in traces]  # with the end
         self._last = np.cumsum(sizes) - 1  # place of each trace's end among all
         self._first = self._last - np.array(sizes) + 1
-        self._at_s = np.concatenate([np.append(trace.time_s, trace.lasts_s) for trace in traces])
+        at_s = [np.append(trace.time_s, trace.lasts_s) for trace in traces]
+        bits = [np.cumsum(trace.bps * np.diff(own_s)) for trace, own_s in zip(traces, at_s, strict=True)]
+        self._at_s = np.concatenate(at_s)
+        self._bits = np.concatenate([np.append(0.0, own) for own in bits])  # that a trace has carried by then
         self._bps = np.concatenate([np.append(trace.bps, trace.bps[-1]) for trace in traces])
-        lasts = [np.diff(np.append(trace.time_s, trace.lasts_s)) for trace in traces]
-        self._bits = np.concatenate(
-            [np.append(0.0, np.cumsum(trace.bps * last)) for trace, last in zip(traces, lasts, strict=True)]
-        )  # that a trace has carried by then
         self._period_s, self._period_bits = self._at_s[self._last], self._bits[self._last]
         # One search finds the steps of all: trace i's keys are from i to i + 1.
         self._number, own = np.arange(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
