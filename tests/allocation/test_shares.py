@@ -62,7 +62,7 @@ def test_a_share_above_one_merge_a_round_is_an_error_with_a_way_out():
 def test_shares_that_do_not_sum_to_one_or_are_no_numbers_are_errors():
     with pytest.raises(ValueError, match=r"sum to 1; got a sum of 1.2.*nearest: 0.25"):
         check_shares(np.full(4, 0.3), 2, None)
-    with pytest.raises(ValueError, match="UE 1's is not"):
+    with pytest.raises(ValueError, match="UE 1 has nan"):
         check_shares(np.array([0.5, np.nan]), 1, None)
 
 
