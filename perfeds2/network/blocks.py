@@ -19,11 +19,6 @@ def each_block(ues: int, work: Callable[[slice], None]) -> None:
         work(slice(0, ues))
         return
     blocks = [slice(start, min(start + BLOCK, ues)) for start in range(0, ues, BLOCK)]
-    with ThreadPoolExecutor(min(_cores(), len(blocks))) as pool:
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(blocks))) as pool:
         for _ in pool.map(work, blocks):
             pass  # an error in a block is raised here
-
-
-def _cores() -> int:
-    """Those this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
