@@ -99,17 +99,11 @@ class Cell:
         if not (0 < slow < np.inf and 0 < fast < np.inf):
             raise ValueError(f"cpu_hz must be two finite frequencies above 0, got {cpu_hz}.")
         uniform = np.random.default_rng([seed, 1]).random(ues)
-        match layout:
-            case "disc":
-                distance = radius_m * np.sqrt(uniform)
-            case "uniform":
-                distance = radius_m * uniform
-            case "equal":
-                distance = np.full(ues, radius_m / 2)
-            case _:
-                raise ValueError(f"layout must be disc, uniform or equal, got {layout!r}.")
+        parts = {"disc": np.sqrt(uniform), "uniform": uniform, "equal": np.full(ues, 0.5)}  # of the radius
+        if layout not in parts:
+            raise ValueError(f"layout must be {', '.join(parts)}, got {layout!r}.")
         speed = slow * (fast / slow) ** np.random.default_rng([seed, 2]).random(ues)
-        return cls(distance, speed, seed=seed, **rest)
+        return cls(radius_m * parts[layout], speed, seed=seed, **rest)
 
     @property
     def ues(self) -> int:

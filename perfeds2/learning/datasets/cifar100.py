@@ -66,6 +66,8 @@ def read_cifar100_parts(files: Sequence[Path]) -> Images:
 def _read_part(path: Path) -> Labelled:
     with naming(path):
         arrays = read_npz(path, ("data", "fine_labels"))
+        if len(arrays) < 2:
+            raise DataBroken("lacks data or fine_labels.")
         return labelled(arrays["data"], arrays["fine_labels"], (3072,), 100)
 
 
