@@ -170,7 +170,7 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
             drawn, spec.learning.batch, spec.cell.trace_end or "repeat", keeps=spec.cell.on_leave == "keep"
         )
     except ValueError as error:
-        raise InputError(f"--cell {error}") from None
+        raise InputError(f"--cell {spec.cell.kind}: {error}") from None
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise InputError(
             f"--downlink {spec.radio.downlink} does not go with devices that have uplinks of their own ({spec.cell.kind}): how "

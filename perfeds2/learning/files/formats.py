@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
@@ -44,7 +45,7 @@ def read_bytes(path: Path) -> bytes:
         return everything(gzip.GzipFile(fileobj=file) if gzipped else file)
 
 
-def everything(file: io.BufferedIOBase) -> bytes:
+def everything(file: IO[bytes] | io.BufferedIOBase) -> bytes:
     """Return all bytes of an open file, chunk by chunk, so that a few packed bytes cannot become gigabytes at once."""
     pieces, size = [], 0
     while piece := file.read(CHUNK_BYTES):
