@@ -27,7 +27,11 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
     Sending is on an equal share B/n of the band, its expectation taken over one round's Rayleigh fading, by quadrature.
     The paper leaves this choice open; ours gives UEs near the base station, or with a fast processor, larger shares.
     """
-    fading, weight = _rayleigh_nodes()
+    # Points and weights of a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40). Deep fades make 1/rate large,
+    # but the density h·e^(−h²/2) takes that back, so plain Gauss does it to 2e-6.
+    fading, weight = np.polynomial.legendre.leggauss(48)
+    fading, weight = 4.5 * (fading + 1), 4.5 * weight
+    weight = weight * fading * np.exp(-fading * fading / 2)
     sending_s = np.zeros(cell.ues)
     for at, mass in zip(fading, weight, strict=True):
         strength = cell.fading_scale * at if cell.radio is None else at * at / 2
@@ -37,16 +41,6 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
         sending_s = np.where(cell.fleet.shares_band, sending_s, payload_bits / cell.fleet.own_bps)
     frequency = 1 / (cell.job_s(samples, quorum) + sending_s)
     return frequency / frequency.sum()
-
-
-def _rayleigh_nodes(points: int = 48) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:
-    """Points and weights for an expectation over a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40).
-
-    Deep fades make 1/rate large there, but the density h·e^(−h²/2) takes that back, so plain Gauss does it to 2e-6.
-    """
-    at, weight = np.polynomial.legendre.leggauss(points)
-    at, weight = 4.5 * (at + 1), 4.5 * weight
-    return at, weight * at * np.exp(-at * at / 2)
 
 
 def share_bounds(quorum: int, max_staleness: int | None) -> tuple[float, float]:

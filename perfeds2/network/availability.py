@@ -52,10 +52,6 @@ class Availability:
         self._period_s = np.array([each.period_s if each.period_s < math.inf else 1.0 for each in hours])
         self._last = (math.inf, -math.inf, np.zeros(len(hours), bool))
 
-    @property
-    def ues(self) -> int:
-        return len(self.hours)
-
     def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
         """Who is there at a second."""
         return self._stay(time_s)[2]

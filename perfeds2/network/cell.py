@@ -250,20 +250,18 @@ class Cell:
     @cached_property
     def mean_signal_hz(self) -> PerUe:
         """The signal at h = 1, before fading."""
-        signal_hz = self._signal_of_the_radio()
-        if self.fleet is not None and not self.fleet.shares_band.all():
-            signal_hz[~self.fleet.shares_band] = self.fleet.signal_on(self.bandwidth_hz)
-        return signal_hz
-
-    def _signal_of_the_radio(self) -> PerUe:
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
             gain = self.distance_m**-self.path_loss_exponent
             if self.fleet is not None:
                 gain[self.fleet.measured] = self.fleet.gain / self.signal_of_amplitude(1.0)
-            return self.power_w / noise_w_per_hz * gain
-        noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
-        return self.sent_power_w * self._gain / noise_w_per_hz
+            signal_hz = self.power_w / noise_w_per_hz * gain
+        else:
+            noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
+            signal_hz = self.sent_power_w * self._gain / noise_w_per_hz
+        if self.fleet is not None and not self.fleet.shares_band.all():
+            signal_hz[~self.fleet.shares_band] = self.fleet.signal_on(self.bandwidth_hz)
+        return signal_hz
 
     @cached_property
     def _gain(self) -> PerUe:

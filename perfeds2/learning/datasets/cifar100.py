@@ -44,15 +44,11 @@ def read_cifar100_archive(path: Path) -> Images:
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 if name in MEMBERS and member.isreg() and (content := archive.extractfile(member)):
-                    found[name] = _records(content.read())
+                    records = np.frombuffer(content.read(), np.uint8).reshape(-1, RECORD_BYTES)
+                    found[name] = labelled(records[:, 2:], records[:, 1], (3072,), 100)
         if found.keys() != set(MEMBERS):
             raise DataBroken(f"lacks {' or '.join(MEMBERS)}; expected the binary version, cifar-100-binary.tar.gz.")
     return Images(*found["train.bin"], *found["test.bin"])
-
-
-def _records(raw: bytes) -> Labelled:
-    records = np.frombuffer(raw, np.uint8).reshape(-1, RECORD_BYTES)
-    return labelled(records[:, 2:], records[:, 1], (3072,), 100)
 
 
 def read_cifar100_parts(files: Sequence[Path]) -> Images:

@@ -38,7 +38,8 @@ class OwnFile:
             raise ValueError("is no data; expected FILE.csv, FILE.npz, or a folder of npz files")
         try:
             files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-            digests = [_digest(file, *_identity(file)) for file in files]
+            found = [(file, file.stat()) for file in files]
+            digests = [_digest(file, state.st_ino, state.st_size, state.st_mtime_ns) for file, state in found]
         except OSError as error:
             raise ValueError(f"cannot be read: {os.strerror(error.errno or 0)}") from None
         if not path.is_dir():
@@ -123,11 +124,6 @@ def _scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
     training = parts.order[np.repeat(np.tile([True, False], parts.start.size), ends)]
     mean, deviation = x[training].mean(axis=0, dtype=float), x[training].std(axis=0, dtype=float)
     return mean, np.where(deviation > 1e-6, deviation, 1.0)
-
-
-def _identity(file: Path) -> tuple[int, int, int]:
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @lru_cache(maxsize=8192)
