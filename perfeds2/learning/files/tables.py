@@ -120,8 +120,8 @@ def _read_frame(path: Path) -> Any:
         first = file.readline()
     separator = max(",;\t", key=first.count)
     names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
-    are_numbers = pd.to_numeric(pd.Series(names), errors="coerce").notna().all()
-    if not all(names) or len(set(names)) < len(names) or are_numbers:
+    numbers: Any = pd.to_numeric(pd.Series(names), errors="coerce")
+    if not all(names) or len(set(names)) < len(names) or numbers.notna().all():
         raise DataBroken(f"must name every column in line 1, each by another name; got {first.strip()!r:.60}.")
     how: Any = {"header": 0, "names": names, "index_col": False, "skip_blank_lines": False, "low_memory": False}
     how |= {"keep_default_na": False, "na_values": ["", "nan", "NaN", "NAN"]}  # a text such as NA is what it is
@@ -292,9 +292,10 @@ def _look(targets: Sequence[np.ndarray], most: int) -> Meaning:
 
 def _with_labels(table: SampleTable) -> SampleTable:
     """Return a table whose labels are counted from 0."""
-    if len(table.given) > 1:
+    only, *more = table.given
+    if more:
         raise DataBroken(f"{table.called} are several targets, which only numbers can be; give one, or --loss mse.")
-    labels, y = np.unique(table.given[0], return_inverse=True)
+    labels, y = np.unique(only, return_inverse=True)
     if not 1 < labels.size <= MOST_LABELS:
         raise DataBroken(f"{table.called} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")
     names = tuple(map(_called, labels))
