@@ -5,13 +5,12 @@ problem becomes one sentence that goes behind the file's name.
 """
 
 import gzip
-import io
 import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
@@ -45,7 +44,7 @@ def read_bytes(path: Path) -> bytes:
         return everything(gzip.GzipFile(fileobj=file) if gzipped else file)
 
 
-def everything(file: IO[bytes] | io.BufferedIOBase) -> bytes:
+def everything(file: Any) -> bytes:  # of gzip, zipfile or the disk, which share no type
     """Return all bytes of an open file, chunk by chunk, so that a few packed bytes cannot become gigabytes at once."""
     pieces, size = [], 0
     while piece := file.read(CHUNK_BYTES):
