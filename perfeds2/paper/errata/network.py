@@ -157,9 +157,12 @@ def least_share() -> Numbers:
     low, _ = share_bounds(quorum, max_staleness)
     return [
         ("A = 5, S = 4, K = 200, 20 UEs: printed least share S/K", by_print),
-        ("a UE at that share sits out at most so many rounds", int(longest_gap(deficit(rare, quorum, rounds), ues)[0])),
+        ("longest wait of a UE at that share (rounds)", int(longest_gap(deficit(rare, quorum, rounds), ues)[0])),
         ("our least share 1/(A·S)", low),
-        ("a UE at that share sits out at most", int(longest_gap(deficit(equal_shares(ues), quorum, rounds), ues)[0])),
+        (
+            "longest wait of a UE at that share (rounds)",
+            int(longest_gap(deficit(equal_shares(ues), quorum, rounds), ues)[0]),
+        ),
         ("printed least share at K = 20", max_staleness / 20),
         ("20 such shares sum to (must be 1)", ues * max_staleness / 20),
     ]
@@ -174,7 +177,7 @@ def algorithm_2() -> Numbers:
     def off(plan: Callable[..., Rows], shares: Float[np.ndarray, " n"]) -> float:
         return float(100 * np.abs(achieved_shares(plan(shares, 5, 200), 20) / shares - 1).max())
 
-    better = {"fill-up behind the loop": schedule.printed_fixed, "largest deficit first": deficit}
+    better = {"fill-up after the loop": schedule.printed_fixed, "largest deficit first": deficit}
     medians = {name: float(np.median([off(plan, shares) for shares in uneven])) for name, plan in better.items()}
     return [
         ("20 UEs, A = 5, 200 rounds, equal η, as printed: worst η is off by (%)", off(schedule.printed, equal)),

@@ -100,7 +100,7 @@ def sign() -> Numbers:
         ("change of F, second line of (51)", second_line),
         ("β = 1e-6, σ_F² = γ_F² = 1, A = 5: floor as printed", bounds.printed(tiny, 5).floor),
         ("floor that follows (proved)", bounds.proved(tiny, merge_error).floor),
-        ("floor that follows with one step less (sharpened)", bounds.sharpened(tiny, merge_error).floor),
+        ("floor that follows with one step fewer (sharpened)", bounds.sharpened(tiny, merge_error).floor),
     ]
 
 
@@ -142,7 +142,7 @@ def unequal_participation() -> Numbers:
             bounds.printed(setting, 1).after(rounds),
         ),
         ("measured", mean_square(np.array(models))),
-        ("‖∇F‖² where the run settles, at any small β", mean_square(settled)),
+        ("‖∇F‖² where the run converges, at any small β", mean_square(settled)),
         ("claimed at β = 1e-9", bounds.printed(replace(setting, beta=1e-9), 1).floor),
     ]
 
