@@ -6,17 +6,16 @@ step w − α∇f is seen only by what it does to the next batch (inputs·inputs
 The numbers are those of ``objectives``, but for the order in which they are added up.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged, Model, Params, bare, mean_loss
-from perfeds2.learning.objectives import FedAvg, Loss, Objective, PerFed
+from perfeds2.learning.models.model import Model, Params, bare, loss_of
+from perfeds2.learning.objectives import FedAvg, Loss, Objective, PerFed, stepped
 
 WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
@@ -50,8 +49,11 @@ def gradient(model: Model, objective: Objective, params: Params, batches: Any) -
     x = jax.lax.optimization_barrier(network.scaled(x, weight.dtype))  # fetched once, not for each product again
     said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # by the first layer
 
+    def after_first(said: Array, others: Params, y: Array) -> Float[Array, ""]:
+        return loss_of(model)(network.after_first(others, said), y).mean()
+
     def slopes(number: int, said: Array, others: Params) -> tuple[Array, Params]:
-        return jax.grad(lambda z, w: mean_loss(_after_first(model), w, z, y[number]), argnums=(0, 1))(said, others)
+        return jax.grad(after_first, argnums=(0, 1))(said, others, y[number])
 
     first, inner = slopes(0, said[0], others)
     if isinstance(objective, FedAvg):
@@ -61,7 +63,7 @@ def gradient(model: Model, objective: Objective, params: Params, batches: Any) -
     # What a step along one batch's inputs and slopes changes in what the layer says to another; one more for the bias.
     between = x[1] @ (x[0] if on == 0 else jnp.concatenate([x[0], x[on]])).T + 1
     to_second, from_second = between[:, : x.shape[1]], between[:, -x.shape[1] :].T
-    adapted = jax.tree.map(lambda w, g: w - alpha * g, others, inner)
+    adapted = stepped(others, alpha, inner)
     second, outer = slopes(1, said[1] - alpha * (to_second @ first), adapted)
     if objective.hessian == "fo":
         return outer | {WEIGHT: x[1].T @ second, BIAS: second.sum(axis=0)}
@@ -69,25 +71,5 @@ def gradient(model: Model, objective: Objective, params: Params, batches: Any) -
     third, curvature = jax.jvp(lambda z, w: slopes(on, z, w), (said[on], others), direction)[1]
     seen = x[1:].reshape(-1, x.shape[-1]) if on == 2 else jnp.concatenate([x[1], x[0]])
     step = jnp.concatenate([second, -alpha * third])
-    exact = jax.tree.map(lambda g, h: g - alpha * h, outer, curvature)
+    exact = stepped(outer, alpha, curvature)
     return exact | {WEIGHT: seen.T @ step, BIAS: step.sum(axis=0)}
-
-
-@dataclass(frozen=True)
-class _AfterFirst:
-    """An MLP without its first layer."""
-
-    network: MLP
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        raise NotImplementedError("it has the whole network's weights.")
-
-    def __call__(self, params: Params, x: Float[Array, "*s h"]) -> Float[Array, "*s c"]:
-        return self.network.after_first(params, x)
-
-
-def _after_first(model: Model) -> Model:
-    network = bare(model)
-    assert isinstance(network, MLP)
-    rest = _AfterFirst(network)
-    return replace(model, model=rest) if isinstance(model, Judged) else rest

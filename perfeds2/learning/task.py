@@ -15,7 +15,7 @@ from perfeds2.learning.files.own_file import OwnFile, own_data, usual_loss, usua
 from perfeds2.learning.files.sources import Source, find
 from perfeds2.learning.losses import Loss, Metric
 from perfeds2.learning.models.from_torch import from_torch
-from perfeds2.learning.models.mlp import MLP, sized
+from perfeds2.learning.models.mlp import MLP, mlp
 from perfeds2.learning.models.model import Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
 from perfeds2.learning.target import Targets, judged
@@ -138,7 +138,8 @@ class Recipe:
         table = file.table(target, ue_column, loss)
         learned = Targets(len(table.labels), table.shift, table.unit)
         sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
-        network = sized(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype)
+        hidden = 32 if table.x.shape[1] <= 64 else 100  # as digits' for few inputs, as MNIST's for many
+        network = mlp(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype, hidden)
         data = partial(own_data, partial(file.table, target, ue_column, loss))
         return cls(file.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
 
@@ -171,20 +172,12 @@ def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:
 
 def parameters(model: Model) -> int:
     """How many numbers a model has."""
-    return sum(int(np.prod(shape.shape)) for shape in weight_shapes(model).values())
+    return sum(shape.size for shape in weight_shapes(model).values())
 
 
+@lru_cache(maxsize=64)  # asked for again and again, and tracing takes a while
 def weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of its arrays, by their names. Asked for again and again, and tracing takes a while: so it is kept in mind."""
-    try:
-        hash(model)
-    except TypeError:  # others will complain
-        return _weight_shapes.__wrapped__(model)
-    return _weight_shapes(model)
-
-
-@lru_cache(maxsize=64)
-def _weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of its arrays, by their names."""
     return jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract: nobody's GPU is touched
 
 

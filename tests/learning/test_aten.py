@@ -7,9 +7,8 @@ import pytest
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models import aten
-from perfeds2.learning.models import torch_layers as layers
 from perfeds2.learning.models.aten import ATEN
-from perfeds2.learning.models.from_torch import Ref, Step, TorchModel, is_torch
+from perfeds2.learning.models.from_torch import BATCH, Ref, Step, TorchModel, is_torch
 from perfeds2.learning.models.model import Model
 
 
@@ -22,20 +21,19 @@ def test_a_matrix_times_patches_is_xlas_convolution(stride, padding, dilation):
     x, weight = normal(2, 3, 8, 9), normal(4, 3, 3, 2)
     edges = [(p, p) for p in padding]
     theirs = jax.lax.conv_general_dilated(x, weight, stride, edges, rhs_dilation=dilation, precision="highest")
-    ours = layers.convolution(x, weight, None, stride, padding, dilation, False, (0, 0), 1)
+    ours = aten.convolution(x, weight, None, stride, padding, dilation, False, (0, 0), 1)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_of_equal_numbers_the_first_gets_the_gradient():
     x = jnp.array([[[[1.0, 1.0, 0.0], [1.0, 1.0, 2.0]]]])
-    gradient = jax.grad(lambda x: layers.largest(2)(x, 2, 1).sum())(x)
+    gradient = jax.grad(lambda x: aten.largest(2)(x, 2, 1).sum())(x)
     np.testing.assert_array_equal(gradient[0, 0], [[1, 0, 0], [0, 0, 1]])
 
 
-def test_windows_beyond_the_edge_count_or_do_not():
+def test_windows_beyond_the_edge_count():
     x = jnp.ones((1, 1, 2, 2))
-    np.testing.assert_allclose(layers.average(2)(x, 3, 1, 1), np.full((1, 1, 2, 2), 4 / 9), rtol=1e-6)
-    np.testing.assert_allclose(layers.average(2)(x, 3, 1, 1, False, False), np.ones((1, 1, 2, 2)), rtol=1e-6)
+    np.testing.assert_allclose(aten.average(2)(x, 3, 1, 1), np.full((1, 1, 2, 2), 4 / 9), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_at_a_kink_the_slope_is_pytorchs(curve, slopes):
 @pytest.mark.slow
 def test_whoever_may_look_at_nothing_gets_zeros_and_no_nan():
     query, mask = normal(2, 3, 4), jnp.array([[True, False, True], [False, False, False], [True, True, True]])
-    out, gradient = jax.value_and_grad(lambda q: layers.attention(q, query, query, mask)[:, 1].sum())(query)
+    out, gradient = jax.value_and_grad(lambda q: aten.attention(q, query, query, mask)[:, 1].sum())(query)
     assert float(out) == 0
     assert np.isfinite(gradient).all()
 
@@ -64,15 +62,15 @@ def test_whoever_may_look_at_nothing_gets_zeros_and_no_nan():
 def test_an_lstm_from_zero_and_one_from_a_state_of_zeros_are_the_same():
     x, weights = normal(2, 5, 3), [normal(16, 3), normal(16, 4), normal(16), normal(16)]
     zeros, how = aten.full((1, 2, 4), 0.0), (True, 1, 0.0, False, False, True)
-    fast = jax.jit(lambda x: layers.lstm(x, (zeros, zeros), weights, *how))(x)
-    slow = jax.jit(lambda x, start: layers.lstm(x, (start, start), weights, *how))(x, zeros)
+    fast = jax.jit(lambda x: aten.lstm(x, (zeros, zeros), weights, *how))(x)
+    slow = jax.jit(lambda x, start: aten.lstm(x, (start, start), weights, *how))(x, zeros)
     for ours, theirs in zip(fast, slow, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def linear(*steps, result="out"):
     weights = {"weight": np.ones((2, 3), np.float32)}
-    return TorchModel("by hand", None, (3,), steps, (("p_weight", "weight"),), result, weights, {})
+    return TorchModel("by hand", None, (3,), steps, (("x", BATCH), ("p_weight", "weight")), result, weights, {})
 
 
 def test_a_model_is_its_steps():
@@ -85,10 +83,19 @@ def test_a_model_is_its_steps():
 def test_an_operation_that_fails_is_named_with_its_layer():
     model = linear(Step("out", "view", (Ref("x"), (5, 5)), (), "head (Linear)"))
     with pytest.raises(
-        InputError, match=r"^PyTorch's view in head \(Linear\): JAX cannot do this \(TypeError: .*\)\.$"
+        InputError,
+        match=r"^PyTorch's view in head \(Linear\) is not supported with these settings \(TypeError: .*\)\.$",
     ):
         model(model.init(jax.random.key(0)), jnp.ones((4, 3)))
 
 
 def test_what_is_no_module_is_none():
     assert not any(map(is_torch, (int, 3, TorchModel, jnp.tanh)))
+
+
+def test_a_setting_that_is_not_supported_is_refused_by_name():
+    model = linear(Step("out", "max_pool1d", (Ref("x"), 2, 2, 0, 1, True), (), "pool (MaxPool1d)"))
+    with pytest.raises(
+        InputError, match=r"^PyTorch's max_pool1d in pool \(MaxPool1d\) is not supported with these settings"
+    ):
+        model(model.init(jax.random.key(0)), jnp.ones((4, 3)))

@@ -9,7 +9,7 @@ import pytest
 from curvature import assert_hessian_is_what_differences_say
 
 from perfeds2.learning.models import first_convolution, lenet
-from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet, average, by_patches, by_rows, largest, patches
+from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet, by_patches, by_rows, patches, pooled
 
 pytestmark = pytest.mark.slow
 RELU_LOGITS = [
@@ -112,8 +112,8 @@ def test_a_patch_is_what_surrounds_a_point():
 
 def test_pooling_makes_one_of_four():
     maps = jnp.array([[1.0, 5.0, 0.0, 0.0], [2.0, 3.0, 0.0, -1.0]]).reshape(1, 2, 4, 1)
-    np.testing.assert_array_equal(largest(maps).ravel(), [5.0, 0.0])
-    np.testing.assert_array_equal(average(maps).ravel(), [2.75, -0.25])
+    np.testing.assert_array_equal(pooled(maps, "largest").ravel(), [5.0, 0.0])
+    np.testing.assert_array_equal(pooled(maps, "average").ravel(), [2.75, -0.25])
 
 
 def test_batches_of_batches_are_as_good_as_one():

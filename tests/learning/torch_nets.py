@@ -92,97 +92,38 @@ class Curves(nn.Module):
         x = x * self.scale + self.shift
         y = x.abs() + 0.5
         curves = [
+            *(x.abs(), x.cos(), x.erf(), x.exp(), x.floor() * x, y.log(), y.log1p(), F.logsigmoid(x), F.mish(x), -x),
             *(
-                x.abs(),
-                x.ceil() + x,
-                x.cos(),
-                x.erf(),
-                x.exp(),
-                x.exp2(),
-                x.expm1(),
-                x.floor() * x,
-                x.fmod(0.7) * x,
-                y.log(),
-                y.log1p(),
-                y.log2(),
-            ),
-            *(
-                F.logsigmoid(x),
-                F.mish(x),
-                -x,
                 y.reciprocal(),
                 F.relu(x),
                 F.relu6(5 * x),
                 x.round() * x,
                 y.rsqrt(),
                 F.selu(x),
-            ),
-            *(
                 x.sigmoid(),
                 x.sign() * x,
-                F.silu(x),
-                x.sin(),
-                y.sqrt(),
-                x.square(),
-                x.tanh(),
-                F.hardsigmoid(x),
-                F.hardswish(x),
             ),
+            *(F.silu(x), x.sin(), y.sqrt(), x.square(), x.tanh(), F.hardsigmoid(x), F.hardswish(x), x.detach() * x),
             *(
-                x.detach() * x,
                 F.hardtanh(x),
                 F.leaky_relu(x, 0.2),
                 F.elu(x),
-                F.celu(x, 1.5),
                 F.softplus(x, 2.0),
                 F.gelu(x),
-            ),
-            *(
                 F.gelu(x, approximate="tanh"),
-                self.slope(x),
-                x.clamp(-0.45, 0.45),
-                x.clamp_min(0.1),
-                x.clamp_max(0.1),
-                x**3,
-                y**0.5,
             ),
+            *(self.slope(x), x.clamp(-0.45, 0.45), x.clamp_min(0.1), x.clamp_max(0.1), x**3, y**0.5, 2**x, 1 - x),
+            *(torch.sub(x, y, alpha=2), torch.add(x, y, alpha=2), torch.rsub(x, y, alpha=2), x / y, x % 0.7),
+            *(torch.maximum(x, y), torch.minimum(x, y), torch.max(x, y), torch.min(x, y), torch.where(x > y, x, 2 * y)),
+            *(torch.lerp(x, y, 0.3), torch.addcmul(x, x, y), x.masked_fill(x < 0.1, 2.0), (x <= y) | (x > 1)),
             *(
-                2**x,
-                1 - x,
-                torch.sub(x, y, alpha=2),
-                torch.add(x, y, alpha=2),
-                torch.rsub(x, y, alpha=2),
-                x / y,
-                x.detach() // y.detach(),
-            ),
-            *(
-                torch.div(3 * x, y, rounding_mode="trunc") * x,
-                x % 0.7,
-                torch.maximum(x, y),
-                torch.minimum(x, y),
-                torch.max(x, y),
-            ),
-            *(
-                torch.min(x, y),
-                torch.atan2(x, y),
-                torch.where(x > y, x, 2 * y),
-                torch.lerp(x, y, 0.3),
-                torch.addcmul(x, x, y),
-            ),
-            *(x.masked_fill(x < 0.1, 2.0), x.isnan() | (x <= y), (x >= y) & ~(x == y), (x != y) & (x < y)),
-            *(
+                (x >= y) & ~(x == y),
+                (x != y) & (x < y),
                 torch.logical_and(x > 0, y > 1),
                 torch.logical_or(x > 0, y > 1),
-                torch.logical_not(x > 0),
-                torch.bitwise_or(x > 0, y > 1),
             ),
-            *(
-                F.normalize(x, dim=1),
-                x.type_as(y),
-                x.to(torch.float64).to(x),
-                x.to("cpu"),
-                x + x.new_full((), 2) + x.new_ones(2),
-            ),
+            *(torch.logical_not(x > 0), F.normalize(x, dim=1), x.type_as(y), x.to(torch.float64).to(x), x.to("cpu")),
+            x + x.new_full((), 2) + x.new_ones(2),
         ]
         return torch.cat([curve.float() for curve in curves], dim=1)
 
@@ -195,52 +136,15 @@ class OverAxes(nn.Module):
     def forward(self, x):
         x = (x * self.scale).unflatten(1, (2, -1, 4))
         some = [
-            *(
-                x.sum(1),
-                x.sum((1, 2)),
-                x.mean((2, 3), keepdim=True),
-                x.prod(2),
-                x.amax(1),
-                x.amin((1, 3)),
-                x.max(1).values,
-            ),
-            *(
-                x.min(2, keepdim=True)[0],
-                x.var(1),
-                x.var((1, 2), correction=0),
-                x.std(2),
-                *torch.var_mean(x, 3, correction=1),
-            ),
-            *(
-                x.logsumexp(1),
-                x.softmax(2),
-                x.log_softmax(3),
-                x.cumsum(2),
-                torch.linalg.vector_norm(x, dim=(1, 2)),
-                F.glu(x),
-            ),
-            *(
-                x.argmax(1),
-                x.argmin(2, keepdim=True),
-                (x > 0).any(1),
-                (x > -3).all(2),
-                x + x.sum() * 0 + x.max() * 0 + x.min() * 0,
-            ),
-            *(x[:, 0].matmul(x[:, 1].mT), torch.einsum("nabc,nadc->nabd", x, x), x[:, 0].bmm(x[:, 1].transpose(1, 2))),
-            *(
-                torch.baddbmm(x[:, 0, :, :3], x[:, 0], x[:, 1].mT, beta=2, alpha=0.5),
-                x.flatten(1).mv(self.scale)[:, None],
-            ),
-            *(
-                F.softmax(x.half().float(), 1, dtype=torch.float32),
-                F.rms_norm(x, (4,)),
-                x.mm(x.T) if x.ndim == 2 else x,
-            ),
-            *(x * self.scale.dot(self.scale), x[:, 0, 0] @ torch.outer(self.scale[:4], self.scale[:3])),
-            *(
-                torch.addmm(self.scale[:3], x[:, 0, 0], self.scale.view(8, 3)[:4]),
-                torch.addmv(x[:, 0, 0, 0], x[:, 0, 1], self.scale[:4])[:, None],
-            ),
+            *(x.sum(1), x.sum((1, 2)), x.mean((2, 3), keepdim=True), x.amax(1), x.amin((1, 3)), x.max(1).values),
+            *(x.max(2, keepdim=True)[0], x.var(1), x.var((1, 2), correction=0), x.std(2)),
+            *(x.logsumexp(1), x.softmax(2), x.log_softmax(3), x.cumsum(2), F.glu(x), x.argmax(1), (x > 0).any(1)),
+            *((x > -3).all(2), x + x.sum() * 0 + x.max() * 0 + x.min() * 0, x[:, 0].matmul(x[:, 1].mT)),
+            *(torch.einsum("nabc,nadc->nabd", x, x), x[:, 0].bmm(x[:, 1].transpose(1, 2))),
+            torch.baddbmm(x[:, 0, :, :3], x[:, 0], x[:, 1].mT, beta=2, alpha=0.5),
+            *(x.flatten(1).mv(self.scale)[:, None], F.softmax(x.half().float(), 1, dtype=torch.float32)),
+            *(F.rms_norm(x, (4,)), x * self.scale.dot(self.scale)),
+            torch.addmm(self.scale[:3], x[:, 0, 0], self.scale.view(8, 3)[:4]),
         ]
         return torch.cat([each.flatten(1).float() for each in some], dim=1)
 
@@ -257,71 +161,17 @@ class Shapes(nn.Module):
         y = x.clone()
         corner = torch.ones(4, 4).tril() + torch.ones(4, 4).triu(1) * torch.arange(4)
         some = [
-            *(
-                x.permute(0, 3, 1, 2),
-                x.transpose(1, 2),
-                x.movedim(1, 3),
-                x[:, 1],
-                x[:, :, ::2],
-                x[..., -1:],
-                *x.split(3, 3),
-            ),
-            *(
-                *x.split([1, 3], 3),
-                *x.chunk(2, 3),
-                *x.unbind(1),
-                x[:, :, self.order],
-                x.index_select(2, self.order),
-                x.flip(1, 3),
-            ),
-            *(
-                x.gather(3, torch.zeros_like(x, dtype=torch.int64)),
-                torch.stack([x, y], 1),
-                torch.cat([x, y], -1),
-                x.roll(1, 2),
-            ),
-            *(
-                F.pad(x, (1, 2, 0, 1)),
-                F.pad(x, (1, 1), value=3.0),
-                F.pad(x, (-1, 1)),
-                F.pad(x, (1, 1, 1, 1), mode="reflect"),
-            ),
-            *(F.pad(x, (2, 1, 0, 0), mode="replicate"), F.pad(x, (1, 1, 1, 1), mode="circular"), x @ corner),
-            *(
-                x.unsqueeze(1).squeeze(1),
-                x[:, :, :1].expand(-1, -1, 3, -1),
-                x[:, :1].expand_as(x),
-                x.repeat(1, 2, 1, 1),
-            ),
-            *(
-                x.reshape(n, -1, 2),
-                x.view_as(y),
-                x.reshape_as(y),
-                x.contiguous().detach() + x,
-                x + torch.zeros(4) + torch.full((4,), 2.0),
-            ),
-            *(
-                x + torch.ones_like(x) + torch.full_like(x, 2) + x.new_zeros(4),
-                x + torch.zeros(n, 1, 1, 1) + torch.scalar_tensor(2.0),
-            ),
-            *(
-                F.one_hot(self.order, 4)[None] * x[:, 0],
-                x + math.pi,
-                x.slice_scatter(y[:, :1] * 2, 1, 1),
-                x.select_scatter(y[:, 0], 1, 1),
-            ),
+            *(x.permute(0, 3, 1, 2), x.transpose(1, 2), x.movedim(1, 3), x[:, 1], x[:, :, ::2], x[..., -1:]),
+            *(*x.split(3, 3), *x.split([1, 3], 3), *x.chunk(2, 3), *x.unbind(1), x[:, :, self.order]),
+            *(x.index_select(2, self.order), x.flip(1, 3), x.gather(3, torch.zeros_like(x, dtype=torch.int64))),
+            *(torch.stack([x, y], 1), torch.cat([x, y], -1), F.pad(x, (1, 2, 0, 1)), F.pad(x, (1, 1), value=3.0)),
+            *(F.pad(x, (-1, 1)), F.pad(x, (1, 1, 1, 1), mode="reflect"), x @ corner, x.unsqueeze(1).squeeze(1)),
+            *(x[:, :, :1].expand(-1, -1, 3, -1), x[:, :1].expand_as(x), x.repeat(1, 2, 1, 1), x.reshape(n, -1, 2)),
+            *(x.view_as(y), x.reshape_as(y), x.contiguous().detach() + x, x + torch.zeros(4) + torch.full((4,), 2.0)),
+            x + torch.ones_like(x) + torch.full_like(x, 2) + x.new_zeros(4),
+            x + torch.zeros(n, 1, 1, 1) + torch.scalar_tensor(2.0) + math.pi,
         ]
         return torch.cat([each.flatten(1).float() for each in some], dim=1)
-
-
-class Written(Shapes):
-    """The same, and something that is written into: PyTorch then takes more of it apart."""
-
-    def forward(self, x):
-        y = super().forward(x)
-        y[:, 0] = 1.5
-        y[:, 2:5] *= 2
-        return y
 
 
 class Images(nn.Module):
@@ -332,49 +182,22 @@ class Images(nn.Module):
         self.first = nn.Conv2d(2, 4, 3, padding="same")
         self.many = nn.ModuleList(
             [
-                *(
-                    nn.Conv2d(4, 6, 3, stride=2, padding=1),
-                    nn.Conv2d(4, 4, 3, groups=4, dilation=2),
-                    nn.Conv2d(4, 2, 1, bias=False),
-                ),
-                *(
-                    nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
-                    nn.GroupNorm(2, 4),
-                    nn.InstanceNorm2d(4),
-                ),
-                *(
-                    nn.BatchNorm2d(4),
-                    nn.MaxPool2d(3, 2, 1),
-                    nn.AvgPool2d(3, 2, 1),
-                    nn.AvgPool2d(3, 2, 1, count_include_pad=False),
-                ),
-                *(
-                    nn.MaxPool2d(2, dilation=2, stride=1),
-                    nn.AdaptiveAvgPool2d(4),
-                    nn.AdaptiveAvgPool2d(1),
-                    nn.AdaptiveMaxPool2d((2, 4)),
-                ),
-                *(
-                    nn.LayerNorm((4, 8, 8)),
-                    nn.Dropout(0.5),
-                    nn.Dropout2d(0.5),
-                    nn.AvgPool2d(2, divisor_override=3),
-                    nn.AlphaDropout(0.1),
-                ),
-                *(nn.FeatureAlphaDropout(0.1), nn.Identity()),
+                *(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, groups=4, dilation=2)),
+                *(nn.Conv2d(4, 2, 1, bias=False), nn.GroupNorm(2, 4), nn.BatchNorm2d(4), nn.MaxPool2d(3, 2, 1)),
+                *(nn.AvgPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(4), nn.AdaptiveAvgPool2d(1), nn.LayerNorm((4, 8, 8))),
+                *(nn.Dropout(0.5), nn.Dropout2d(0.5), nn.Identity()),
             ]
         )
-        lines = [nn.Conv1d(2, 3, 5, stride=3), nn.ConvTranspose1d(2, 2, 3), nn.AvgPool1d(2), nn.MaxPool1d(3, 2)]
-        self.lines = nn.ModuleList([*lines, nn.AdaptiveAvgPool1d(4), nn.AdaptiveMaxPool1d(4), nn.InstanceNorm1d(2)])
-        self.solids = nn.ModuleList([nn.Conv3d(2, 2, 2), nn.ConvTranspose3d(2, 1, 2), nn.AvgPool3d(2), nn.MaxPool3d(2)])
+        lines = [nn.Conv1d(2, 3, 5, stride=3), nn.AvgPool1d(2), nn.MaxPool1d(3, 2), nn.AdaptiveAvgPool1d(4)]
+        self.lines, self.solid = nn.ModuleList(lines), nn.Conv3d(2, 2, 2)
         self.eval()
-        self.many[6].running_mean = torch.linspace(-0.5, 0.5, 4)
-        self.many[6].running_var = torch.linspace(0.5, 2, 4)
+        self.many[4].running_mean = torch.linspace(-0.5, 0.5, 4)
+        self.many[4].running_var = torch.linspace(0.5, 2, 4)
 
     def forward(self, x):
         x = x.view(-1, 2, 8, 8)
         seen = [layer(self.first(x)) for layer in self.many]
-        seen += [layer(x.flatten(2)) for layer in self.lines] + [layer(x.view(-1, 2, 4, 4, 4)) for layer in self.solids]
+        seen += [layer(x.flatten(2)) for layer in self.lines] + [self.solid(x.view(-1, 2, 4, 4, 4))]
         return torch.cat([each.flatten(1) for each in seen], dim=1)
 
 
@@ -397,7 +220,6 @@ class Sequences(nn.Module):
             [
                 *(nn.LSTM(4, 3, batch_first=True, bidirectional=True), nn.LSTM(4, 3, bias=False, batch_first=True)),
                 *(nn.GRU(4, 3, num_layers=2, batch_first=True), nn.RNN(4, 3, batch_first=True)),
-                nn.RNN(4, 3, batch_first=True, nonlinearity="relu"),
             ]
         )
         self.start = nn.Parameter(torch.randn(2, 1, 1, 3))
@@ -420,9 +242,7 @@ class Sequences(nn.Module):
             F.scaled_dot_product_attention(q, q, q, is_causal=True),
             F.scaled_dot_product_attention(q, q, q, scale=0.3),
         ]
-        seen += [
-            F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], attn_mask=x[:, None, None] == 0, enable_gqa=True)
-        ]
+        seen += [F.scaled_dot_product_attention(q, q, q, attn_mask=x[:, None, None] == 0)]
         seen += [
             F.scaled_dot_product_attention(q, q, q, attn_mask=self.start[0, 0, 0, 0] * torch.arange(36.0).view(6, 6))
         ]

@@ -24,10 +24,10 @@ from jaxtyping import Array, Float, Key, Shaped
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.models.torch_layers import UnsupportedError
 
 Arrays = Mapping[str, np.ndarray]
 SAMPLES = 7  # batch size of the export; any other may come later, and no layer has this size
+BATCH = ""  # what the samples are called among a module's arrays, which all have longer names
 NEAR = 1e-3  # allowed difference between PyTorch's and our outputs, relative to the largest
 _drawing = threading.Lock()  # PyTorch has one generator for all threads
 
@@ -96,13 +96,12 @@ class TorchModel:
     def __call__(self, params: Params, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
         as_rows = x.shape[-len(self.sample) :] != self.sample
         many = x.shape[: -1 if as_rows else -len(self.sample)]
-        arrays = {name: jnp.asarray(values) for name, values in self.constants.items()} | params
-        known: dict[str, Any] = {name: arrays[theirs] for name, theirs in self.inputs}
-        known["x"] = x.reshape(-1, *self.sample)
+        arrays = {**self.constants, **params, BATCH: x.reshape(-1, *self.sample)}
+        known: dict[str, Any] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.inputs}
         for step in self.steps:
             with _naming(step):
-                args, named = _looked_up(known, step.args), {name: _looked_up(known, a) for name, a in step.named}
-                known[step.result] = ATEN[step.operation](*args, **named)
+                named = {name: _looked_up(known, value) for name, value in step.named}
+                known[step.result] = ATEN[step.operation](*_looked_up(known, step.args), **named)
         logits = known[self.output]
         return logits.reshape(*many, *logits.shape[1:])
 
@@ -118,10 +117,12 @@ def _naming(step: Step) -> Iterator[None]:
     """Name the operation and the layer in any error."""
     try:
         yield
+    except NotImplementedError as error:
+        raise InputError(f"PyTorch's {step.operation} in {step.layer}: {error}.") from error
     except Exception as error:
-        why = " ".join(str(error).split())[:300].removesuffix(".")
-        told = why if isinstance(error, UnsupportedError) else f"JAX cannot do this ({type(error).__name__}: {why})"
-        raise InputError(f"PyTorch's {step.operation} in {step.layer}: {told}.") from error
+        raise InputError(
+            f"PyTorch's {step.operation} in {step.layer} is not supported with these settings ({_told(error)})."
+        ) from error
 
 
 # ---- made from a module
@@ -207,12 +208,17 @@ def _name(module: Any) -> str:
 
 def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[Any, Any, str, dict[str, np.ndarray]]:
     """Return the steps, their names of weights and buffers, the name of the result, and tensors that stand in the code."""
-    program = _exported_program(torch, module, sample)
+    batch, x = torch.export.Dim.AUTO, _zeros(torch, sample)
     decompositions = torch.export.default_decompositions()
     for operation in [each for each in decompositions if _key(each)]:
         decompositions.pop(operation)
-    with _quietly():
-        program = program.run_decompositions(decompositions)  # what we do not know, in terms of what we know
+    try:
+        with _quietly():
+            program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
+            program = program.run_decompositions(decompositions)  # what we do not know, in terms of what we know
+    except Exception as error:  # whatever is in a module
+        hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
+        raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
     signature = program.graph_signature
     changed = next(iter(signature.buffers_to_mutate.values()), None)
     if changed is not None:
@@ -220,35 +226,22 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[An
             f"{_name(module)} changes its buffer {changed} while it computes, which no UE uploads; call .eval() on it to "
             f"keep the statistics of BatchNorm as they are, or take GroupNorm or LayerNorm."
         )
+    nodes = {node.name: node for node in program.graph.nodes}
+    (x_name,), (output,) = signature.user_inputs, signature.user_outputs
+    if any(isinstance(nodes[name].meta["val"].shape[0], int) for name in (x_name, output)):
+        raise InputError(
+            f"{_name(module)} takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1."
+        )
     first = {id(tensor): name for name, tensor in module.named_parameters()}  # of tied weights the first name
-    inputs = []
+    inputs = [(x_name, BATCH)]
     for spec in signature.input_specs:
         if spec.kind.name == "PARAMETER":
             inputs.append((spec.arg.name, first[id(module.get_parameter(spec.target))]))
         elif spec.kind.name in ("BUFFER", "CONSTANT_TENSOR"):
             inputs.append((spec.arg.name, str(spec.target)))
     lifted = {name: _array(tensor) for name, tensor in program.constants.items() if isinstance(tensor, torch.Tensor)}
-    renamed = {node.name: "x" for node in program.graph.nodes if node.name in signature.user_inputs}
-    steps = tuple(_step(torch, module, node, renamed) for node in program.graph.nodes if _computes(node))
-    (output,) = signature.user_outputs
-    return steps, tuple(inputs), str(renamed.get(output, output)), lifted
-
-
-def _exported_program(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Any:
-    batch, x = torch.export.Dim.AUTO, _zeros(torch, sample)
-    try:
-        with _quietly():
-            program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
-    except Exception as error:  # whatever is in a module
-        hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
-        raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
-    (placeholder,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
-    (output,) = (node for node in program.graph.nodes if node.op == "output")
-    if any(isinstance(node.meta["val"].shape[0], int) for node in (placeholder, output.args[0][0])):
-        raise InputError(
-            f"{_name(module)} takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1."
-        )
-    return program
+    steps = tuple(_step(torch, module, node) for node in nodes.values() if _computes(node))
+    return steps, tuple(inputs), output, lifted
 
 
 @contextmanager
@@ -260,8 +253,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[0][:300].removesuffix('.')}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300].removesuffix('.')}"
 
 
 def _computes(node: Any) -> bool:
@@ -277,10 +269,10 @@ def _key(target: Any) -> str | None:
     return next((name for name in (overload, overload.partition(".")[0]) if name in ATEN), None)
 
 
-def _step(torch: Any, module: Any, node: Any, renamed: Mapping[str, str]) -> Step:
+def _step(torch: Any, module: Any, node: Any) -> Step:
     def converted(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
-            return Ref(renamed.get(value.name, value.name))
+            return Ref(value.name)
         if isinstance(value, list | tuple):
             return tuple(converted(each) for each in value)
         return _numpy_type(value) if isinstance(value, torch.dtype) else value
@@ -332,17 +324,13 @@ def _check_draws(torch: Any, make: Callable[[], Any], what: str, weights: Arrays
     """Check that a seed determines the weights, and nothing that is not trained."""
     again, other = (_drawn(torch, make, seed) for seed in (0, 1))
     same = _arrays(again.named_parameters(), trained=True)
-    changed = next((name for name in weights if not np.array_equal(weights[name], same[name], equal_nan=True)), None)
-    if changed is not None:
-        raise InputError(
-            f"{what} draws {changed} differently after the same torch.manual_seed; draw with PyTorch's own generator."
-        )
     fixed = _arrays([*other.named_buffers(), *other.named_parameters()])
-    changed = next((name for name in fixed if not np.array_equal(constants[name], fixed[name], equal_nan=True)), None)
-    if changed is not None:
-        raise InputError(
-            f"{what} draws {changed}, which is not trained; give it fixed numbers, or make it a Parameter."
-        )
+    differently = " differently after the same torch.manual_seed; draw with PyTorch's own generator"
+    untrained = ", which is not trained; give it fixed numbers, or make it a Parameter"
+    for first, second, why in ((weights, same, differently), (constants, fixed, untrained)):
+        for name, values in second.items():
+            if not np.array_equal(first[name], values, equal_nan=True):
+                raise InputError(f"{what} draws {name}{why}.")
 
 
 def _check_same(torch: Any, module: Any, model: TorchModel, sample: jax.ShapeDtypeStruct) -> None:

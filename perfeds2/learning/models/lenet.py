@@ -15,6 +15,7 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import DoesNotFit, Params
 
 KERNEL = 5
+Pooling = Literal["average", "largest"]
 GREY_MEAN, GREY_DEVIATION = (0.1307,), (0.3081,)  # of MNIST's training pixels
 
 
@@ -41,7 +42,7 @@ class LeNet:
     mean: tuple[float, ...] = (0.5071, 0.4865, 0.4409)  # of CIFAR-100's training pixels, between 0 and 1
     deviation: tuple[float, ...] = (0.2673, 0.2564, 0.2762)
     activation: Callable[[Array], Array] = jnp.tanh
-    pooling: Literal["average", "largest"] = "average"
+    pooling: Pooling = "average"
     input_scale: float = 255  # the largest that a pixel can be
     head: MLP = field(init=False, repr=False)
 
@@ -82,7 +83,8 @@ class LeNet:
             convolve = _convolution(of_data=number == 1 and x.dtype == jnp.uint8)
             maps = convolve(params[f"conv{number}.weight"], maps) + params[f"conv{number}.bias"][:, None, None, None]
             # The largest is found first: the same, with fewer numbers and no ties between zeros.
-            maps = squash(largest(maps)) if self.pooling == "largest" else average(squash(maps))
+            largest_first = self.pooling == "largest"
+            maps = squash(pooled(maps, "largest")) if largest_first else pooled(squash(maps), "average")
         logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
@@ -131,19 +133,11 @@ def in_its_row(maps: Float[Array, "c h w b"]) -> Float[Array, "p h j b"]:
     return jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])
 
 
-def average(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:
-    """The mean of every 2×2 square."""
-    return squares(maps).mean(axis=(2, 4))
-
-
-def largest(maps: Float[Array, "c h w b"]) -> Float[Array, "c i j b"]:
-    """The largest of every 2×2 square."""
-    return squares(maps).max(axis=(2, 4))
-
-
-def squares(maps: Float[Array, "c h w b"]) -> Float[Array, "c i 2 j 2 b"]:
-    c, h, w, b = maps.shape
-    return maps.reshape(c, h // 2, 2, w // 2, 2, b)
+def pooled(maps: Float[Array, "c h w b"], pooling: Pooling) -> Float[Array, "c i j b"]:
+    """The mean or the largest of every 2×2 square."""
+    channels, height, width, samples = maps.shape
+    squares = maps.reshape(channels, height // 2, 2, width // 2, 2, samples)
+    return squares.max(axis=(2, 4)) if pooling == "largest" else squares.mean(axis=(2, 4))
 
 
 LENET = LeNet()

@@ -46,11 +46,6 @@ class MLP:
         return x
 
 
-def sized(inputs: int, outputs: int, dtype: np.dtype) -> MLP:
-    """For samples of one's own: one hidden layer, as large as digits' for few inputs, as MNIST's for many."""
-    return MLP((inputs, 32 if inputs <= 64 else 100, outputs), input_scale=255 if dtype == np.uint8 else 1)
-
-
-def mlp(inputs: int, classes: int, dtype: np.dtype) -> MLP:
-    """One hidden layer of 100, as the paper has it for MNIST."""
-    return MLP((inputs, 100, classes), input_scale=255 if dtype == np.uint8 else 1)
+def mlp(inputs: int, classes: int, dtype: np.dtype, hidden: int = 100) -> MLP:
+    """One hidden layer, of 100 as the paper has it for MNIST."""
+    return MLP((inputs, hidden, classes), input_scale=255 if dtype == np.uint8 else 1)

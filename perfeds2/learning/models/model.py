@@ -59,16 +59,17 @@ def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | No
     """Mean loss over a batch (l of eq. (2)), over the masked-in samples only where a mask is given."""
     if mask is not None:
         return summed_loss(model, params, x, y, mask) / mask.sum()
-    return _loss_of_each(model, params, x, y).mean()
+    return loss_of(model)(model(params, x), y).mean()
 
 
 def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
     """The sum of the losses of the masked-in samples."""
-    return jnp.where(mask, _loss_of_each(model, params, x, y), 0.0).sum()
+    return jnp.where(mask, loss_of(model)(model(params, x), y), 0.0).sum()
 
 
-def _loss_of_each(model: Model, params: Params, x: Array, y: Array) -> Float[Array, "*s"]:
-    return (model.loss if isinstance(model, Judged) else losses.cross_entropy)(model(params, x), y)
+def loss_of(model: Model) -> losses.Loss:
+    """What a model is trained by: a number for each sample, of its outputs and targets."""
+    return model.loss if isinstance(model, Judged) else losses.cross_entropy
 
 
 def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
