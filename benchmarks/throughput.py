@@ -88,7 +88,7 @@ def cost_of(name: str) -> tuple[float, float]:
 
     def gradient(params, ue):
         learner = Learner(PerFed(0.01), 0.01)
-        return local_update(Program.of(task.model, learner), Known.of(task, learner, 0), params, ue, ue)
+        return local_update(Program.of(task.model, learner), Known.of(task, learner, 0), params, ue, ue)[0]
 
     compiled = jax.jit(gradient).lower(task.model.init(jax.random.key(0)), jnp.int32(3)).compile()
     cost = compiled.cost_analysis()

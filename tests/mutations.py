@@ -152,8 +152,8 @@ MUTATIONS = [
             "test_a_job_looks_at_every_batch_of_every_step",
         ),
         (
-            "gradient = objective(loss, w, params, step_batches)",
-            "gradient = objective(loss, w, w, step_batches)",
+            "lambda w, own: objective(loss, w, params, own)",
+            "lambda w, own: objective(loss, w, w, own)",
             "test_replay_matches_with_local_steps_and_another_optimiser",
         ),
         (
@@ -232,7 +232,7 @@ MUTATIONS = [
     *of(
         "learning/methods/scaffold.py",
         "learning/test_methods.py",
-        ("g - mine + c, jax", "g - mine, jax", "test_a_method_is_its_papers_pseudocode"),
+        ("g - mine + c, plain", "g - mine, plain", "test_a_method_is_its_papers_pseudocode"),
     ),
     *of(
         "learning/methods/apfl.py",
@@ -292,8 +292,8 @@ MUTATIONS = [
             "test_a_model_whose_loss_is_not_finite_has_no_accuracy",
         ),
         (
-            "            1, steps, lambda",
-            "            0, steps, lambda",
+            "fori_loop(1, view.steps, lambda",
+            "fori_loop(0, view.steps, lambda",
             "test_so_many_personal_steps_as_one_would_do_them_by_hand",
         ),
         (

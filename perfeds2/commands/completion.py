@@ -32,9 +32,12 @@ def _keys(module: ast.Module, table: str) -> Iterator[str]:
     for node in module.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(each, ast.Name) and each.id == table for each in targets):
-            for key in getattr(getattr(node, "value", None), "keys", ()):
+            written = getattr(node, "value", None)
+            for key, value in zip(getattr(written, "keys", ()), getattr(written, "values", ()), strict=True):
                 if isinstance(key, ast.Constant):
                     yield str(key.value)
+                elif isinstance(value, ast.Name):  # **OTHER
+                    yield from _keys(module, value.id)
 
 
 def of_kind(kind: Kind) -> Completer:

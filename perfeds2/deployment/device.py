@@ -21,10 +21,10 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished
-from perfeds2.learning.evaluate import look_at_ue, own_model
+from perfeds2.learning.evaluate import View, look_at_ue, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
-from perfeds2.learning.replay import Known, Learner, Program, local_job, local_update
+from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays, save_arrays
 
@@ -59,11 +59,8 @@ def compute_job(
     """
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
-    if isinstance(learner.objective, Stateful):
-        told = None if handed.told is None else _on_device(handed.told)
-        update, (left, _) = _job(program, known, (_on_device(handed.params), told), (kept, None), ue, version)
-    else:
-        update, left = _update(program, known, _on_device(handed.params), ue, version), None
+    told = None if handed.told is None else _on_device(handed.told)
+    update, (left, _) = _update(program, known, _on_device(handed.params), ue, version, told, (kept, None))
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)
     return sent, jax.tree.map(np.asarray, left)
 
@@ -81,11 +78,11 @@ def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: Any =
 
     ``learning/evaluate.py`` for one UE.
     """
-    learner, lengths = setup.algorithm.learner, task.data.lengths()
-    alpha, steps = jnp.float32(learner.personal_step), learner.personal_steps
+    learner = setup.algorithm.learner
+    view = View(task.model, task.data.lengths(), steps=learner.personal_steps)
     make, ours = own_model(learner.objective), _on_device(params)
     own = None if make is None or kept is None else make(ours, jax.tree.map(jnp.asarray, kept))
-    values = _evaluate(ours, task.data, alpha, ue, own, model=task.model, lengths=lengths, steps=steps)
+    values = _evaluate(view, ours, task.data, jnp.float32(learner.personal_step), ue, own)
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 
 
@@ -94,8 +91,7 @@ def _on_device(params: Arrays) -> dict[str, jax.Array]:
 
 
 _update = jax.jit(local_update, static_argnames="program")
-_job = jax.jit(local_job, static_argnames="program")
-_evaluate = jax.jit(look_at_ue, static_argnames=("model", "lengths", "steps"))
+_evaluate = jax.jit(look_at_ue, static_argnames="view")
 
 
 @dataclass(frozen=True)

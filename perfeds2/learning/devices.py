@@ -1,16 +1,12 @@
 """Where there are several devices, who computes which participants of a round?"""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
-
-from perfeds2.learning.models.model import Params
 
 
 def shared_by(quorum: int) -> Mesh | None:
@@ -29,32 +25,17 @@ def on_one(arrays: Any) -> Any:
     return jax.tree.map(lambda w: w if len(w.devices()) == 1 else w.addressable_data(0), arrays)
 
 
-def over_devices(mesh: Mesh, together: Callable[..., Any], given: Any, jobs: list[Any]) -> Any:
-    """What ``together`` makes of all jobs, each device computing its share. Jobs that only fill up the shares count nothing."""
-    filling = -jobs[0].size % mesh.size
-    counts = jnp.arange(jobs[0].size + filling) < jobs[0].size
-    each, all_ = PartitionSpec(*mesh.axis_names), PartitionSpec()
-    shared = jax.shard_map(
-        partial(together, mesh.axis_names),
-        mesh=mesh,
-        in_specs=(all_, each, *(each for _ in jobs)),
-        out_specs=all_,
-        check_vma=False,
-    )  # unchecked: a model may start a scan from zeros, which are the same on all devices
-    fill = partial(jax.tree.map, lambda rows: jnp.pad(rows, ((0, filling), *((0, 0),) * (rows.ndim - 1))))
-    return shared(given, counts, *map(fill, jobs))
-
-
-def sum_of(upload: Callable[..., Params], axes: Any, given: Any, counts: Array, *jobs: Array) -> Params:
-    """On one device: the sum over all devices."""
-
-    def sum_up(g: Array) -> Array:
-        return jnp.where(counts.reshape(-1, *(1,) * (g.ndim - 1)), g, 0.0).sum(axis=0)
-
-    return jax.lax.psum(jax.tree.map(sum_up, jax.vmap(partial(upload, given))(*jobs)), axes)
-
-
-def all_of(job: Callable[..., Any], count: int, axes: Any, given: Any, _: Array, *jobs: Any) -> Any:
-    """On one device: the first so many rows of all devices'."""
-    own = jax.vmap(partial(job, given))(*jobs)
-    return jax.tree.map(lambda rows: jax.lax.all_gather(rows, axes, tiled=True)[:count], own)
+def side_by_side(mesh: Mesh | None, job: Callable[..., Any], given: Any, rows: Any) -> Any:
+    """Return ``job(given, *row)`` for every row, in rows; where there are several devices, each computes its share."""
+    jobs = jax.vmap(job, in_axes=(None, *(0 for _ in rows)))
+    if mesh is None:
+        return jobs(given, *rows)
+    count = jax.tree.leaves(rows)[0].shape[0]
+    filling = -count % mesh.size
+    if filling:
+        rows = jax.tree.map(lambda each: jnp.pad(each, ((0, filling), *((0, 0),) * (each.ndim - 1))), rows)
+    all_, share = PartitionSpec(), PartitionSpec(*mesh.axis_names)
+    specs = (all_, *(share for _ in rows))
+    # Unchecked: a model may start a scan from zeros, which are the same on all devices.
+    shared = jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)
+    return jax.tree.map(lambda each: each[:count], shared(given, *rows))

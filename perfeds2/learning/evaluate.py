@@ -1,6 +1,7 @@
 """How good is a model, as it is and after a personal step (or a few), or a UE's own beside it?"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from perfeds2.learning.data import Data, Part
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.model import Model, Params, measure, summed_loss
-from perfeds2.learning.objectives import Personal
+from perfeds2.learning.objectives import Personal, stepped
 from perfeds2.learning.task import Task
 
 MOST_UES = 1024  # of a larger population the first so many are looked at
@@ -35,25 +36,29 @@ def evaluate(
     With more ``steps`` the model is fine-tuned: so many of them, one after the other, on the same data.
     Where UEs keep ``own`` models in their ``memory``, those stand in the place of the model after the personal step.
     """
-    table = _evaluate(
-        params,
-        task.data,
-        jnp.asarray(alpha, jnp.float32),
-        memory if own is not None else None,
-        own=own,
-        model=task.model,
-        lengths=task.data.lengths(),
-        at_once=ues_at_once(1),
-        steps=steps,
-    )
+    view = View.of(task.model, task.data.lengths(), own, steps)
+    table = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), memory if own is not None else None)
     return dict(zip(METRICS, table.T, strict=True))
 
 
-def ues_at_once(models: int) -> int | None:
-    """How many UEs a GPU looks at side by side, so that memory does for so many models; a processor takes one at a time."""
-    if jax.default_backend() == "cpu":
-        return None
-    return max(1, UES_AT_ONCE * max(1, device_bytes() // (16 << 30)) // models)
+@dataclass(frozen=True)
+class View:
+    """What an evaluation is compiled for."""
+
+    model: Model
+    lengths: tuple[int, int]  # of the longest training part and test part
+    own: OwnModel | None = None
+    steps: int = 1
+    ues_at_once: int | None = None  # None: one after the other
+    samples_at_once: int | None = None  # of a training part; None: all
+
+    @classmethod
+    def of(cls, model: Model, lengths: tuple[int, int], own: OwnModel | None, steps: int, models: int = 1) -> "View":
+        """A GPU looks at as many UEs side by side as memory does for, of so many models; a processor at one at a time."""
+        if jax.default_backend() == "cpu":
+            return cls(model, lengths, own, steps, None, PIECE)
+        at_once = max(1, UES_AT_ONCE * max(1, device_bytes() // (16 << 30)) // models)
+        return cls(model, lengths, own, steps, at_once)
 
 
 def device_bytes() -> int:
@@ -63,54 +68,37 @@ def device_bytes() -> int:
 
 
 def look_at_ues(
-    params: Params,
-    data: Data,
-    alpha: Float[Array, ""],
-    memory: Any = None,
-    *,
-    own: OwnModel | None = None,
-    model: Model,
-    lengths: tuple[int, int],
-    at_once: int | None,
-    steps: int = 1,
+    view: View, params: Params, data: Data, alpha: Float[Array, ""], memory: Any = None
 ) -> Float[Array, "n 4"]:
     """The metrics of every UE, as columns."""
 
     def look(ue: Array) -> Array:
-        mine = None if own is None else own(params, jax.tree.map(lambda rows: rows[ue], memory))
-        piece = PIECE if at_once is None else None
-        return look_at_ue(params, data, alpha, ue, mine, model=model, lengths=lengths, steps=steps, piece=piece)
+        mine = None if view.own is None else view.own(params, jax.tree.map(lambda rows: rows[ue], memory))
+        return look_at_ue(view, params, data, alpha, ue, mine)
 
-    return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=at_once)
+    return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=view.ues_at_once)
+
+
+_evaluate = partial(jax.jit, static_argnums=0)(look_at_ues)
 
 
 def look_at_ue(
-    params: Params,
-    data: Data,
-    alpha: Float[Array, ""],
-    ue: Int[Array, ""],
-    own: Params | None = None,
-    *,
-    model: Model,
-    lengths: tuple[int, int],
-    steps: int = 1,
-    piece: int | None = None,
+    view: View, params: Params, data: Data, alpha: Float[Array, ""], ue: Int[Array, ""], own: Params | None = None
 ) -> Float[Array, " 4"]:
-    """The metrics of one UE, in the order of ``METRICS``; its training part is looked at in pieces, if so told."""
+    """The metrics of one UE, in the order of ``METRICS``. ``own`` is its own model, where it keeps one."""
+    model, lengths = view.model, view.lengths
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
 
     def mean(sum_over: Callable[[Part], Any]) -> Any:
-        return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, piece))
+        return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, view.samples_at_once))
 
     def slope(w: Params) -> tuple[Float[Array, ""], Params]:
         return mean(lambda part: jax.value_and_grad(lambda w: summed_loss(model, w, *part))(w))
 
     loss, gradient = slope(params)
-    personal = jax.tree.map(lambda w, g: w - alpha * g, params, gradient) if own is None else own
-    if own is None and steps > 1:
-        personal = jax.lax.fori_loop(
-            1, steps, lambda _, w: jax.tree.map(lambda a, g: a - alpha * g, w, slope(w)[1]), personal
-        )
+    personal = stepped(params, alpha, gradient) if own is None else own
+    if own is None and view.steps > 1:
+        personal = jax.lax.fori_loop(1, view.steps, lambda _, w: stepped(w, alpha, slope(w)[1]), personal)
     losses = jnp.stack([loss, mean(lambda part: summed_loss(model, personal, *part))])
     right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
@@ -129,6 +117,3 @@ def sum_of_pieces(sum_over: Callable[[Part], Any], part: Part, piece: int | None
 
     nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(sum_over, part))
     return jax.lax.fori_loop(0, -(-last // piece), add, nothing)
-
-
-_evaluate = partial(jax.jit, static_argnames=("own", "model", "lengths", "at_once", "steps"))(look_at_ues)

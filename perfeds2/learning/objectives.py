@@ -98,6 +98,17 @@ class Withholding(Stateful, typing.Protocol):
         ...
 
 
+class KeepsModel:
+    """A UE's memory that is its own model, w_0 at first."""
+
+    def first(self, params: Params) -> Params:
+        return params
+
+    @staticmethod
+    def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
+        return kept
+
+
 def passes(objective: Any) -> int:
     """How many batches of computing time one step costs."""
     return getattr(objective, "passes", objective.batches)
@@ -239,6 +250,11 @@ def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, 
         return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g)), None
 
     return jax.lax.scan(step, (start, zeros(start)), batches)[0]
+
+
+def plain(loss: Loss, number: int = 0) -> Gradient:
+    """Return ∇f on one of the batches of a step."""
+    return lambda w, batches: jax.grad(loss)(w, pick(batches, number))
 
 
 def pick(batches: Any, number: int) -> Any:

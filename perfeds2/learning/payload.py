@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Key
 
 SCALE_BITS = 32  # an array's scale is sent as it is
@@ -27,14 +28,9 @@ def place_bits(sent: int, numbers: int) -> float:
 
 def largest(upload: Any, count: int) -> Any:
     """So many numbers of the upload, those farthest from 0 (of equal ones the first); 0 for the others."""
-    arrays, structure = jax.tree.flatten(upload)
-    flat = jnp.concatenate([array.ravel() for array in arrays])
+    flat, restore = ravel_pytree(upload)
     _, chosen = jax.lax.top_k(jnp.abs(flat), count)
-    flat, ends = jnp.zeros_like(flat).at[chosen].set(flat[chosen]), [0]
-    for array in arrays:
-        ends.append(ends[-1] + array.size)
-    parts = [flat[ends[i] : ends[i + 1]].reshape(array.shape) for i, array in enumerate(arrays)]
-    return jax.tree.unflatten(structure, parts)
+    return restore(jnp.zeros_like(flat).at[chosen].set(flat[chosen]))
 
 
 def quantised(key: Key[Array, ""], upload: Any, bits: int) -> Any:

@@ -17,14 +17,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning import factored, on_gpu
-from perfeds2.learning.devices import all_of, everywhere, on_one, over_devices, shared_by, sum_of
+from perfeds2.learning.devices import everywhere, on_one, shared_by, side_by_side
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
-from perfeds2.learning.objectives import Adapting, Annealed, Loss, Objective, Stateful, Withholding, clip, passes
+from perfeds2.learning.objectives import Adapting, Annealed, Objective, Stateful, Withholding, clip, descend, passes
 from perfeds2.learning.payload import largest, numbers_sent, quantised
-from perfeds2.learning.structure import split
+from perfeds2.learning.settings import setting, split, traced
 from perfeds2.learning.task import Task
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
@@ -62,8 +62,7 @@ class Learner:
         return self.local_steps * passes(self.objective) * self.batch
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["params", "shelf", "merge", "memory", "unsent"], meta_fields=[])
-@dataclass(frozen=True)
+@traced
 class State:
     """What is carried from round to round."""
 
@@ -74,10 +73,7 @@ class State:
     unsent: Any = None  # what each UE has not uploaded yet, a row for each; None where everything is uploaded
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["quorum", "ues", "versions", "read", "write"], meta_fields=["slots"]
-)
-@dataclass(frozen=True)
+@traced
 class Script:
     """A timeline as the compiled loop reads it: one merge after the other, ``quorum`` of them a round.
 
@@ -90,7 +86,7 @@ class Script:
     versions: Int[Array, "*lanes m"]
     read: Int[Array, "*lanes m"]  # where on the shelf the version stands
     write: Int[Array, "*lanes k"]  # where a round's new model goes
-    slots: int
+    slots: int = setting(default=32, static=True)  # the length of the shelf
 
     @classmethod
     def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
@@ -98,12 +94,11 @@ class Script:
             timeline = with_undrafted(timeline)
         slots, read, write = shelve(timeline)
         length = max(16384, _power_of_two(timeline.ues.size))
-        merges = [
-            np.pad(column.ravel(), (0, length - column.size)) for column in (timeline.ues, timeline.versions, read)
-        ]
-        ues, versions, places = (jnp.asarray(column, jnp.int32) for column in merges)
-        writes = jnp.asarray(np.pad(write, (0, length - write.size)), jnp.int32)
-        return cls(jnp.asarray(timeline.quorum, jnp.int32), ues, versions, places, writes, slots)
+        columns = (
+            jnp.asarray(np.pad(column.ravel(), (0, length - column.size)), jnp.int32)
+            for column in (timeline.ues, timeline.versions, read, write)
+        )
+        return cls(jnp.asarray(timeline.quorum, jnp.int32), *columns, slots=slots)
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ class Program:
     batch: int
     local_steps: int
     each: int | None = None  # so many uploads a round are looked at one by one; None: only their sum is
-    side_by_side: int | None = None  # so many participants of a round at once; None: one after the other
+    at_once: int | None = None  # so many participants of a round, side by side; None: one after the other
     mesh: Mesh | None = None  # the devices that share the participants of a round
     bits: int | None = None  # of each number of an upload
     top_k: float | None = None  # the share of its numbers that is uploaded
@@ -140,9 +135,9 @@ class Program:
             )
         (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = keeps or not isinstance(learner.merge, OfMean)
-        each, side_by_side = quorum if looks else None, None if one_by_one else quorum
+        each, at_once = quorum if looks else None, None if one_by_one else quorum
         shorter = (learner.bits, learner.top_k)
-        program = cls(model, structure, merge, learner.batch, learner.local_steps, each, side_by_side, mesh, *shorter)
+        program = cls(model, structure, merge, learner.batch, learner.local_steps, each, at_once, mesh, *shorter)
         written_out = quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None
         return replace(program, written_out=written_out)
 
@@ -157,12 +152,7 @@ def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> boo
     return quorum is not None and 1 < quorum <= FEW and plain and wide
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["data", "numbers", "merging", "beta", "alpha", "key", "clip"],
-    meta_fields=[],
-)
-@dataclass(frozen=True)
+@traced
 class Known:
     """What a training knows from beginning to end, beside its script. Several trainings' can be stacked."""
 
@@ -240,28 +230,11 @@ def _start(
 ) -> State:
     objective, merge = (structure.unflatten(own) for structure, own in zip(structures, numbers, strict=True))
     params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
-    merging, memory, unsent = _at_first(objective, merge, params, ues, all_sent)
+    merging, first = merge.init(params, ues), objective.first(params) if isinstance(objective, Stateful) else None
+    memory = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), first)
+    unsent = None if all_sent else jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params)
     shelf = jax.tree.map(lambda w: jnp.zeros((slots, *w.shape), w.dtype).at[0].set(w), (params, _told(merge, merging)))
     return State(params, shelf, merging, memory, unsent)
-
-
-def _at_first(objective: Any, merge: Any, params: Params, ues: int, all_sent: bool) -> tuple[Any, Any, Any]:
-    """What the merge has in mind, what every UE keeps, and what it has not sent, before the first round."""
-    unsent = None if all_sent else jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params)
-    if not isinstance(objective, Stateful):
-        return merge.init(params, ues), None, unsent
-    rows = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), objective.first(params))
-    return merge.init(params, ues), rows, unsent
-
-
-def kept_at_first(task: Task, learner: Learner) -> Any:
-    """The shapes of what the merge and the UEs keep."""
-
-    def make() -> Any:
-        params = task.model.init(jax.random.key(0))
-        return _at_first(learner.objective, learner.merge, params, task.ues, learner.top_k is None)
-
-    return jax.eval_shape(make)
 
 
 def _told(merge: Any, state: Any) -> Any:
@@ -292,22 +265,22 @@ def as_int32(seed: int) -> np.int32:
     return np.int64(seed).astype(np.int32)
 
 
-def local_update(program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""]) -> Params:
-    """One job: what UE ``ue`` uploads when handed model ``version``. The sum of its local steps' gradients, clipped if so told.
-
-    Its data noise belongs to (UE, model version), so it is the same in whichever round the job is merged.
-    """
-    return local_job(program, known, (params, None), (None, None), ue, version)[0]
-
-
-def local_job(
-    program: Program, known: Known, handed: Any, kept: Any, ue: Int[Array, ""], version: Int[Array, ""]
+def local_update(
+    program: Program,
+    known: Known,
+    params: Params,
+    ue: Int[Array, ""],
+    version: Int[Array, ""],
+    told: Any = None,
+    kept: Any = (None, None),
 ) -> tuple[Params, Any]:
-    """The same of a UE that keeps something: its upload, and what it keeps then. ``handed`` is a model and what was told.
+    """One job: what UE ``ue`` uploads when handed model ``version``, and what it keeps then.
 
-    ``kept`` is what its objective keeps, and what it has not sent so far.
+    The upload is the sum of its local steps' gradients, clipped if so told. ``told`` came with the model; ``kept`` is what its
+    objective keeps, and what it has not sent so far. Its data noise belongs to (UE, model version), so it is the same in
+    whichever round the job is merged.
     """
-    (params, told), (kept, unsent), objective = handed, kept, program.structure.unflatten(known.numbers)
+    (memory, unsent), objective = kept, program.structure.unflatten(known.numbers)
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
@@ -316,9 +289,11 @@ def local_job(
         return mean_loss(program.model, w, *xy)
 
     if isinstance(objective, Stateful):
-        total, kept = objective.job(loss, params, told, kept, batches, known.beta)
+        total, memory = objective.job(loss, params, told, memory, batches, known.beta)
+    elif program.local_steps == 1:
+        total = factored.one_step(program.model, objective, loss, params, jax.tree.map(lambda b: b[0], batches))
     else:
-        total = _summed_gradients(program, known, objective, loss, params, batches)
+        _, total = descend(lambda w, own: objective(loss, w, params, own), params, batches, known.beta)
     total = total if known.clip is None else clip(total, known.clip)
     sent = owed = total if program.top_k is None else jax.tree.map(jnp.add, total, unsent)
     if program.top_k is not None:
@@ -327,22 +302,7 @@ def local_job(
         sent = largest(owed, numbers_sent(program.top_k, numbers))
     if program.bits is not None:
         sent = quantised(jax.random.fold_in(key, QUANTISING), sent, program.bits)
-    return sent, (kept, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
-
-
-def _summed_gradients(
-    program: Program, known: Known, objective: Objective, loss: Loss, params: Params, batches: Any
-) -> Params:
-    if program.local_steps == 1:
-        return factored.one_step(program.model, objective, loss, params, jax.tree.map(lambda b: b[0], batches))
-
-    def step(carry: tuple[Params, Params], step_batches: Any) -> tuple[tuple[Params, Params], None]:
-        w, total = carry
-        gradient = objective(loss, w, params, step_batches)
-        return (_step(w, gradient, known.beta), jax.tree.map(jnp.add, total, gradient)), None
-
-    (_, total), _ = jax.lax.scan(step, (params, jax.tree.map(jnp.zeros_like, params)), batches)
-    return total
+    return sent, (memory, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
 
 
 @partial(jax.jit, static_argnames="program", donate_argnames="state")
@@ -385,7 +345,7 @@ def play_round(
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
     made = (params, _told(merge, merging))
     shelf = jax.tree.map(lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, made)
-    return State(params, shelf, merging, *memory)
+    return everywhere(State(params, shelf, merging, *memory), program.mesh)
 
 
 def merge_now(merge: Any, params: Any, arrived: Arrived, state: Any) -> tuple[Params, Any]:
@@ -411,19 +371,16 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
 
     def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
         known, shelf = given
-        handed = jax.tree.map(lambda w: w.at[place].get(mode=SAFE), shelf)
-        return local_job(program, known, handed, (None, None), ue, version)[0]
+        params, told = jax.tree.map(lambda w: w.at[place].get(mode=SAFE), shelf)
+        return local_update(program, known, params, ue, version, told)[0]
 
     given, first_merge = (known, state.shelf), k * script.quorum
-    columns = (script.ues, script.versions, script.read)
-    if program.side_by_side is not None:
-        jobs = [jax.lax.dynamic_slice_in_dim(column, first_merge, program.side_by_side) for column in columns]
-        if program.mesh is not None:
-            return over_devices(program.mesh, partial(sum_of, upload), given, jobs)
-        return jax.tree.map(lambda g: g.sum(axis=0), jax.vmap(partial(upload, given))(*jobs))
+    if program.at_once is not None:
+        uploads = side_by_side(program.mesh, upload, given, _jobs_of(script, k, program.at_once))
+        return jax.tree.map(lambda g: g.sum(axis=0), uploads)
 
     def merged(number: Array) -> Params:
-        return upload(given, *(column[number] for column in columns))
+        return upload(given, script.ues[number], script.versions[number], script.read[number])
 
     def add(number: Array, total: Params) -> Params:
         return jax.tree.map(jnp.add, total, merged(number))
@@ -439,20 +396,15 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     assert program.each is not None
 
     def job(known: Known, ue: Array, version: Array, handed: Any, kept: Any) -> tuple[Params, Any]:
-        return local_job(program, known, handed, kept, ue, version)
+        params, told = handed
+        return local_update(program, known, params, ue, version, told, kept)
 
-    columns = (script.ues, script.versions, script.read)
-    ues, versions, places = (
-        jax.lax.dynamic_slice_in_dim(column, k * script.quorum, program.each) for column in columns
-    )
+    ues, versions, places = _jobs_of(script, k, program.each)
     # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
     handed = jax.tree.map(lambda w: w[places], state.shelf)
     kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))
-    jobs = [ues, versions, handed, kept]
-    if program.mesh is not None:
-        uploads, kept = over_devices(program.mesh, partial(all_of, job, program.each), known, jobs)
-    elif program.side_by_side is not None:
-        uploads, kept = jax.vmap(partial(job, known))(*jobs)
+    if program.at_once is not None:
+        uploads, kept = side_by_side(program.mesh, job, known, [ues, versions, handed, kept])
     else:
 
         def in_turn(one: Any) -> tuple[Params, Any]:
@@ -464,8 +416,10 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 
 
-def _step(params: Params, gradient: Params, size: Float[Array, ""]) -> Params:
-    return jax.tree.map(lambda w, g: w - size * g, params, gradient)
+def _jobs_of(script: Script, k: Int[Array, ""], count: int) -> list[Array]:
+    """The UEs of round k, their versions and where those stand on the shelf."""
+    columns = (script.ues, script.versions, script.read)
+    return [jax.lax.dynamic_slice_in_dim(column, k * script.quorum, count) for column in columns]
 
 
 def _power_of_two(size: int) -> int:

@@ -6,9 +6,13 @@ compilation; a ``static`` setting decides the program and is compiled in.
 
 import dataclasses
 import typing
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from pydantic import Field
 
 # A setting is given as a number, and traced as an array.
@@ -37,4 +41,33 @@ def traced(cls: type[Kind]) -> type[Kind]:
         class Ditto:
             pull: StepSize = setting("λ: how strongly a UE's model is held near the global one.", default=1.0)
     """
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+def split(part: Any) -> tuple[list[Any], Any]:
+    """The numbers of an objective or a merge, and how to put them back: then the same program serves every number."""
+    numbers, structure = jax.tree.flatten(part)
+    if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
+        return [jnp.asarray(number, jnp.float32) for number in numbers], Transparent(type(part), structure)
+    return [], Opaque(part)
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """An objective or a merge JAX cannot look into: part of the compiled program."""
+
+    itself: Hashable
+
+    def unflatten(self, _: list[Any]) -> Any:
+        return self.itself
+
+
+@dataclass(frozen=True)
+class Transparent:
+    """One whose numbers have been taken out."""
+
+    kind: type  # for JAX, the structures of two classes with fields alike are equal
+    structure: Any
+
+    def unflatten(self, numbers: list[Any]) -> Any:
+        return self.structure.unflatten(numbers)

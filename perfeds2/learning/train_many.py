@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.data import Joinable, Layout, Pool, stack
-from perfeds2.learning.evaluate import OwnModel, device_bytes, look_at_ues, own_model, ues_at_once
+from perfeds2.learning.devices import side_by_side
+from perfeds2.learning.evaluate import View, device_bytes, look_at_ues, own_model
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.replay import (
     Known,
@@ -27,11 +28,10 @@ from perfeds2.learning.replay import (
     Program,
     Script,
     State,
-    kept_at_first,
     play_round,
     start,
 )
-from perfeds2.learning.structure import split
+from perfeds2.learning.settings import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
 from perfeds2.timeline.record import Timeline
@@ -100,13 +100,11 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
 
 
 def bytes_of(lane: Lane) -> int:
-    """About what a lane takes on the device: shelf, merge and memory, its participants' weights and gradients, its data."""
-    task, learner = lane.task, lane.learner
-    script = Script.of(lane.timeline, learner.merge)
-    models = script.slots + 4 * int(script.quorum)
-    more = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept_at_first(task, learner)))
-    data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
-    return 4 * parameters(task.model) * models + more + data
+    """About what a lane takes on the device: its state, its participants' weights and gradients, its data."""
+    script = Script.of(lane.timeline, lane.learner.merge)
+    state = jax.eval_shape(lambda: jax.tree.leaves(start(lane.task, script, lane.learner, lane.seed)))
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in (*state, *jax.tree.leaves(lane.task.data)))
+    return held + 4 * parameters(lane.task.model) * 4 * int(script.quorum)
 
 
 def train_together(
@@ -131,6 +129,13 @@ def train_together(
     pool = Pool.of([lane.task.data for lane in lanes])
     common = _Common(
         Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
+        View.of(
+            first.task.model,
+            pool.layout.lengths,
+            own_model(first.learner.objective),
+            first.learner.personal_steps,
+            len(lanes),
+        ),
         pool.layout,
         _mesh(len(lanes)),
         on_gpu.block_of([point.round for point in own] for own in points),
@@ -161,17 +166,8 @@ def train_together(
             most = int((end - begin).max())
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
             state = _compiled(common.options)(state, each, everybody, *rounds, most, common=common)
-            table = _evaluate_together(
-                state.params,
-                each[1],
-                everybody,
-                state.memory,
-                own=own_model(first.learner.objective),
-                at_once=ues_at_once(len(lanes)),
-                steps=first.learner.personal_steps,
-                common=common,
-            )
-            looked = np.asarray(table)
+            memory = None if common.view.own is None else state.memory
+            looked = np.asarray(_evaluate_together(state.params, each[1], everybody, memory, common=common))
         for number in moving:
             own = values[number]
             own.append(mean_values(looked[number]) if point == 0 or end[number] > begin[number] else own[-1])
@@ -185,6 +181,7 @@ class _Common:
     """What is the same for all lanes that are trained together, and no array."""
 
     program: Program
+    view: View  # of an evaluation
     layout: Layout  # of their data
     mesh: Mesh | None  # the devices that share the lanes
     block: int = 1  # so many rounds between two looks at whether to go on
@@ -194,14 +191,6 @@ class _Common:
         """Arrays where they are needed: with one axis of lanes every device gets its own, else all get all."""
         where = PartitionSpec("lanes") if split else PartitionSpec()
         return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, where))
-
-    def shared(self, function: Callable[..., Any], *axes: bool) -> Callable[..., Any]:
-        """The function, every device doing its own lanes. ``axes`` says which arguments have one axis of lanes."""
-        if self.mesh is None:
-            return function
-        each, all_ = PartitionSpec("lanes"), PartitionSpec()
-        specs = tuple(each if axis else all_ for axis in axes)
-        return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=each, check_vma=False)
 
     def known(self, own: Known, everybody: Any) -> Known:
         """What one lane knows, with its data."""
@@ -234,42 +223,28 @@ def _rounds_together(
 ) -> State:
     """Every lane plays its rounds ``begin`` to ``end`` − 1; ``most`` is how many the longest has."""
 
-    def play(state: State, each: Any, everybody: Any, begin: Array, end: Array, most: Array) -> State:
-        def one(step: Array, state: State, each: tuple[Script, Known], begin: Array, end: Array) -> State:
-            (script, own), k = each, begin + step
-            return play_round(common.program, common.known(own, everybody), script, state, k, alive=k < end)
+    def play(given: Any, state: State, each: tuple[Script, Known], begin: Array, end: Array) -> State:
+        (everybody, most), (script, own) = given, each
+        known = common.known(own, everybody)
 
-        def all_(step: Array, state: State) -> State:
-            return jax.vmap(partial(one, step))(state, each, begin, end)
+        def one(step: Array, state: State) -> State:
+            k = begin + step
+            return play_round(common.program, known, script, state, k, alive=k < end)
 
-        return on_gpu.in_blocks(common.block, most, all_, state)
+        return on_gpu.in_blocks(common.block, most, one, state)
 
-    return common.shared(play, True, True, False, True, True, False)(state, each, everybody, begin, end, most)
+    return side_by_side(common.mesh, play, (everybody, most), (state, each, begin, end))
 
 
-@partial(jax.jit, static_argnames=("own", "at_once", "steps", "common"))
+@partial(jax.jit, static_argnames="common")
 def _evaluate_together(
-    params: Params,
-    known: Known,
-    everybody: Any,
-    memory: Any,
-    *,
-    own: OwnModel | None,
-    at_once: int | None,
-    steps: int,
-    common: _Common,
+    params: Params, known: Known, everybody: Any, memory: Any, *, common: _Common
 ) -> Float[Array, "p n 4"]:
-    memory = memory if own is not None else None
+    def look(everybody: Any, params: Params, own: Known, memory: Any) -> Array:
+        known = common.known(own, everybody)
+        return look_at_ues(common.view, params, known.data, known.alpha, memory)
 
-    def look(params: Params, known: Known, everybody: Any, memory: Any) -> Array:
-        def one(params: Params, mine: Known, memory: Any) -> Array:
-            whole, model, lengths = common.known(mine, everybody), common.program.model, common.layout.lengths
-            how = {"own": own, "model": model, "lengths": lengths, "at_once": at_once, "steps": steps}
-            return look_at_ues(params, whole.data, whole.alpha, memory, **how)
-
-        return jax.vmap(one)(params, known, memory)
-
-    return common.shared(look, True, True, False, True)(params, known, everybody, memory)
+    return side_by_side(common.mesh, look, everybody, (params, known, memory))
 
 
 # ---- lanes of different length as arrays of one length

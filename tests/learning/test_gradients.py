@@ -69,7 +69,7 @@ def test_a_whole_job_is_clipped_not_each_of_its_steps(local_steps):
     def upload(most):
         learner = Learner(FedAvg(), batch=8, local_steps=local_steps, clip=most)
         known = Known.of(TASK, learner, 0)
-        return flat(local_update(Program.of(TASK.model, learner), known, params, jnp.int32(1), jnp.int32(0)))
+        return flat(local_update(Program.of(TASK.model, learner), known, params, jnp.int32(1), jnp.int32(0))[0])
 
     free = upload(None)
     length = float(np.linalg.norm(free))

@@ -26,7 +26,7 @@ from perfeds2.learning.methods import (
     PFedMe,
     Scaffold,
 )
-from perfeds2.learning.methods.head import head_of
+from perfeds2.learning.methods.fedrep import head_of
 from perfeds2.learning.methods.scaffold import ControlVariates
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed, Stateful
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start

@@ -20,8 +20,7 @@ from perfeds2.learning.methods.fedat import FedAT
 from perfeds2.learning.methods.fedavgm import FedAvgM
 from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.methods.fedopt import FedAdagrad, FedAdam, FedYogi
-from perfeds2.learning.methods.fedper import FedPer
-from perfeds2.learning.methods.fedrep import FedRep
+from perfeds2.learning.methods.fedrep import FedPer, FedRep
 from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau
 from perfeds2.learning.methods.pfedme import PFedMe
 from perfeds2.learning.methods.safa import SAFA
@@ -29,7 +28,7 @@ from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.methods.tifl import TiFL
 from perfeds2.learning.objectives import FedAvg, Objective, Stateful
 
-METHODS: dict[str, type] = {
+SERVERS: dict[str, type] = {
     "FedBuff": FedBuff,
     "FedAsync": FedAsync,
     "AsyncFedED": AsyncFedED,
@@ -39,6 +38,10 @@ METHODS: dict[str, type] = {
     "FedAdam": FedAdam,
     "FedYogi": FedYogi,
     "FedAdagrad": FedAdagrad,
+}  # methods that any other method's uploads can be merged by
+
+METHODS: dict[str, type] = {
+    **SERVERS,
     "SCAFFOLD": Scaffold,
     "pFedMe": PFedMe,
     "Ditto": Ditto,
@@ -52,18 +55,7 @@ METHODS: dict[str, type] = {
     "FedAT": FedAT,
 }
 
-MERGES: dict[str, Callable[..., Merge | OfMean]] = {
-    "mean": Mean,
-    "FedBuff": FedBuff,
-    "FedAsync": FedAsync,
-    "AsyncFedED": AsyncFedED,
-    "CA2FL": CA2FL,
-    "FADAS": FADAS,
-    "FedAvgM": FedAvgM,
-    "FedAdam": FedAdam,
-    "FedYogi": FedYogi,
-    "FedAdagrad": FedAdagrad,
-}  # the methods that another one's uploads can be merged by
+MERGES: dict[str, Callable[..., Merge | OfMean]] = {"mean": Mean, **SERVERS}
 
 
 def parts_of(method: Any) -> tuple[Objective | Stateful, Merge | OfMean]:

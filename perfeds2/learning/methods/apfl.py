@@ -53,8 +53,7 @@ class APFL:
             return (w, v, jnp.where(begins, moved, share), total), None
 
         begins = jnp.arange(jax.tree.leaves(batches)[0].shape[0]) == 0
-        nothing = zeros(start)
-        (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, nothing), (batches, begins))
+        (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, zeros(start)), (batches, begins))
         return total, (v, share)
 
     @staticmethod

@@ -6,12 +6,12 @@ import jax
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Loss, descend, pick
+from perfeds2.learning.objectives import KeepsModel, Loss, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
 
 
 @traced
-class Ditto:
+class Ditto(KeepsModel):
     """Beside FedAvg's steps, as many of v_i −= β(∇f_i(v_i) + λ(v_i − w)) on batches of their own.
 
     w is the model the UE was handed. The UE keeps v_i as its own model.
@@ -24,9 +24,6 @@ class Ditto:
 
     batches = 2
 
-    def first(self, params: Params) -> Params:
-        return params
-
     def job(
         self,
         loss: Loss,
@@ -37,13 +34,8 @@ class Ditto:
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
         def held(v: Params, own: Any) -> Params:
-            gradient = jax.grad(loss)(v, pick(own, 1))
-            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), gradient, v, start)
+            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)
 
-        _, total = descend(lambda w, own: jax.grad(loss)(w, pick(own, 0)), start, batches, beta)
+        _, total = descend(plain(loss), start, batches, beta)
         own_model, _ = descend(held, kept, batches, beta)
         return total, own_model
-
-    @staticmethod
-    def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
-        return kept

@@ -1,18 +1,64 @@
-"""FedRep: first the UE's own head is trained, then the shared layers below it."""
+"""FedPer and FedRep: the last layer, the head, stays at the UE."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.methods.head import head_of, with_head, without_head
-from perfeds2.learning.objectives import Loss, descend, pick
+from perfeds2.learning.objectives import Loss, descend, plain
 from perfeds2.learning.settings import Steps, setting, traced
+
+HEAD = "dense"  # our models' last layer is the last of this name
+
+
+def head_of(params: Params) -> Params:
+    """Return the arrays of the last layer."""
+    layers = sorted({name.partition(".")[0] for name in params if name.startswith(HEAD)})
+    if not layers:
+        raise ValueError(
+            f"the model has no layer {HEAD}…, so it has no head that a UE could keep; name its last one so."
+        )
+    return {name: w for name, w in params.items() if name.partition(".")[0] == layers[-1]}
+
+
+class KeepsHead:
+    """A UE's memory that is its own head. Its own model is the shared layers below it and this head."""
+
+    def first(self, params: Params) -> Params:
+        return head_of(params)
+
+    @staticmethod
+    def personal(params: Params, kept: Params) -> Params:
+        return params | kept
+
+    withheld = staticmethod(head_of)
 
 
 @traced
-class FedRep:
+class FedPer(KeepsHead):
+    """Steps on all layers together; the last one is not uploaded."""
+
+    paper = "Arivazhagan et al., 2019, algorithms 1 and 2"
+
+    batches = 1
+
+    def job(
+        self,
+        loss: Loss,
+        start: Params,
+        told: None,  # noqa: ARG002 (the interface)
+        kept: Params,
+        batches: Any,
+        beta: Float[Array, ""],
+    ) -> tuple[Params, Params]:
+        end, total = descend(plain(loss), start | kept, batches, beta)
+        return without_head(total, kept), {name: end[name] for name in kept}
+
+
+@traced
+class FedRep(KeepsHead):
     """τ steps of the UE's own head for every local step of the layers below; the head is not uploaded.
 
     As in the paper's experiments, ten epochs of the head to one of the others.
@@ -27,9 +73,6 @@ class FedRep:
         """One for a step of the layers below, and the head's."""
         return 1 + self.head_steps
 
-    def first(self, params: Params) -> Params:
-        return head_of(params)
-
     def job(
         self,
         loss: Loss,
@@ -40,15 +83,17 @@ class FedRep:
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
         def of_head(head: Params, batch: Any) -> Params:
-            return jax.grad(lambda own: loss(with_head(start, own), batch))(head)
+            return jax.grad(lambda own: loss(start | own, batch))(head)
 
         def of_body(w: Params, own: Any) -> Params:
-            return without_head(jax.grad(loss)(w, pick(own, 0)), kept)
+            return without_head(plain(loss)(w, own), kept)
 
         for_head = jax.tree.map(lambda b: b[:, 1:].reshape(-1, *b.shape[2:]), batches)
         head, _ = descend(of_head, kept, for_head, beta)
-        _, total = descend(of_body, with_head(start, head), batches, beta)
+        _, total = descend(of_body, start | head, batches, beta)
         return total, head
 
-    personal = staticmethod(with_head)
-    withheld = staticmethod(head_of)
+
+def without_head(gradient: Params, head: Params) -> Params:
+    """Return the gradient with zeros for the head, which is not uploaded."""
+    return {name: jnp.zeros_like(g) if name in head else g for name, g in gradient.items()}

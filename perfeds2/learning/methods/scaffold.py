@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
-from perfeds2.learning.objectives import Loss, descend, pick, stepped, zeros
+from perfeds2.learning.objectives import Loss, descend, plain, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 
@@ -32,7 +32,7 @@ class Scaffold:
         self, loss: Loss, start: Params, told: Params, kept: Params, batches: Any, beta: Float[Array, ""]
     ) -> tuple[Params, Params]:
         def corrected(w: Params, own: Any) -> Params:
-            return jax.tree.map(lambda g, mine, c: g - mine + c, jax.grad(loss)(w, pick(own, 0)), kept, told)
+            return jax.tree.map(lambda g, mine, c: g - mine + c, plain(loss)(w, own), kept, told)
 
         _, total = descend(corrected, start, batches, beta)
         steps = jax.tree.leaves(batches)[0].shape[0]
