@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import shutil
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -51,8 +53,8 @@ class Store:
     def __init__(self, path: Path | None, *, reuse: "Sequence[OtherStore]" = (), whole: bool = False) -> None:
         self.has_checkpoints, self.whole, self._reuse = path is not None, whole, reuse
         if path is None:
-            self._temporary = TemporaryDirectory(prefix="perfeds2-")
-            path = Path(self._temporary.name) / TRAININGS
+            path = Path(mkdtemp(prefix="perfeds2-")) / TRAININGS
+            weakref.finalize(self, shutil.rmtree, path.parent, ignore_errors=True)
         self.path = path
         self.path.mkdir(exist_ok=True)
         clear_unfinished(self.path)
