@@ -78,7 +78,7 @@ class Reporter:
 
     def __init__(self, watch: Watch | None = None, live: "Live | None" = None, total: int | None = None) -> None:
         self.live, self._watch, self._planned = live, watch, total
-        self._counts = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
+        self._counts: dict[str, int] = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
         self._began_s, self._wrote_s = time.monotonic(), 0.0
         self._running: dict[int, _Running] = {}  # by worker
 

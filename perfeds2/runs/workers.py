@@ -344,10 +344,11 @@ class OnRay(TrainingWorker):
 
     def _wait(self, job: Job) -> None:
         import ray  # pyright: ignore[reportMissingImports]
+        from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
         try:
-            reply = ray.get(self._running)
-        except ray.exceptions.RayError as error:  # its process or its machine died
+            reply: Any = ray.get(self._running)
+        except RayError as error:  # its process or its machine died
             first_line = str(error).splitlines()[0]
             reply = {"error": f"{type(error).__name__}: {first_line}", "again": True, "died": True}
         for one, result in zip(job.trainings, reply.pop("results", ()), strict=False):

@@ -50,7 +50,7 @@ def loop_of(ufunc: np.ufunc, kind: str = "d->d") -> tuple[int, int]:
     inside = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
     if (inside.nin, inside.nout, inside.nargs, inside.ntypes) != (ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.ntypes):
         raise RuntimeError("this NumPy keeps its loops elsewhere")
-    number = ufunc.types.index(kind)
+    number = list[str](ufunc.types).index(kind)
     return inside.functions[number], inside.data[number]
 
 

@@ -53,7 +53,11 @@ KNOWN_CELL = [
     "most_bits_per_s_hz",
     "angle_rad",
 ]
-POLICIES = [policies.equal_share, policies.planned_share, policies.equal_finish]  # by their numbers in ``kernel``
+POLICIES: list[policies.Policy] = [
+    policies.equal_share,
+    policies.planned_share,
+    policies.equal_finish,
+]  # by their numbers in ``kernel``
 STALE = {"restart": 0, "wait": 1, "ignore": 2}
 
 
