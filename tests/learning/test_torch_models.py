@@ -110,7 +110,7 @@ def test_every_operation_has_pytorchs_values_and_gradients(net):
     torch.manual_seed(0)
     module = net()
     model, x = from_torch(module, ALL[net]), samples(ALL[net], 5)
-    seen.update(step.operation for step in model.steps)
+    seen.update(step.operation for step in model.module.steps)
     if net is nets.Curves:
         x[:3] = [[0.0, 1.0], [0.5, -1.0], [-0.5, 0.0]]  # where curves have kinks
     mix = np.random.default_rng(3).standard_normal(module(torch.from_numpy(x)).shape).astype(np.float32)
@@ -118,7 +118,7 @@ def test_every_operation_has_pytorchs_values_and_gradients(net):
     def mixed(params, x):
         return (jnp.sin(model(params, x)) * mix).sum()
 
-    value, ours = jax.jit(jax.value_and_grad(mixed))({**model.weights}, jnp.asarray(x))
+    value, ours = jax.jit(jax.value_and_grad(mixed))({**model.module.weights}, jnp.asarray(x))
     theirs = (torch.sin(module(torch.from_numpy(x))) * torch.from_numpy(mix)).sum()
     theirs.backward()
     assert float(value) == pytest.approx(theirs.item(), rel=1e-4)
@@ -186,7 +186,8 @@ def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_larges
     theirs = (nn.functional.max_pool2d if is_largest else nn.functional.avg_pool2d)(
         torch.from_numpy(x), kernel, stride, padding
     )
-    ours = (aten.largest if is_largest else aten.average)(2)(jnp.asarray(x), kernel, stride, padding)
+    each = ([kernel] * 2, [stride] * 2, [padding] * 2)
+    ours = (aten.largest if is_largest else aten.average)(jnp.asarray(x), *each)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -398,8 +399,8 @@ def test_a_task_of_ones_own_samples_takes_a_module():
 
 
 def test_another_weight_is_another_model_though_the_module_is_the_same():
+    from perfeds2.spec.build import model_of
     from perfeds2.spec.resolve import spec_from
-    from perfeds2.spec.tasks import model_of
 
     module = nets.Mlp(64, 10)
     one = model_of(spec_from(**DIGITS, model=module))

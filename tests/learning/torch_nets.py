@@ -242,7 +242,10 @@ class Sequences(nn.Module):
             F.scaled_dot_product_attention(q, q, q, is_causal=True),
             F.scaled_dot_product_attention(q, q, q, scale=0.3),
         ]
-        seen += [F.scaled_dot_product_attention(q, q, q, attn_mask=x[:, None, None] == 0)]
+        seen += [
+            F.scaled_dot_product_attention(q, q, q, attn_mask=x[:, None, None] == 0),
+            F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], enable_gqa=True),
+        ]
         seen += [
             F.scaled_dot_product_attention(q, q, q, attn_mask=self.start[0, 0, 0, 0] * torch.arange(36.0).view(6, 6))
         ]

@@ -7,7 +7,6 @@ better gradient than its parts. All can be differentiated twice, at kinks as in 
 weights of its own. An argument that a function does not take is a setting we do not support.
 """
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -65,6 +64,12 @@ def vector_norm(x: Array, order: Any = 2, dim: Any = None, keepdim: bool = False
         raise NotImplementedError(f"a norm of order {order} is not supported; 2 is")
     squares = (x**2).sum(_axes(dim), keepdims=keepdim)
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)  # gradient 0 at 0, as PyTorch
+
+
+def softmax(x: Array, dim: int, _: bool) -> Array:
+    """Softmax. Where all is −∞, as where attention may look at nothing, the gradient is 0 instead of NaN."""
+    blind = (x == -jnp.inf).all(dim, keepdims=True)
+    return jax.nn.softmax(jnp.where(blind, 0.0, x), axis=dim)
 
 
 def _axes(dim: Any) -> Any:
@@ -148,36 +153,38 @@ def _by_patches(x: Array, weight: Array, stride: Sequence[int], edges: Any, dila
     return jnp.moveaxis(out.reshape(-1, *maps.shape[1:]), -1, 0)
 
 
-def average(axes: int) -> Callable[..., Array]:
-    """Return avg_pool1d or 2d."""
-
-    def pool(x: Array, kernel_size: Any, stride: Any = (), padding: Any = 0) -> Array:
-        windows = _windows(x, kernel_size, stride, padding, axes, 0.0)
-        return sum(windows[1:], windows[0]) / len(windows)
-
-    return pool
+def average(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = ()) -> Array:
+    windows = _windows(x, kernel, stride, padding, 0.0)
+    return sum(windows[1:], windows[0]) / len(windows)
 
 
-def largest(axes: int) -> Callable[..., Array]:
-    """Return max_pool1d or 2d. Among equal numbers the first gets the gradient, as in PyTorch."""
-
-    def pool(x: Array, kernel_size: Any, stride: Any = (), padding: Any = 0) -> Array:
-        first, *rest = _windows(x, kernel_size, stride, padding, axes, -jnp.inf)
-        for other in rest:
-            first = jnp.where(other > first, other, first)
-        return first
-
-    return pool
+def adaptive_average(x: Array, output_size: Sequence[int]) -> Array:
+    """Average over windows that are as large as the output size needs."""
+    pairs = list(zip(x.shape[-2:], output_size, strict=True))
+    if any(size % out for size, out in pairs):
+        raise NotImplementedError(
+            f"an output of {output_size} from {x.shape[-2:]} has windows of unequal size; choose one that divides it"
+        )
+    return average(x, [size // out for size, out in pairs])
 
 
-def _windows(x: Array, kernel: Any, stride: Any, padding: Any, axes: int, beyond: float) -> list[Array]:
+def largest(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = ()) -> Array:
+    """Pool the largest. Among equal numbers the first gets the gradient, as in PyTorch."""
+    first, *rest = _windows(x, kernel, stride, padding, -jnp.inf)
+    for other in rest:
+        first = jnp.where(other > first, other, first)
+    return first
+
+
+def _windows(
+    x: Array, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], beyond: float
+) -> list[Array]:
     """Return, for each place in a window, what all windows have there."""
-    kernel, edges = _each(kernel, axes), _each(padding, axes)
-    stride = _each(stride or kernel, axes)
-    if any(edges):
-        x = jnp.pad(x, [(0, 0)] * (x.ndim - axes) + [(p, p) for p in edges], constant_values=beyond)
+    axes, stride = len(kernel), stride or kernel
+    if any(padding):
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - axes) + [(p, p) for p in padding], constant_values=beyond)
     sizes = x.shape[-axes:]
-    if kernel == stride:  # windows side by side: a reshape is faster than strided slices
+    if tuple(kernel) == tuple(stride):  # windows side by side: a reshape is faster than strided slices
         x = x[(..., *(slice(size // k * k) for size, k in zip(sizes, kernel, strict=True)))]
         x = x.reshape(*x.shape[:-axes], *(n for size, k in zip(sizes, kernel, strict=True) for n in (size // k, k)))
         places = product(*(range(k) for k in kernel))
@@ -187,27 +194,6 @@ def _windows(x: Array, kernel: Any, stride: Any, padding: Any, axes: int, beyond
         for size, k, s in zip(sizes, kernel, stride, strict=True)
     ]
     return [x[(..., *at)] for at in product(*spans)]
-
-
-def adaptive_average(axes: int) -> Callable[..., Array]:
-    """Return an average whose windows are as large as the output size needs."""
-
-    def pool(x: Array, output_size: Any) -> Array:
-        wanted = _each(output_size, axes)
-        pairs = list(zip(x.shape[-axes:], wanted, strict=True))
-        if any(size % out for size, out in pairs):
-            raise NotImplementedError(
-                f"an output of {wanted} from {x.shape[-axes:]} has windows of unequal size; choose one that divides it"
-            )
-        return average(axes)(x, [size // out for size, out in pairs])
-
-    return pool
-
-
-def _each(value: Any, axes: int) -> list[int]:
-    """Return one number for each axis; PyTorch allows one for all."""
-    values = list(value) if isinstance(value, Sequence) else [value]
-    return values * axes if len(values) == 1 else values
 
 
 def layer_norm(
@@ -246,34 +232,6 @@ def embedding(weight: Array, indices: Array, padding_idx: int = -1) -> Array:
     few = weight.shape[0] <= MOST_ROWS
     rows = jax.nn.one_hot(indices, weight.shape[0], dtype=weight.dtype) @ weight if few else weight[indices]
     return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
-
-
-def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> Array:
-    """scaled_dot_product_attention. A query that may look at nothing gets zeros."""
-    _refuse_dropout(dropout_p)
-    scores = query @ key.swapaxes(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        attn_mask = jnp.asarray(np.tri(query.shape[-2], key.shape[-2], dtype=bool))
-    if attn_mask is None:
-        return jax.nn.softmax(scores, axis=-1) @ value
-    scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
-    blind = (scores == -jnp.inf).all(-1, keepdims=True)
-    return jnp.where(blind, 0.0, jax.nn.softmax(jnp.where(blind, 0.0, scores), axis=-1)) @ value
-
-
-def _refuse_dropout(p: float) -> None:
-    if p > 0:
-        raise NotImplementedError(
-            "dropout is not supported; call .eval() on the module to train without it, or set p to 0"
-        )
 
 
 # ---- recurrence: a cell is called with what enters, what its hidden state says, and its state; the first of a state is hidden
@@ -320,7 +278,8 @@ def _recurrent(
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     if len(params) != num_layers * directions * each:
         raise NotImplementedError("proj_size is not supported; leave it out, and put a Linear behind it")
-    _refuse_dropout(dropout_p if train and num_layers > 1 else 0)
+    if train and num_layers > 1 and dropout_p > 0:
+        raise NotImplementedError("dropout is not supported; call .eval() on the module, or set it to 0")
     sequence, ends = x.swapaxes(0, 1) if batch_first else x, []
     for layer in range(num_layers):
         outputs = []
@@ -423,7 +382,7 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "cumsum": lambda x, dim: jnp.cumsum(x, axis=dim),
     "var": lambda x, dim=None, correction=1, keepdim=False: jnp.var(x, _axes(dim), ddof=correction, keepdims=keepdim),
     "linalg_vector_norm": vector_norm,
-    "_softmax": lambda x, dim, _: jax.nn.softmax(x, axis=dim),
+    "_softmax": softmax,
     "_log_softmax": lambda x, dim, _: jax.nn.log_softmax(x, axis=dim),
     "sym_size": lambda x, dim: x.shape[dim],
     "view": jnp.reshape,
@@ -445,14 +404,13 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "scalar_tensor": lambda value, dtype=None: jnp.asarray(value, dtype),
     "_to_copy": lambda x, dtype=None: x if dtype is None else jnp.asarray(x).astype(dtype),
     "convolution": convolution,
-    **{f"avg_pool{axes}d": average(axes) for axes in (1, 2)},
-    **{f"max_pool{axes}d": largest(axes) for axes in (1, 2)},
-    **{f"adaptive_avg_pool{axes}d": adaptive_average(axes) for axes in (1, 2)},
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d"), average),
+    **dict.fromkeys(("max_pool1d", "max_pool2d"), largest),
+    "_adaptive_avg_pool2d": adaptive_average,
     "layer_norm": layer_norm,
     "group_norm": group_norm,
     "_native_batch_norm_legit_no_training": batch_norm,
     "embedding": embedding,
-    "scaled_dot_product_attention": attention,
     "lstm": lstm,
     "gru": gru,
 }

@@ -66,8 +66,35 @@ class Step:
     result: str
     operation: str  # "conv2d"
     args: tuple[Any, ...]
-    named: tuple[tuple[str, Any], ...]
+    named: Mapping[str, Any]
     layer: str  # where in the module: "features.0 (Conv2d)"
+
+    def __call__(self, known: Mapping[str, Any]) -> Any:
+        """Return what the operation makes of earlier results. Any error names it and its layer."""
+        try:
+            named = {name: _looked_up(known, value) for name, value in self.named.items()}
+            return ATEN[self.operation](*_looked_up(known, self.args), **named)
+        except Exception as error:
+            refused = isinstance(error, NotImplementedError)
+            why = f": {error}" if refused else f" is not supported with these settings ({_told(error)})"
+            raise InputError(f"PyTorch's {self.operation} in {self.layer}{why}.") from error
+
+
+def _looked_up(known: Mapping[str, Any], value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_looked_up(known, each) for each in value)
+    return known[value.name] if isinstance(value, Ref) else value
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What PyTorch says of a module."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[tuple[str, str], ...]  # what steps call it, what the module calls it
+    output: str
+    weights: Arrays  # the module's own, or some that were drawn
+    constants: Arrays  # buffers, and what requires no gradient
 
 
 @dataclass(frozen=True)
@@ -77,52 +104,25 @@ class TorchModel:
     identity: str  # sha256 of the steps, of what is not trained, and of weights that are not drawn
     make: Callable[[], Any] | None  # draws weights; None: every seed starts from the module's own
     sample: tuple[int, ...]  # the shape of one; may come as a row
-    steps: tuple[Step, ...] = field(compare=False, repr=False)
-    inputs: tuple[tuple[str, str], ...] = field(
-        compare=False, repr=False
-    )  # what steps call it, what the module calls it
-    output: str = field(compare=False, repr=False)
-    weights: Arrays = field(compare=False, repr=False)  # the module's own, or some that were drawn
-    constants: Arrays = field(compare=False, repr=False)  # buffers, and what requires no gradient
+    module: Exported = field(compare=False, repr=False)
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Return the module's weights, or new ones drawn by its class with a seed from the key."""
+        weights = {name: jnp.asarray(values) for name, values in self.module.weights.items()}
         if self.make is None:
-            return {name: jnp.asarray(values) for name, values in self.weights.items()}
-        shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in self.weights.items()}
+            return weights
         draw = partial(_weights_drawn, self.make)
-        return jax.pure_callback(draw, shapes, jax.random.bits(key, (), jnp.uint32), vmap_method="sequential")
+        return jax.pure_callback(draw, weights, jax.random.bits(key, (), jnp.uint32), vmap_method="sequential")
 
     def __call__(self, params: Params, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
         as_rows = x.shape[-len(self.sample) :] != self.sample
         many = x.shape[: -1 if as_rows else -len(self.sample)]
-        arrays = {**self.constants, **params, BATCH: x.reshape(-1, *self.sample)}
-        known: dict[str, Any] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.inputs}
-        for step in self.steps:
-            with _naming(step):
-                named = {name: _looked_up(known, value) for name, value in step.named}
-                known[step.result] = ATEN[step.operation](*_looked_up(known, step.args), **named)
-        logits = known[self.output]
+        arrays = {**self.module.constants, **params, BATCH: x.reshape(-1, *self.sample)}
+        known: dict[str, Any] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.module.inputs}
+        for step in self.module.steps:
+            known[step.result] = step(known)
+        logits = known[self.module.output]
         return logits.reshape(*many, *logits.shape[1:])
-
-
-def _looked_up(known: Mapping[str, Any], value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_looked_up(known, each) for each in value)
-    return known[value.name] if isinstance(value, Ref) else value
-
-
-@contextmanager
-def _naming(step: Step) -> Iterator[None]:
-    """Name the operation and the layer in any error."""
-    try:
-        yield
-    except NotImplementedError as error:
-        raise InputError(f"PyTorch's {step.operation} in {step.layer}: {error}.") from error
-    except Exception as error:
-        raise InputError(
-            f"PyTorch's {step.operation} in {step.layer} is not supported with these settings ({_told(error)})."
-        ) from error
 
 
 # ---- made from a module
@@ -139,18 +139,15 @@ def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
     is_module = isinstance(given, torch.nn.Module)
     module = copy.deepcopy(given).to("cpu") if is_module else _drawn(torch, given, 0)
     _check_forward(torch, module, sample)
-    steps, inputs, output, lifted = _exported(torch, module, sample)
-    weights = _arrays(module.named_parameters(), trained=True)
-    constants = _arrays([*module.named_buffers(), *module.named_parameters()]) | lifted
-    if not weights:
+    found = _exported(torch, module, sample)
+    if not found.weights:
         raise InputError(f"{_name(module)} has nothing to train: no parameter requires a gradient.")
     if not is_module:
-        _check_draws(torch, given, _name(module), weights, constants)
-    identity = hashlib.sha256(repr((steps, inputs, output)).encode())
-    for name, values in {**constants, **(weights if is_module else {})}.items():
+        _check_draws(torch, given, _name(module), found)
+    identity = hashlib.sha256(repr((found.steps, found.inputs, found.output)).encode())
+    for name, values in {**found.constants, **(found.weights if is_module else {})}.items():
         identity.update(name.encode() + values.tobytes())
-    make = None if is_module else given
-    model = TorchModel(identity.hexdigest(), make, sample.shape, steps, inputs, output, weights, constants)
+    model = TorchModel(identity.hexdigest(), None if is_module else given, sample.shape, found)
     _check_same(torch, module, model, sample)
     return model
 
@@ -206,8 +203,7 @@ def _name(module: Any) -> str:
 # ---- exported
 
 
-def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[Any, Any, str, dict[str, np.ndarray]]:
-    """Return the steps, their names of weights and buffers, the name of the result, and tensors that stand in the code."""
+def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Exported:
     batch, x = torch.export.Dim.AUTO, _zeros(torch, sample)
     decompositions = torch.export.default_decompositions()
     for operation in [each for each in decompositions if _key(each)]:
@@ -239,9 +235,13 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> tuple[An
             inputs.append((spec.arg.name, first[id(module.get_parameter(spec.target))]))
         elif spec.kind.name in ("BUFFER", "CONSTANT_TENSOR"):
             inputs.append((spec.arg.name, str(spec.target)))
-    lifted = {name: _array(tensor) for name, tensor in program.constants.items() if isinstance(tensor, torch.Tensor)}
+    weights = _arrays(module.named_parameters(), trained=True)
+    constants = _arrays([*module.named_buffers(), *module.named_parameters()])
+    for name, tensor in program.constants.items():  # those that stand in the code
+        if isinstance(tensor, torch.Tensor):
+            constants[name] = _array(tensor)
     steps = tuple(_step(torch, module, node) for node in nodes.values() if _computes(node))
-    return steps, tuple(inputs), output, lifted
+    return Exported(steps, tuple(inputs), output, weights, constants)
 
 
 @contextmanager
@@ -289,7 +289,7 @@ def _step(torch: Any, module: Any, node: Any) -> Step:
             f"model in JAX."
         )
     named = {name: converted(value) for name, value in node.kwargs.items() if name not in PLACES}
-    return Step(node.name, key, converted(node.args), tuple(named.items()), layer)
+    return Step(node.name, key, converted(node.args), named, layer)
 
 
 def _layer(module: Any, node: Any) -> str:
@@ -320,14 +320,14 @@ def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Non
         raise InputError(f"{_name(module)} gives {got} for {SAMPLES} samples; expected a tensor with a row for each.")
 
 
-def _check_draws(torch: Any, make: Callable[[], Any], what: str, weights: Arrays, constants: Arrays) -> None:
+def _check_draws(torch: Any, make: Callable[[], Any], what: str, found: Exported) -> None:
     """Check that a seed determines the weights, and nothing that is not trained."""
     again, other = (_drawn(torch, make, seed) for seed in (0, 1))
     same = _arrays(again.named_parameters(), trained=True)
     fixed = _arrays([*other.named_buffers(), *other.named_parameters()])
     differently = " differently after the same torch.manual_seed; draw with PyTorch's own generator"
     untrained = ", which is not trained; give it fixed numbers, or make it a Parameter"
-    for first, second, why in ((weights, same, differently), (constants, fixed, untrained)):
+    for first, second, why in ((found.weights, same, differently), (found.constants, fixed, untrained)):
         for name, values in second.items():
             if not np.array_equal(first[name], values, equal_nan=True):
                 raise InputError(f"{what} draws {name}{why}.")
@@ -338,7 +338,7 @@ def _check_same(torch: Any, module: Any, model: TorchModel, sample: jax.ShapeDty
     random, shape = np.random.default_rng(0), (3, *sample.shape)
     drawn = random.standard_normal(shape) if np.issubdtype(sample.dtype, np.floating) else random.integers(0, 2, shape)
     x = drawn.astype(sample.dtype)
-    params = {name: jnp.asarray(values) for name, values in model.weights.items()}
+    params = {name: jnp.asarray(values) for name, values in model.module.weights.items()}
     with jax.default_matmul_precision("highest"):
         ours = np.asarray(jax.jit(model)(params, jnp.asarray(x)), np.float32)
     with _quietly(), torch.no_grad():
