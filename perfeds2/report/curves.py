@@ -39,7 +39,6 @@ def curve_chart(
     styles: Mapping[str, LineStyle],
     score: Score,
     *,
-    by: str = "algorithm",
     target: float | None = None,
     until: float | None = None,
     cost: Cost = SECONDS,
@@ -55,7 +54,7 @@ def curve_chart(
     grid = np.linspace(0.0, max(times.max(), until or 0.0), points)
     lines: list[Series] = []
     for name, style in styles.items():
-        own = pd.DataFrame(rows[rows[by] == name])
+        own = pd.DataFrame(rows[rows["algorithm"] == name])
         if len(own):
             line = mean_line(name, style, own, metric, grid if until is not None else until_shortest(own, grid), scale)
             lines += [line] if len(line.x) else []
@@ -65,7 +64,7 @@ def curve_chart(
         limits = (0.0, loss_ceiling(lines)) if lines else (0.0, 1.0)
         y = ChartAxis(limits=limits, form=".3f")
     lines = [bounded(line, *limits) for line in lines]
-    x = ChartAxis(cost.label, limits=(0.0, max((line.x[-1] for line in lines), default=1.0)), unit=cost.unit)
+    x = ChartAxis(cost.label, limits=(0.0, max((line.x[-1] for line in lines), default=1.0)))
     level = None if target is None else (score.scale * target, f"target {score.level(target)}")
     return Chart(metric.replace("_", "-"), score.named(metric), lines, x, y, level)
 

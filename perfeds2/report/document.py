@@ -89,17 +89,13 @@ def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: s
 
     Empty parts are left out, and so is a section without any other.
     """
-    shown = [table_box(part, title) if isinstance(part, Table) else part for part in parts if part]
+    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'  # scrolls if a table is wider
+    shown = [f"{box}{as_html(part)}</div>" if isinstance(part, Table) else part for part in parts if part]
     if not shown:
         return []
     opening = f'<section id="{escape(name)}">' if name else "<section>"
     said = [paragraph(caption)] * bool(caption) + [f'<p class="hint">{hint}</p>'] * bool(hint)
     return [opening, f"<h2>{escape(title)}</h2>", *said, *shown, "</section>"]
-
-
-def table_box(table: Table, label: str) -> str:
-    """Return a table in a box in which it scrolls if it is wider than the page."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{as_html(table)}</div>'
 
 
 def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] | None = None) -> list[Part]:

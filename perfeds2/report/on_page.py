@@ -34,7 +34,6 @@ def plot(chart: Chart) -> Plot:
 
 def _axis(axis: ChartAxis) -> Plot:
     made: Plot = {"title": {"text": escape(axis.label)}, "automargin": axis.ticks is not None}
-    made |= {"unifiedhovertitle": {"text": f"after %{{x:,.1f}} {axis.unit}"}} if axis.unit else {}
     if axis.within is not None:
         made["autorangeoptions"] = dict(zip(("clipmin", "clipmax"), map(_number, axis.within), strict=True))
     if axis.limits is not None:

@@ -79,7 +79,13 @@ def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str,
     target = TARGET.get(panel.task) if metric == ACCURACY else None
     until = float(rows["time_s"].to_numpy().max()) if cost is SECONDS else None
     made = curve_chart(
-        rows, metric, line_styles(panel), ACCURACY_SCORE, by="line", target=target, until=until, cost=cost
+        rows.assign(algorithm=rows["line"]),
+        metric,
+        line_styles(panel),
+        ACCURACY_SCORE,
+        target=target,
+        until=until,
+        cost=cost,
     )
     y = replace(made.y, label=made.title)
     return replace(made, name=f"{name}-{made.name}", title=panel.title, y=y, group=group, height_px=290)

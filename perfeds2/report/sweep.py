@@ -21,12 +21,11 @@ from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, value_t
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.run import curves_section
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
-from perfeds2.report.tables import Column, Table, counted, for_terminal, text_column, write_latex
+from perfeds2.report.tables import Column, Table, counted, for_terminal, write_latex
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.statistics import NO_INTERVAL
 
 SHOWN_ROWS = 60
-SHOWN_FRONT = 8
 MOST_LINES = 12  # that a reader can tell apart
 FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
 
@@ -78,18 +77,13 @@ def page(sweep: SweepFolder, axis: str = "seconds") -> str:
             section(chart.title, chart, hint="A point is an algorithm at a point of the grid.")
             for chart in front_charts(sweep)
         ),
-        [] if sweep.failed is None else section("Failed", _failed_table(sweep.failed)),
+        section("Failed", verbatim(sweep.failed.to_string(index=False))) if sweep.failed is not None else [],
         section(
             "Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *grid_file, hint=again
         ),
     ]
     headline, paragraphs = words(sweep, cost)
     return document(facts, headline, map(paragraph, paragraphs), sections)
-
-
-def _failed_table(failed: Any) -> Table:
-    columns = [text_column(str(name)) for name in failed.columns]
-    return Table(columns, [list(map(str, row)) for row in failed.to_numpy().tolist()])
 
 
 # ---- in words
@@ -104,11 +98,8 @@ def words(sweep: SweepFolder, cost: Cost = SECONDS) -> tuple[str, list[str]]:
 def front_line(sweep: SweepFolder) -> str:
     """Write the time-energy front as a sentence."""
     best = _on_front(sweep).to_dict("records")
-    points = [
-        f"{sweep.label(row)} ({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)" for row in best[:SHOWN_FRONT]
-    ]
-    more = f"; … {len(best) - SHOWN_FRONT} more" if len(best) > SHOWN_FRONT else ""
-    return f"Time-energy front, {len(best)} of {len(sweep.front)} that met the target: {'; '.join(points)}{more}."
+    points = "; ".join(f"{sweep.label(row)} ({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)" for row in best)
+    return f"Time-energy front, {len(best)} of {len(sweep.front)} that met the target: {points}."
 
 
 def _on_front(sweep: SweepFolder) -> pd.DataFrame:

@@ -111,11 +111,7 @@ def ue_chart(run: RunResults) -> Chart | None:
     for name, style in run.styles.items():
         mine = table[(table["algorithm"] == name) & np.isfinite(table[ACCURACY])].sort_values(ACCURACY)
         share = 100 * (np.arange(len(mine)) + 0.5) / max(len(mine), 1)
-        points = zip(mine["ue"], mine["seed"], mine["merges"], mine[ACCURACY], strict=True)
-        hover = [
-            f"{name}: {score.show(value)}, UE {ue}, seed {seed}, merged {n} times" for ue, seed, n, value in points
-        ]
-        line = Series(name, share, score.scale * mine[ACCURACY], replace(style, marker=""), "line", hover=hover)
+        line = Series(name, share, score.scale * mine[ACCURACY], replace(style, marker=""), "line")
         lines += [line] if len(mine) else []
     y = ChartAxis(score.named(ACCURACY), form=score.form, unit=score.unit)
     title = f"Personalised {score.word} per UE"
