@@ -79,7 +79,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
             "test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back",
         ),
         (
-            "(self.devices[ue].merged_in, ue))",
+            "(device.merged_in, ue))",
             "(0, ue))",
             "test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all",
         ),

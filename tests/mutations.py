@@ -509,7 +509,7 @@ MUTATIONS = [
         "deployment/federation.py",
         "deployment/test_federation_by_hand.py",
         (
-            'if wanted and job.kind == "train":',
+            'if device.wanted and job.kind == "train":',
             'if job.kind == "train":',
             "test_a_late_answer_to_a_job_that_was_given_up_is_dropped_and_its_device_is_handed_the_newest_model",
         ),

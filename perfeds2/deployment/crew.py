@@ -15,6 +15,8 @@ from perfeds2.timeline.protocol import IDLE
 class Device:
     """What the server knows of one device."""
 
+    ue: int
+    here: bool = False  # whether it can be reached
     version: int = IDLE  # the model it works from, as the protocol sees it
     merged_in: int = -1  # the last round it was merged in
     merges: int = 0
@@ -42,12 +44,13 @@ class Device:
         """When the update that waits arrived; infinite if none does."""
         return np.inf if self.reply is None else self.held_arrived_s
 
-    def state(self, is_here: bool) -> DeviceState:
+    @property
+    def state(self) -> DeviceState:
         if self.set_aside:
             return "set aside"
         if self.reply is not None:
             return "arrived"
-        if not is_here:
+        if not self.here:
             return "away"
         if self.job is None:
             return "idle"
@@ -58,8 +61,7 @@ class Crew:
     """All devices, by number and by state. Whoever changes a device says so: ``file`` puts it where it belongs now."""
 
     def __init__(self, ues: int) -> None:
-        self.devices = [Device() for _ in range(ues)]
-        self.here: set[int] = set()
+        self.devices = [Device(ue) for ue in range(ues)]
         self.states: dict[DeviceState, dict[int, None]] = {state: {} for state in STATES}  # longest in it first
         self.states["away"] = dict.fromkeys(range(ues))
         self.changed: set[int] = set()  # since the last checkpoint
@@ -78,19 +80,15 @@ class Crew:
         """How many can still be of use to the open round."""
         return len(self.devices) - self.count("away", "set aside")
 
-    def come(self, ues: Iterable[int]) -> None:
+    def move(self, ues: Iterable[int], here: bool) -> None:
+        """Devices came or went."""
         for ue in sorted(ues):
-            self.here.add(ue)
-            self.file(ue)
+            self[ue].here = here
+            self.file(self[ue])
 
-    def leave(self, ues: Iterable[int]) -> None:
-        for ue in sorted(ues):
-            self.here.discard(ue)
-            self.file(ue)
-
-    def file(self, ue: int) -> None:
+    def file(self, device: Device) -> None:
         """A device has changed."""
-        state, before = self.devices[ue].state(ue in self.here), self._filed[ue]
+        ue, state, before = device.ue, device.state, self._filed[device.ue]
         self.changed.add(ue)
         if state != before:
             del self.states[before][ue]
@@ -98,10 +96,10 @@ class Crew:
             self._filed[ue] = state
         if state == "idle" and ue not in self._queued:
             self._queued.add(ue)
-            heapq.heappush(self._turns, (self.devices[ue].merged_in, ue))
+            heapq.heappush(self._turns, (device.merged_in, ue))
 
     def longest_out(self, most: int) -> list[int]:
-        """The idle devices whose turn it is, in order of their numbers. Whoever is not handed a job then must be filed again."""
+        """The idle devices whose turn it is, in order of their numbers. Each must be handed a job now."""
         found = []
         while self._turns and len(found) < most:
             _, ue = heapq.heappop(self._turns)

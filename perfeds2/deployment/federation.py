@@ -64,14 +64,13 @@ class Federation:
     norms: Norms = field(init=False)
     form: Form = field(init=False)  # of an update
     outgoing: Handed = field(init=False)  # w_k, and what the merge sends along
-    shelf: Shelf = field(init=False, default_factory=Shelf)  # who works from which version
+    shelf: Shelf = field(default_factory=Shelf)  # who works from which version
     length: float = field(init=False)  # ‖w_k‖
     _keeps: bool = field(init=False)  # whether devices keep something between jobs
     _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
-    _ready: set[int] = field(init=False, default_factory=set)  # arrived, and fresh enough to be merged
-    troubles: dict[int | None, str] = field(init=False, default_factory=dict)  # who cannot take part; None: nobody can
-    _troubled: Counter[int | None] = field(init=False, default_factory=Counter)  # how often
-    _sent: deque[tuple[float, int, int]] = field(init=False, default_factory=deque)  # when, UE and ticket of jobs
+    troubles: dict[int | None, str] = field(default_factory=dict)  # who cannot take part; None: nobody can
+    _troubled: Counter[int | None] = field(default_factory=Counter)  # how often
+    _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # when, UE and ticket of jobs
     _reached_s: float = -math.inf  # when the network was last known to be away
     _accuracy: tuple[float, int] = (0.0, 0)  # the sum of what devices said last, and of how many
     _short_since_s: float = math.inf  # since when there are fewer devices than a round needs
@@ -119,9 +118,9 @@ class Federation:
         for ue in sorted(went):
             if (job := self.crew[ue].job) is not None:
                 self.log(f"lost: UE {ue} went away with ticket {job.ticket}")
-                self._drop(ue, job)
-        self.crew.leave(went)
-        self.crew.come(came)
+                self._drop(self.crew[ue])
+        self.crew.move(went, here=False)
+        self.crew.move(came, here=True)
         for ue, why in self.transport.troubles().items():
             if why != self.troubles.get(ue):
                 self._trouble(ue, why)
@@ -144,19 +143,18 @@ class Federation:
             self._reached_s = self.time_s
         while self._sent:
             sent_s, ue, ticket = self._sent[0]
-            job, waited_s = self.crew[ue].job, self.time_s - max(sent_s, self._reached_s)
-            outstanding = job is not None and job.ticket == ticket
+            device, waited_s = self.crew[ue], self.time_s - max(sent_s, self._reached_s)
+            outstanding = device.job is not None and device.job.ticket == ticket
             if outstanding and waited_s <= self.own.job_s:
                 return
             self._sent.popleft()
-            if outstanding and job is not None:
-                self._overdue(ue, job)
+            if outstanding:
+                self._overdue(device, ticket)
 
-    def _overdue(self, ue: int, job: Request) -> None:
-        self.log(f"given up: UE {ue} did not answer ticket {job.ticket} within {self.own.job_s:g} s (--job-s)")
-        self.crew[ue].overdue = job.ticket
-        self._fail(Reply(ue, job.ticket, received_s=self.transport.now()), job)
-        self.crew.file(ue)
+    def _overdue(self, device: Device, ticket: int) -> None:
+        self.log(f"given up: UE {device.ue} did not answer ticket {ticket} within {self.own.job_s:g} s (--job-s)")
+        device.overdue = ticket
+        self._fail(device, self.time_s)
 
     # ---- replies
 
@@ -172,25 +170,20 @@ class Federation:
                 self.log(f"late: UE {reply.ue} ticket {reply.ticket}, which has been given up")
                 device.overdue = -1
             elif reply.error is None:  # else of a job that was given up already
-                self._refuse(reply.ue, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
-            return
-        what = f"ticket {job.ticket}"
-        if reply.error is not None:
-            self.log(f"failed: UE {reply.ue} {what}: {in_words(reply.error)}")
-            self._fail(reply, job)
-        elif (why := self._judge(reply, job, time_s - device.sent_s)) is not None:
-            self._refuse(reply.ue, f"{what} {why}")
-            self._fail(reply, job)
+                self._refuse(device, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
+        elif reply.error is not None:
+            self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
+            self._fail(device, time_s)
+        elif (why := refusal(reply, job, self.form, time_s - device.sent_s) or self._too_long(reply, job)) is not None:
+            self._refuse(device, f"ticket {job.ticket} {why}")
+            self._fail(device, time_s)
         else:
-            self._accept(reply, job, time_s)
-        self.crew.file(reply.ue)
+            self._accept(reply, device, job, time_s)
 
-    def _judge(self, reply: Reply, job: Request, elapsed_s: float) -> str | None:
-        """Why it is refused. What is wanted and accepted has a say in how long an update may be."""
-        why = refusal(reply, job, self.form, elapsed_s)
-        if why is not None or job.kind != "train":
-            return why
-        assert reply.update is not None
+    def _too_long(self, reply: Reply, job: Request) -> str | None:
+        """Why an update is refused. One that is wanted and accepted has a say in how long the next may be."""
+        if job.kind != "train" or reply.update is None:
+            return None
         norm, bound = norm_of(reply.update), self.norm_bound
         if not norm <= bound:
             return f"has norm {norm:.4g}, above the bound {bound:.4g}"
@@ -204,47 +197,43 @@ class Federation:
         bound = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
         return bound if self.own.norm_bound is None else min(self.own.norm_bound, bound)
 
-    def _refuse(self, ue: int, why: str) -> None:
-        device = self.crew[ue]
+    def _refuse(self, device: Device, why: str) -> None:
         device.refused += 1
         self.refused += 1
-        self.crew.changed.add(ue)
+        self.crew.changed.add(device.ue)
         if _worth_a_line(device.refused):
-            more = f" ({device.refused} so far)" if device.refused > LOGGED else ""
-            self.log(f"refused: UE {ue} {why}{more}")
+            self.log(f"refused: UE {device.ue} {why} ({device.refused} so far)")
 
-    def _fail(self, reply: Reply, job: Request) -> None:
+    def _fail(self, device: Device, time_s: float) -> None:
         """A job came to nothing. Too many of them, and the device is left out."""
-        device = self.crew[reply.ue]
-        self._drop(reply.ue, job)
+        self._drop(device)
         device.failures += 1
-        if device.failures >= self.own.set_aside_after and not device.set_aside:
-            device.set_aside_s = reply.received_s - self.origin_s
-            self.log(f"set aside: UE {reply.ue} after {device.failures} failures in a row")
-            self.crew.file(reply.ue)
+        is_new = device.failures >= self.own.set_aside_after and not device.set_aside
+        if is_new:
+            device.set_aside_s = time_s
+            self.log(f"set aside: UE {device.ue} after {device.failures} failures in a row")
+        self.crew.file(device)
+        if is_new:
             self.save(self)  # or it would be forgotten if we died before a round closes
 
-    def _drop(self, ue: int, job: Request) -> None:
-        """Its device holds no job, and is handed another when it can be."""
-        device = self.crew[ue]
-        device.job = None
-        if job.kind == "train" and device.wanted:
+    def _drop(self, device: Device) -> None:
+        """It holds no job, and is handed another when it can be."""
+        if device.job is not None and device.job.kind == "train" and device.wanted:
             device.version = IDLE  # nobody waits for it any more
+        device.job = None
 
-    def _accept(self, reply: Reply, job: Request, time_s: float) -> None:
-        device, wanted = self.crew[reply.ue], self.crew[reply.ue].wanted
+    def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
         device.job, device.failures = None, 0
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             seen = Evaluation(reply.ue, reply.version, [float(reply.metrics[name]) for name in METRICS])
             self.record.evaluations.append(seen)
             self._hear(seen)
-        if wanted and job.kind == "train":
+        if device.wanted and job.kind == "train":
             self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version))
             device.reply, device.held_arrived_s = reply, time_s
-            if self._is_fresh(reply.ue):
-                self._ready.add(reply.ue)
         elif job.kind == "train":
             self.log(f"late: UE {reply.ue} ticket {job.ticket} on version {job.version}, which has been given up")
+        self.crew.file(device)
 
     def _hear(self, seen: Evaluation) -> None:
         """What a device said last stands for it in the mean."""
@@ -263,32 +252,25 @@ class Federation:
 
     # ---- rounds
 
-    def _is_fresh(self, ue: int) -> bool:
-        bound = self.protocol.max_staleness
-        return bound is None or self.round - self.crew[ue].version <= bound
-
     def _close(self) -> bool:
         """Close the open round if the arrivals suffice."""
-        if len(self._ready) < self.protocol.quorum:
+        if self.crew.count("arrived") < self.protocol.quorum:
             return False
-        ues = sorted(self._concerned())
-        devices = [self.crew[ue] for ue in ues]
+        devices = [self.crew[ue] for ue in sorted(self._concerned())]
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
         ours = Server(self.round, versions, merged_in, self.opened_s)
         closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
         if not np.isfinite(closing.time_s):
             return False
         theirs, handed = hand_out(ours, closing, self.protocol)
-        merged = [ues[place] for place in closing.merged]
-        self._merge(merged, closing.time_s)
+        self._merge([devices[place] for place in closing.merged], closing.time_s)
         for place in np.union1d(closing.merged, handed.lost).tolist():
             device = devices[place]
             device.version, device.reply = IDLE, None  # until a model is really on its way
             device.wanted = device.job is None  # a running job cannot be called back
-            self.crew.file(ues[place])
+            self.crew.file(device)
         self.shelf.clear(lambda ue: self.crew[ue].version)
         self.round, self.opened_s = theirs.round, theirs.opened_s
-        self._ready = {ue for ue in self._ready.difference(merged) if self._is_fresh(ue)}
         self.save(self)
         return True
 
@@ -302,15 +284,14 @@ class Federation:
         oldest = self.round - self.protocol.max_staleness  # too stale once the open round has closed
         return arrived | {ue for ue in self.shelf.holders(oldest) if self.crew[ue].version == oldest}
 
-    def _merge(self, ues: list[int], time_s: float) -> None:
+    def _merge(self, devices: list[Device], time_s: float) -> None:
         """w_{k+1} from the updates, in the order the simulator takes them."""
         updates, merges = [], list[MergedUpdate]()
-        for ue in ues:
-            device = self.crew[ue]
+        for device in devices:
             assert device.reply is not None
             assert device.reply.update is not None
             updates.append(device.reply.update)
-            merges.append(MergedUpdate(self.round, ue, device.version, device.reply.ticket, device.arrived_s))
+            merges.append(MergedUpdate(self.round, device.ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
             device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
@@ -335,7 +316,7 @@ class Federation:
             if self.time_s - device.set_aside_s < after_s:
                 return
             device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
-            self.crew.file(ue)
+            self.crew.file(device)
             self.log(f"readmitted: UE {ue} after {after_s:g} s")
 
     def _hand_to_the_free(self) -> None:
@@ -353,18 +334,17 @@ class Federation:
                 self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
-            self._dispatch(ue, "train")
+            self._dispatch(device, "train")
 
-    def _dispatch(self, ue: int, kind: Kind) -> None:
-        known = self.crew[ue].merged_ticket if self._keeps else None
-        request, time_s = Request(self.next_ticket, ue, self.round, kind, known), self.time_s
+    def _dispatch(self, device: Device, kind: Kind) -> None:
+        known = device.merged_ticket if self._keeps else None
+        device.job, device.sent_s = Request(self.next_ticket, device.ue, self.round, kind, known), self.time_s
         self.next_ticket += 1
-        self.transport.dispatch(request, self.outgoing.packed())
-        self.crew[ue].job, self.crew[ue].sent_s = request, time_s
-        if self.own.job_s and kind == "train":
-            self._sent.append((time_s, ue, request.ticket))
         self.jobs += 1
-        self.crew.file(ue)
+        if self.own.job_s and kind == "train":
+            self._sent.append((device.sent_s, device.ue, device.job.ticket))
+        self.crew.file(device)
+        self.transport.dispatch(device.job, self.outgoing.packed())
 
     def _count_hands(self) -> None:
         """Fewer devices than a round needs: say so at once, and do not wait for ever."""
@@ -389,15 +369,15 @@ class Federation:
     def want_no_more(self) -> None:
         """The rounds are over: what is still under way comes too late."""
         self.warning = None
-        for ue, device in enumerate(self.devices):
+        for device in self.devices:
             device.version, device.reply, device.wanted = IDLE, None, False
-            self.crew.file(ue)
+            self.crew.file(device)
 
     def ask_everybody(self, asked: set[int]) -> bool:
         """Send the last model for evaluation to whoever is there and free, each once. Is anybody still at work?"""
         self.look()
         for ue in sorted(self.crew.states["idle"].keys() - asked):
-            self._dispatch(ue, "evaluate")
+            self._dispatch(self.crew[ue], "evaluate")
             asked.add(ue)
         return any(self.crew.states[state] for state in ("working", "finishing"))
 
@@ -427,9 +407,9 @@ class Federation:
             self.crew[merge.ue].merged_ticket = merge.ticket
         for seen in self.record.evaluations:
             self._hear(seen)
-        aside = [(device.set_aside_s, ue) for ue, device in enumerate(self.devices) if device.set_aside_s is not None]
+        aside = [(device.set_aside_s, device.ue) for device in self.devices if device.set_aside_s is not None]
         for _, ue in sorted(aside):
-            self.crew.file(ue)
+            self.crew.file(self.crew[ue])
 
     def status(self, phase: str) -> Status:
         """Of many devices those are shown that have been longest in their state, a few of each."""
@@ -445,7 +425,7 @@ class Federation:
             quorum=self.protocol.quorum,
             ues=self.ues,
             states={state: len(crew.states[state]) for state in STATES},
-            devices=[self._device_status(ue) for ue in shown],
+            devices=[self._device_status(self.crew[ue]) for ue in shown],
             recent=[self._closed_round(number) for number in range(max(self.round - RECENT, 0), self.round)],
             jobs=self.jobs,
             refused=self.refused,
@@ -465,11 +445,10 @@ class Federation:
             accuracy=record.accuracies[number],
         )
 
-    def _device_status(self, ue: int) -> DeviceStatus:
-        device = self.crew[ue]
+    def _device_status(self, device: Device) -> DeviceStatus:
         return DeviceStatus(
-            ue=ue,
-            state=device.state(ue in self.crew.here),
+            ue=device.ue,
+            state=device.state,
             version=None if device.version == IDLE else device.version,
             staleness=None if device.version == IDLE else self.round - device.version,
             seen_s=device.seen_s,

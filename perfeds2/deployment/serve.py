@@ -1,6 +1,5 @@
 """How does a federation run from its first round to its run folder?"""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import STOPPED
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
 from perfeds2.runs.comparison import Comparison, write_results
 from perfeds2.runs.folder import Folder, claimed
 from perfeds2.runs.table import summarise
@@ -25,15 +23,12 @@ CLAIM_WITHIN_S = 15.0  # whoever asked for this run may still hold its folder
 Tell = Callable[[str], None]  # which phase it is in; the rest of the status is looked up
 
 
-def serve(setup: Setup, transport: Transport, path: Path, run_id: str | None = None) -> Folder:
+def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
     """Run a federation, or go on with one that was killed, until its rounds are done and its folder is complete.
 
-    The folder is this process's from the first moment: another that serves it is not disturbed. ``run_id`` is what the
-    engine calls this run; whoever stops it finds that in run.json.
+    The folder is this process's from the first moment: another that serves it is not disturbed.
     """
     with claimed(path, setup.spec, CLAIM_WITHIN_S) as folder:
-        if run_id is not None:
-            write_text(path / "run.json", json.dumps({"run-id": run_id}))
         if not folder.finished:
             _serve(setup, transport, folder)
         if not (folder.path / "report.html").exists():
@@ -87,18 +82,18 @@ def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
 
 def _gather(federation: Federation, tell: Tell) -> None:
     """Round 0 begins with everybody, or after a while with at least a quorum."""
-    own, crew, quorum, everybody = federation.own, federation.crew, federation.protocol.quorum, federation.ues
+    own, quorum, everybody = federation.own, federation.protocol.quorum, federation.ues
     federation.look()
-    while len(crew.here) < everybody and (len(crew.here) < quorum or federation.time_s < own.gather_s):
+    while (here := federation.crew.usable) < everybody and (here < quorum or federation.time_s < own.gather_s):
         if own.wait_s and federation.time_s > max(own.wait_s, own.gather_s):
             raise InputError(
-                f"{len(crew.here)} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and a round needs "
+                f"{here} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and a round needs "
                 f"{quorum}; see that devices run, and resume."
             )
-        tell(f"waiting for devices: {len(crew.here)} of {everybody} are here")
+        tell(f"waiting for devices: {here} of {everybody} are here")
         federation.transport.poll(STATUS_EVERY_S)
         federation.look()
-    federation.log(f"started with {len(crew.here)} of {everybody} devices")
+    federation.log(f"started with {here} of {everybody} devices")
 
 
 def _evaluate(federation: Federation, tell: Tell) -> None:

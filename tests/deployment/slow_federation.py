@@ -12,24 +12,24 @@ class SlowFederation(Federation):
 
     def look(self):
         went, came = self.transport.changes()
-        for ue, device in enumerate(self.devices):
-            if device.job is not None and ue in went:
-                self._drop(ue, device.job)
-        self.crew.here = (self.crew.here - went) | came
+        for device in self.devices:
+            if device.ue in went:
+                self._drop(device)
+            device.here = device.ue in came or (device.here and device.ue not in went)
         self.refile()
 
     def _give_up(self):
         for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].sent_s, each[0])):
             if device.job is not None and self.time_s - device.sent_s > self.own.job_s:
-                self._overdue(ue, device.job)
+                self._overdue(self.crew[ue], device.job.ticket)
 
     def refile(self):
-        for ue in range(self.ues):
-            self.crew.file(ue)
+        for device in self.devices:
+            self.crew.file(device)
 
     def free(self, ue):
         device = self.crew[ue]
-        return ue in self.crew.here and device.job is None and device.reply is None and not device.set_aside
+        return device.here and device.job is None and device.reply is None and not device.set_aside
 
     def _close(self):
         waits = self.protocol.waits
@@ -42,7 +42,7 @@ class SlowFederation(Federation):
         closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
         if not np.isfinite(closing.time_s):
             return False
-        self._merge([here[place] for place in closing.merged], closing.time_s)
+        self._merge([devices[place] for place in closing.merged], closing.time_s)
         theirs, handed = hand_out(ours, closing, self.protocol)
         for place, device in enumerate(devices):
             device.version, device.merged_in = int(theirs.versions[place]), int(theirs.merged_in[place])
@@ -57,14 +57,14 @@ class SlowFederation(Federation):
         return True
 
     def _readmit(self):
-        for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].set_aside_s or 0.0, each[0])):
+        for device in sorted(self.devices, key=lambda each: (each.set_aside_s or 0.0, each.ue)):
             if (
                 self.own.readmit_s
                 and device.set_aside
                 and self.time_s - (device.set_aside_s or 0.0) >= self.own.readmit_s
             ):
                 device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
-                self.crew.file(ue)
+                self.crew.file(device)
 
     def _hand_to_the_free(self):
         idle = [ue for ue in range(self.ues) if self.free(ue) and self.crew[ue].version == IDLE]
@@ -78,5 +78,5 @@ class SlowFederation(Federation):
                 self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
-            self._dispatch(ue, "train")
+            self._dispatch(device, "train")
         self.refile()

@@ -78,7 +78,7 @@ def test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all(ues, 
     assert seen == slowly[0]
     assert weights == slowly[3]
     for ue, device in enumerate(server.devices):  # and each is filed where it belongs
-        assert [state for state in STATES if ue in server.crew.states[state]] == [device.state(ue in server.crew.here)]
+        assert [state for state in STATES if ue in server.crew.states[state]] == [device.state]
 
 
 @pytest.mark.parametrize("protocol", [Protocol(3, 4, "wait"), Protocol(3, 60, "restart"), Protocol(3)], ids=str)
@@ -144,8 +144,8 @@ def test_who_was_away_between_two_looks_has_gone_and_come():
 
 def test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back():
     crew = Crew(3)
-    crew.come([0, 1, 2])
-    crew.leave([1])
+    crew.move([0, 1, 2], here=True)
+    crew.move([1], here=False)
     assert crew.longest_out(3) == [0, 2]
-    crew.come([1])
+    crew.move([1], here=True)
     assert crew.longest_out(3) == [1]

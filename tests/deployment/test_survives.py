@@ -196,7 +196,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
             claim_run(out, SETUP).__enter__()
         with alone(out):  # its server
             with pytest.raises(InputError, match="another process is writing"):
-                serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out, "the second")
+                serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out)
             with pytest.raises(InputError, match="a federation runs there"):
                 claim_run(out, SETUP).__enter__()
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
