@@ -8,15 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
-from prometheus_client import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    CollectorRegistry,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Histogram, MetricsHandler, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from perfeds2 import __version__
@@ -58,24 +52,20 @@ class Metrics:
         self._merges, self._losses = len(record.merges), len(record.losses)
         self._status, self._told_s = status, time.monotonic()
 
-    def health(self) -> tuple[bool, str]:
-        """Return whether rounds can close, and why not or how long ago the last one did."""
+    def health(self) -> tuple[int, str]:
+        """Return 200 if rounds can close and 503 if not, and why not or how long ago the last one did."""
         status, silent_s = self._status, time.monotonic() - self._told_s
         if silent_s > SILENT_S:
-            return False, f"the server has said nothing for {silent_s:.0f} s"
+            return 503, f"the server has said nothing for {silent_s:.0f} s"
         if status is None:
-            return False, "starting"
+            return 503, "starting"
         usable = status.ues - sum(status.states[state] for state in UNUSABLE)
         if usable < status.quorum:
-            return False, f"below the quorum: {usable} of {status.ues} devices can be used, {status.quorum} are needed"
+            return 503, f"below the quorum: {usable} of {status.ues} devices can be used, {status.quorum} are needed"
         if not status.recent:
-            return True, f"ok: {status.phase}, no round has closed yet"
+            return 200, f"ok: {status.phase}, no round has closed yet"
         age_s = status.time_s - status.recent[-1].time_s + silent_s
-        return True, f"ok: {status.phase}, round {status.round - 1} of {status.rounds} closed {age_s:.1f} s ago"
-
-    def text(self) -> str:
-        """Return everything in Prometheus' text format."""
-        return generate_latest(self.registry).decode()
+        return 200, f"ok: {status.phase}, round {status.round - 1} of {status.rounds} closed {age_s:.1f} s ago"
 
     def collect(self) -> Iterator[Metric]:
         """Yield what the last status says. The registry calls this for every scrape."""
@@ -89,76 +79,61 @@ class Metrics:
         for state in STATES:
             devices.add_metric([state], status.states[state])
         yield devices
-        gauges = {
-            "quorum": ("Updates that close a round.", status.quorum),
-            "rounds_wanted": ("Rounds of the whole run.", status.rounds),
-            "run_seconds": ("Time since round 0 opened.", status.time_s),
-        }
+        sent, received = status.jobs * self.model_bytes, self._jobs * self.model_bytes
+        yield _gauge("quorum", "Updates that close a round.", status.quorum)
+        yield _gauge("rounds_wanted", "Rounds of the whole run.", status.rounds)
+        yield _gauge("run_seconds", "Time since round 0 opened.", status.time_s)
         if status.recent:
             age_s = status.time_s - status.recent[-1].time_s + time.monotonic() - self._told_s
-            gauges["last_round_age_seconds"] = ("Time since the last round closed.", max(age_s, 0.0))
+            yield _gauge("last_round_age_seconds", "Time since the last round closed.", max(age_s, 0.0))
         if status.accuracy is not None:
-            gauges["personal_accuracy"] = ("Latest personal test accuracy, mean over devices.", status.accuracy)
-        for name, (help_, value) in gauges.items():
-            yield GaugeMetricFamily(f"perfeds2_{name}", help_, value)
-        counters = {
-            "rounds": ("Rounds that have closed.", status.round),
-            "jobs": ("Jobs handed out since the server started.", status.jobs),
-            "updates_merged": ("Updates merged into the model.", self._merges),
-            "updates_lost": ("Jobs that ended without a merge.", self._losses),
-            "updates_refused": ("Replies that were refused.", status.refused),
-            "sent_bytes": ("Bytes of arrays handed out since the server started.", status.jobs * self.model_bytes),
-            "received_bytes": ("Bytes of arrays received.", self._jobs * self.model_bytes),
-        }
-        for name, (help_, value) in counters.items():
-            yield CounterMetricFamily(f"perfeds2_{name}", help_, value)
+            yield _gauge("personal_accuracy", "Latest personal test accuracy, mean over devices.", status.accuracy)
+        yield _counter("rounds", "Rounds that have closed.", status.round)
+        yield _counter("jobs", "Jobs handed out since the server started.", status.jobs)
+        yield _counter("updates_merged", "Updates merged into the model.", self._merges)
+        yield _counter("updates_lost", "Jobs that ended without a merge.", self._losses)
+        yield _counter("updates_refused", "Replies that were refused.", status.refused)
+        yield _counter("sent_bytes", "Bytes of arrays handed out since the server started.", sent)
+        yield _counter("received_bytes", "Bytes of arrays received.", received)
+
+
+def _gauge(name: str, help_: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"perfeds2_{name}", help_, value)
+
+
+def _counter(name: str, help_: str, value: float) -> Metric:
+    return CounterMetricFamily(f"perfeds2_{name}", help_, value)
 
 
 @contextmanager
 def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
-    """Answer monitors on loopback meanwhile; gives the address. Port 0: nobody is answered."""
+    """Answer monitors on loopback and nowhere else meanwhile; gives the address. Port 0: nobody is answered."""
     if port == 0:
         yield None
         return
-    with listening(metrics, port) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
-
-def listening(metrics: Metrics, port: int) -> ThreadingHTTPServer:
-    """A server on loopback and nowhere else."""
-
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version, timeout = "perfeds2", "", PATIENCE_S
+    class Handler(MetricsHandler):
+        registry, server_version, sys_version, timeout = metrics.registry, "perfeds2", "", PATIENCE_S
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE_PLAIN_0_0_4, metrics.text())
-            elif self.path == "/healthz":
-                is_well, words = metrics.health()
-                self._answer(200 if is_well else 503, "text/plain; charset=utf-8", f"{words}\n")
-            else:
-                self._answer(404, "text/plain; charset=utf-8", "there are /metrics and /healthz\n")
-
-        def _answer(self, status: int, kind: str, text: str) -> None:
-            data = text.encode()
+                super().do_GET()
+                return
+            status, words = metrics.health() if self.path == "/healthz" else (404, "there are /metrics and /healthz")
             self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
             self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            """Monitors ask every few seconds; nobody wants to read that."""
+            self.wfile.write(f"{words}\n".encode())
 
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise InputError(f"--metrics-port {port} cannot be opened ({error.strerror}); choose another.") from None
-    server.daemon_threads = True
-    return server
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.shutdown()
+            thread.join()

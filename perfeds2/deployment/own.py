@@ -4,7 +4,6 @@ A file with two names does: ``model``, and ``load_data(folder, device)``, which 
 never leave it. See docs/how-to/deploy.md for an example of twenty lines.
 """
 
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -58,18 +57,11 @@ def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed:
     return OwnSamples(Shards.of(np.asarray(x, np.float32), np.asarray(y), parts))
 
 
-@typing.runtime_checkable
-class Module(typing.Protocol):
-    """What one sample goes through: an Equinox module, or any other JAX pytree that can be called."""
-
-    def __call__(self, x: Any) -> Any: ...
-
-
 @dataclass(frozen=True)
 class EquinoxModel:
-    """A model of ours from an Equinox module that is called on one sample and returns one logit per class."""
+    """A model of ours from an Equinox module, or any other JAX pytree, that is called on one sample and returns its logits."""
 
-    make: Callable[[Any], Module]  # a key to a module
+    make: Callable[[Any], Callable[[Any], Any]]  # a key to a module
     sample_rank: int = 1  # how many axes a sample has
 
     def init(self, key: Key[Array, ""]) -> Params:

@@ -10,6 +10,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 
 from perfeds2.deployment import metrics as module
 from perfeds2.deployment.metrics import Metrics, exposed
@@ -100,7 +101,7 @@ def told(**more):
 def test_every_number_is_what_was_told():
     metrics, known = told()
     metrics.tell(status(), known)  # nothing else happened
-    seen = parse(metrics.text())
+    seen = parse(generate_latest(metrics.registry).decode())
     assert seen["perfeds2_devices"] == {
         "working": 2,
         "arrived": 1,
@@ -138,7 +139,7 @@ def test_only_what_is_new_is_counted():
     known.closed_s.append(4.5)
     known.laps.append(Lap(0, 1.0, 0.5, 0))
     metrics.tell(status(closed=(1.0, 4.0, 4.5)), known)
-    seen = parse(metrics.text())
+    seen = parse(generate_latest(metrics.registry).decode())
     assert seen["perfeds2_round_seconds_count"][None] == 3
     assert seen["perfeds2_round_seconds_sum"][None] == 4.5
     assert seen["perfeds2_job_seconds_count"][None] == 3
@@ -148,7 +149,10 @@ def test_only_what_is_new_is_counted():
 def test_prometheus_own_parser_reads_it():
     from prometheus_client import parser
 
-    families = {family.name: family for family in parser.text_string_to_metric_families(told()[0].text())}
+    families = {
+        family.name: family
+        for family in parser.text_string_to_metric_families(generate_latest(told()[0].registry).decode())
+    }
     assert families["perfeds2_rounds"].type == "counter"
     assert families["perfeds2_round_seconds"].type == "histogram"
     assert {sample.labels["state"]: sample.value for sample in families["perfeds2_devices"].samples}["working"] == 2
@@ -165,15 +169,15 @@ def test_prometheus_own_parser_reads_it():
     ],
 )
 def test_health_is_whether_a_round_can_close(more, is_well, words):
-    assert told(**more)[0].health()[0] is is_well
+    assert told(**more)[0].health()[0] == (200 if is_well else 503)
     assert re.match(words, told(**more)[0].health()[1])
 
 
 def test_a_server_that_does_not_say_anything_any_more_is_not_well(monkeypatch):
-    assert Metrics(1).health() == (False, "starting")
+    assert Metrics(1).health() == (503, "starting")
     metrics, _ = told()
     monkeypatch.setattr(module, "SILENT_S", -1.0)
-    assert metrics.health()[0] is False
+    assert metrics.health()[0] == 503
     assert "said nothing" in metrics.health()[1]
 
 
