@@ -115,7 +115,7 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
     class Handler(MetricsHandler):
         registry, server_version, sys_version, timeout = metrics.registry, "perfeds2", "", PATIENCE_S
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 (http.server calls it so)
             if self.path == "/metrics":
                 super().do_GET()
                 return
