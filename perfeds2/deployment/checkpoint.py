@@ -14,6 +14,7 @@ import json
 import os
 from typing import Any
 
+import jax
 import numpy as np
 
 from perfeds2.deployment.federation import Federation
@@ -23,6 +24,7 @@ from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
 
 NAME = "federation"
+KEPT = ("merged_in", "held", "refused", "set_aside_s")  # of a device
 TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them
 
 
@@ -37,8 +39,6 @@ class Checkpoints:
         self._lengths: dict[str, int] = {}  # of the record's lists when it was last saved
 
     def save(self, federation: Federation, started_unix: float) -> None:
-        import jax
-
         self._append(federation)
         arrays = {f"params/{name}": values for name, values in federation.params.items()}
         leaves = jax.tree.leaves(federation.merging)
@@ -57,10 +57,7 @@ class Checkpoints:
     def _append(self, federation: Federation) -> None:
         """One line: what is new in the record, and how the devices stand that changed."""
         crew, record = federation.crew, federation.record
-        devices = [
-            (ue, crew[ue].merged_in, crew[ue].held, crew[ue].refused, crew[ue].set_aside_s)
-            for ue in sorted(crew.changed)
-        ]
+        devices = [(ue, *(getattr(crew[ue], name) for name in KEPT)) for ue in sorted(crew.changed)]
         line = (json.dumps({"record": record.since(self._lengths), "devices": devices}) + "\n").encode()
         with self.journal.open("r+b" if self._bytes else "wb") as file:
             file.seek(self._bytes)
@@ -79,34 +76,23 @@ class Checkpoints:
         if part is None:
             return None
         arrays, facts = part
-        import jax
-
         params = _under("params/", arrays)
         leaves, structure = jax.tree.flatten(federation.merging)
         saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-        fits = (
-            form_of(params) == form_of(federation.params)
-            and len(saved) == len(leaves)
-            and facts.get("ues") == federation.ues
-        )
-        if not fits or "journal" not in facts:
+        ours = form_of(federation.params), len(leaves), federation.ues
+        if (form_of(params), len(saved), facts["ues"]) != ours:
             raise InputError(
-                f"checkpoint {self.folder.parts / NAME}.safetensors does not fit this federation, or is of an earlier version; "
-                f"delete {self.folder.parts} to begin anew, or go on with the version that wrote it."
+                f"checkpoint {self.folder.parts / NAME}.safetensors does not fit this federation; "
+                f"delete {self.folder.parts} to begin anew."
             )
         federation.take_up(params, structure.unflatten(saved), facts["round"], facts["opened_s"])
         federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
         federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
         for line in self._lines(**facts["journal"]):
             federation.record.extend(line["record"])
-            for ue, merged_in, held, refused, set_aside_s in line["devices"]:
-                device = federation.crew[ue]
-                device.merged_in, device.held, device.refused, device.set_aside_s = (
-                    merged_in,
-                    held,
-                    refused,
-                    set_aside_s,
-                )
+            for ue, *values in line["devices"]:
+                for name, value in zip(KEPT, values, strict=True):
+                    setattr(federation.crew[ue], name, value)
         self._lengths = federation.record.lengths()
         federation.recall()
         started_unix = float(facts["started_unix"])
@@ -114,11 +100,7 @@ class Checkpoints:
         return started_unix
 
     def _lines(self, bytes: int, sha256: str) -> list[dict[str, Any]]:  # noqa: A002 (as the file has it)
-        try:
-            with self.journal.open("rb") as file:
-                text = file.read(bytes)
-        except FileNotFoundError:
-            text = b""
+        text = self.journal.read_bytes()[:bytes] if self.journal.exists() else b""
         digest = hashlib.sha256(text)
         if len(text) != bytes or digest.hexdigest() != sha256:
             raise InputError(

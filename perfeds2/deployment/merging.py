@@ -113,35 +113,17 @@ def merged(
     each began with, for a merge that needs it. Of arrays that devices keep for themselves, an update has nothing.
     """
     updates = [update if len(update) == len(params) else _with_nothing(update, params) for update in updates]
-    if not isinstance(learner.merge, OfMean):
-        return _merged_each(params, updates, learner, merging, senders, handed)
-    quorum = np.float32(len(updates))
-    mean = {}
-    for name, values in params.items():
-        total = np.zeros_like(values)
-        for update in updates:
-            total = total + update[name]
-        mean[name] = total / quorum
+    merge, beta = learner.merge, np.float32(learner.beta)
     new: Any
-    new, merging = learner.merge.step(dict(params), mean, np.float32(learner.beta), merging)
-    return {name: np.asarray(values) for name, values in new.items()}, merging
-
-
-def _merged_each(
-    params: Arrays,
-    updates: list[Arrays],
-    learner: Learner,
-    merging: Any,
-    senders: Sequence[tuple[int, int]],
-    handed: Sequence[Handed],
-) -> tuple[dict[str, np.ndarray], Any]:
-    ues, staleness = np.array(senders, np.int32).T
-    models = _stacked([one.params for one in handed]) if isinstance(learner.merge, Backward) else None
-    told = (
-        _stacked([one.told for one in handed if one.told is not None]) if isinstance(learner.merge, Telling) else None
-    )
-    arrived = Arrived(_stacked(updates), models, told, staleness, ues, np.float32(learner.beta), learner.local_steps)
-    new, merging = merge_now(learner.merge, dict(params), arrived, merging)
+    if isinstance(merge, OfMean):
+        mean = {name: sum(update[name] for update in updates) / np.float32(len(updates)) for name in params}
+        new, merging = merge.step(dict(params), mean, beta, merging)
+    else:
+        ues, staleness = np.array(senders, np.int32).T
+        models = _stacked([one.params for one in handed]) if isinstance(merge, Backward) else None
+        told = _stacked([one.told or {} for one in handed]) if isinstance(merge, Telling) else None
+        arrived = Arrived(_stacked(updates), models, told, staleness, ues, beta, learner.local_steps)
+        new, merging = merge_now(merge, dict(params), arrived, merging)
     return {name: np.asarray(values) for name, values in new.items()}, merging
 
 
