@@ -314,7 +314,7 @@ def ready():
 
 
 def test_a_job_that_comes_again_is_answered_with_the_same_bytes_and_not_computed_again(ready, monkeypatch):
-    assert ready.here() == Here(here=True, session=ready.device.session, run="r")
+    assert ready.here() == Here(here=True, session=f"{ready.device._process}-1", run="r")
     first = ready.job(ticket=5)
     assert [topic.rpartition("/")[2] for topic, _ in first] == ["head", "0"]
     monkeypatch.setattr(ready.worker, "_do", None)  # would raise

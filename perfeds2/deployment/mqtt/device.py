@@ -69,25 +69,21 @@ class DeviceClient:
     _error: str | None = None
     _job: JobMessage | None = None  # the newest
     _model: Assembly | None = None  # what has come of its model
-    _answer: tuple[JobMessage, Head, list[bytes]] | None = None  # to the newest job we answered
+    _answer: tuple[int, list[tuple[str, bytes]]] | None = None  # the last ticket we answered, and what we published
 
     def start(self) -> None:
         self.link.start(self)
 
     def close(self) -> None:
-        self.link.close((wire.here_topic(self.number), self._here(False)))
-
-    @property
-    def session(self) -> str:
-        return f"{self._process}-{self._connections}"
+        self.link.close(self._here(False))
 
     def last_will(self) -> tuple[str, bytes]:
         self._connections += 1
-        return wire.here_topic(self.number), self._here(False)
+        return self._here(False)
 
-    def _here(self, here: bool) -> bytes:
-        run = "" if self._ready is None else self._ready.run
-        return Here(here=here, session=self.session, run=run, error=self._error).to_bytes()
+    def _here(self, here: bool) -> tuple[str, bytes]:
+        run, session = "" if self._ready is None else self._ready.run, f"{self._process}-{self._connections}"
+        return wire.here_topic(self.number), Here(here=here, session=session, run=run, error=self._error).to_bytes()
 
     def up(self) -> None:
         self.link.subscribe(wire.job_topic(self.number))
@@ -97,7 +93,7 @@ class DeviceClient:
         self.link.subscribe(wire.RUN)
 
     def _say_here(self) -> None:
-        self.link.publish(wire.here_topic(self.number), self._here(True), retain=True)
+        self.link.publish(*self._here(True), retain=True)
 
     def message(self, topic: str, data: bytes, retained: bool) -> None:  # noqa: ARG002 (the interface)
         parts = topic.split("/")
@@ -128,8 +124,9 @@ class DeviceClient:
         ready = self._ready
         if job is None or ready is None or job.run != ready.run:
             return
-        if self._answer is not None and self._answer[0].ticket == job.ticket:
-            self._publish(*self._answer)  # they did not get it: the same bytes again
+        if self._answer is not None and self._answer[0] == job.ticket:
+            for topic, data in self._answer[1]:  # they did not get it: the same bytes again
+                self.link.publish(topic, data)
             return
         if self._job is not None and job.ticket <= self._job.ticket:
             return  # at work on it, or older than what we are at work on
@@ -177,18 +174,14 @@ class DeviceClient:
             self._say_here()
 
     def send(self, job: JobMessage, head: Head, update: Arrays | None = None) -> None:
-        parcel = None if update is None else Parcel.of(update)
-        if parcel is not None:
-            head = head.model_copy(update=parcel.announced)
-        answer = job, head, [] if parcel is None else parcel.chunks
-        if self._job is job:  # else they do not want it any more
-            self._answer = answer
-            self._publish(*answer)
-
-    def _publish(self, job: JobMessage, head: Head, chunks: list[bytes]) -> None:
-        self.link.publish(wire.reply_topic(self.number, job.ticket, wire.HEAD), head.to_bytes())
-        for number, chunk in enumerate(chunks):
-            self.link.publish(wire.reply_topic(self.number, job.ticket, number), chunk)
+        if self._job is not job:  # they do not want it any more
+            return
+        parcel = Parcel(b"") if update is None else Parcel.of(update)
+        parts = {wire.HEAD: head.model_copy(update=parcel.announced).to_bytes(), **dict(enumerate(parcel.chunks))}
+        published = [(wire.reply_topic(self.number, job.ticket, part), data) for part, data in parts.items()]
+        self._answer = job.ticket, published
+        for topic, data in published:
+            self.link.publish(topic, data)
 
 
 Turn = Callable[[int], AbstractContextManager[object]]  # when a device gets ready, by its number
@@ -243,29 +236,24 @@ class Worker:
         ready = device._ready
         if ready is None or ready.run != job.run:
             return
-        head = Head(run=job.run, version=job.version)
+        update, said = None, dict[str, Any]()
         try:
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
             handed = unpacked(model.arrays(), ready.setup.algorithm.learner)
-            memory = self._memory(device.number, ready)
+            folder = self.owner(device.number).state
+            memory = None if ready.first is None or folder is None else Memory(folder, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)
             reply, left = do_job(ready.setup, ready.task, request, handed, before)
             if memory is not None and job.kind == "train":
                 memory.keep(job.merged, before, job.ticket, left)
+            update, said = reply.update, {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
         except InputError as error:
             device.say(str(error))
-            device.send(job, head.model_copy(update={"error": "what this device keeps between jobs cannot be read"}))
-            return
+            said["error"] = "what this device keeps between jobs cannot be read"
         except Exception as error:  # the server is told that it failed, not what our data look like
             traceback.print_exc()
-            device.send(job, head.model_copy(update={"error": f"the job raised {type(error).__name__}"}))
-            return
-        said = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
-        device.send(job, head.model_copy(update=said), reply.update)
-
-    def _memory(self, number: int, ready: Ready) -> Memory | None:
-        folder = self.owner(number).state
-        return None if ready.first is None or folder is None else Memory(folder, ready.run, ready.first)
+            said["error"] = f"the job raised {type(error).__name__}"
+        device.send(job, Head(run=job.run, version=job.version, **said), update)
 
 
 def prepare(run: Run, owner: Owner, number: int) -> Ready:
