@@ -322,8 +322,7 @@ class Federation:
     def _hand_to_the_free(self) -> None:
         """The newest model goes to everybody who is there and has nothing to do; where turns are taken, longest out first."""
         if self.protocol.waits:
-            assert self.protocol.max_staleness is not None
-            most = self.protocol.quorum * (self.protocol.max_staleness + 1)
+            most = self.protocol.most_at_work or 0
             idle = self.crew.longest_out(most - self.crew.count("working", "arrived"))
         else:
             idle = sorted(self.crew.states["idle"])
