@@ -6,7 +6,6 @@ never leave it. See docs/how-to/deploy.md for an example of twenty lines.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from perfeds2.learning.models.model import Params
 from perfeds2.learning.partition import Partition
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["shard"], meta_fields=[])
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class OwnSamples:
     """One device's samples, whatever number the server knows it by."""

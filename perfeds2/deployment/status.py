@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel
 from rich.console import Group
@@ -13,8 +13,8 @@ from rich.text import Text
 from perfeds2.files import write_text
 from perfeds2.report.terminal import live
 
-DeviceState = Literal["working", "arrived", "finishing", "idle", "away", "set aside"]
-STATES: tuple[DeviceState, ...] = ("set aside", "away", "finishing", "arrived", "working", "idle")
+DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle"]
+STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 STOPPED = "stopped"  # the phase of a federation that gave up; its warning says why
 SHOWN = 24  # devices; of more, some of each state
 NAMED = 12  # devices of one round
