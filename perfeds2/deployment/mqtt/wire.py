@@ -79,17 +79,22 @@ class Run(Text):
     own_model: bool = False  # the devices' own: each has it in a file
 
 
-class JobMessage(Text):
-    """One job for one device."""
+class Announcement(Text):
+    """What goes ahead of arrays in chunks."""
 
     run: Name
-    ticket: Number
     version: Number
+    chunks: Number = 0
+    bytes: Number = 0
+    sha256: Digest = "0" * 64
+
+
+class JobMessage(Announcement):
+    """One job for one device. The model follows."""
+
+    ticket: Number
     kind: Kind
     merged: Number | None = None  # the last of this device's jobs that was merged, where devices keep something
-    chunks: Number
-    bytes: Number
-    sha256: Digest
 
 
 class Here(Text):
@@ -101,16 +106,11 @@ class Here(Text):
     error: Words | None = None  # why it cannot take part in the run
 
 
-class Head(Text):
-    """What a device answers; the update, if any, follows in chunks."""
+class Head(Announcement):
+    """What a device answers. The update follows, if there is one."""
 
-    run: Name
-    version: Number
     metrics: Annotated[Mapping[str, float], Field(max_length=16)] = {}
     compute_s: float = 0.0
-    chunks: Number = 0
-    bytes: Number = 0
-    sha256: Digest = "0" * 64
     error: Words | None = None
 
 
@@ -161,7 +161,7 @@ class Assembly:
     parts: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def announced(cls, said: JobMessage | Head, most: int) -> "Assembly | None":
+    def announced(cls, said: Announcement, most: int) -> "Assembly | None":
         """None if more is announced than may come."""
         fits = 0 < said.bytes <= most and said.chunks == chunks_of(said.bytes)
         return cls(said.bytes, said.sha256) if fits else None
