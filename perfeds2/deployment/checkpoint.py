@@ -24,7 +24,6 @@ from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
 
 NAME = "federation"
-KEPT = ("merged_in", "held", "refused", "set_aside_s")  # of a device
 TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them
 
 
@@ -57,7 +56,8 @@ class Checkpoints:
     def _append(self, federation: Federation) -> None:
         """One line: what is new in the record, and how the devices stand that changed."""
         crew, record = federation.crew, federation.record
-        devices = [(ue, *(getattr(crew[ue], name) for name in KEPT)) for ue in sorted(crew.changed)]
+        changed = [crew[ue] for ue in sorted(crew.changed)]
+        devices = [(one.ue, one.merged_in, one.held, one.refused, one.set_aside_s) for one in changed]
         line = (json.dumps({"record": record.since(self._lengths), "devices": devices}) + "\n").encode()
         with self.journal.open("r+b" if self._bytes else "wb") as file:
             file.seek(self._bytes)
@@ -90,9 +90,10 @@ class Checkpoints:
         federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
         for line in self._lines(**facts["journal"]):
             federation.record.extend(line["record"])
-            for ue, *values in line["devices"]:
-                for name, value in zip(KEPT, values, strict=True):
-                    setattr(federation.crew[ue], name, value)
+            for ue, merged_in, held, refused, set_aside_s in line["devices"]:
+                device = federation.crew[ue]
+                device.merged_in, device.held = merged_in, held
+                device.refused, device.set_aside_s = refused, set_aside_s
         self._lengths = federation.record.lengths()
         federation.recall()
         started_unix = float(facts["started_unix"])
