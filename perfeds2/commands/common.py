@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from click import get_current_context
-from click.core import ParameterSource
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
@@ -80,6 +78,7 @@ COMPILE_ANEW = flag(
     "--no-compile-cache", "Compile everything again and cache nothing.", callback=_forget_compiled, expose_value=False
 )
 COMMON: Flags = {
+    "context": (typer.Context, inspect.Parameter.empty),  # not a flag: typer passes which flags were typed
     "spec": (Path | None, flag("--spec", "Read settings from a TOML file; flags override it.", "FILE")),
     "set_": (
         list[str] | None,
@@ -247,8 +246,10 @@ class Study:
 @contextmanager
 def study(command: str, given: dict[str, Any]) -> Iterator[Study]:
     """Yield what was asked of a command, and exit with status 1 if trainings failed."""
-    made, context = Study(command, given), get_current_context()
-    typed = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    context: typer.Context = given.pop("context")
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    made = Study(command, given)
     with guarded(command, made.place):
         if made.resume is not None and typed - WITH_RESUME:
             raise InputError("--resume takes everything from the folder; give it without other settings.")
