@@ -225,7 +225,7 @@ ADDITIONS = {
             results = run_all(trainings, Store(None))
             return {each.seed: results[each].rows[-1]["round"] for each in trainings}
         """,
-        '"studies.scratch": ("scratch",),',
+        "from perfeds2.studies.scratch import scratch as scratch",
         """
         import perfeds2
         assert perfeds2.scratch(ues=4, quorum=2, rounds=3, seeds=2, algorithms=["FedAvgS2"]) == {0: 3, 1: 3}
@@ -320,10 +320,12 @@ def add(scratch: Path, row: Row, addition: Addition) -> None:
     home = path_in(scratch, row.table_file) if not where.is_dir() or row.table else where
     text = home.read_text("utf-8")
     table = addition.table or row.table
+    if home.suffix == ".pyi":  # the names of the package are imports
+        home.write_text(f"{text}{addition.line}\n", "utf-8")
+        return
     if addition.file:
         module = ".".join((where / addition.file).with_suffix("").relative_to(scratch).parts)
-        is_lazy = f'"{where.name}.scratch"' in addition.line  # the table names the module and imports it later
-        code = "" if is_lazy else f"from {module} import scratch\n"
+        code = f"from {module} import scratch\n"
     home.write_text(with_line(text, table, code, addition.line), "utf-8")
     path, more = addition.besides
     if path:

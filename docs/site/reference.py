@@ -107,7 +107,8 @@ def prose(text: str | None) -> str:
             blocks.append("<ul>" + "".join(f"<li>{inline(item)}</li>" for item in items) + "</ul>")
         elif block:
             blocks.append(f"<p>{inline(block)}</p>")
-    return f"<div>{''.join(blocks)}</div>" if blocks else ""
+    inside = "\n".join(blocks)
+    return f"<div>{inside}</div>" if blocks else ""
 
 
 def _docstring_section(title: str, body: str) -> str:

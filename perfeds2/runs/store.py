@@ -1,5 +1,6 @@
 """Where are results kept? One file per training, found by its key, beside checkpoints of trainings under way."""
 
+import csv
 import hashlib
 import json
 import shutil
@@ -152,11 +153,17 @@ def read_finished(folder: Path) -> dict[str, Result]:
         raise InputError(f"--reuse {folder} cannot be read ({type(error).__name__}: {error}).") from None
 
 
-def _by_training(path: Path) -> dict[Any, list[Row]]:
-    import pandas as pd
+def _by_training(path: Path) -> dict[tuple[str, int], list[Row]]:
+    found: dict[tuple[str, int], list[Row]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for read in csv.DictReader(file):
+            row: Row = {name: text if name == "algorithm" else _number(text) for name, text in read.items()}
+            found.setdefault((row["algorithm"], row["seed"]), []).append(row)
+    return found
 
-    table = pd.read_csv(path, float_precision="round_trip")
-    return {which: own.to_dict("records") for which, own in table.groupby(["algorithm", "seed"], sort=False)}
+
+def _number(text: str) -> float:
+    return int(text) if text.removeprefix("-").isdecimal() else float(text)
 
 
 # ---- arrays and facts in one file

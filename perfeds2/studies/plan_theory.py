@@ -86,7 +86,7 @@ def _on_the_way(scene: Scene, until_s: float) -> tuple[float, list[Any]]:
     timeline = scene.timeline
     points = evaluation_points(timeline, horizon_s=until_s, every_s=until_s / LOOKS)
     trainings = train(scene.task, timeline, scene.learner, points, seed=scene.seed)
-    models = [jax.tree.map(np.asarray, training.state.params) for training in trainings]
+    models = [jax.tree.map(jnp.array, training.state.params) for training in trainings]
     squares = [squared_gradient(scene.task, params, scene.alpha) for params in models]
     rounds = [point.round for point in points]
     mean = float(np.trapezoid(squares, rounds) / rounds[-1]) if rounds[-1] else squares[0]

@@ -252,7 +252,7 @@ def test_trainings_with_other_numbers_go_together_and_get_their_own():
     points = [EvaluationPoint(LINE.rounds, LINE.end_s)]
 
     def trial(scale, clip):
-        learner = Learner(PerFed(0.1, inner_clip=scale, anneal=10 * scale), batch=8, clip=clip)
+        learner = Learner(PerFed(0.1, inner_clip=scale, anneal=int(10 * scale)), batch=8, clip=clip)
         return Lane(TASK, LINE, learner, points)
 
     trials = [trial(0.5, 0.3), trial(2.0, 0.6), trial(0.5, None)]

@@ -77,7 +77,7 @@ def test_factors_know_a_model_with_a_loss_of_its_own():
 @pytest.mark.usefixtures("a_gpu")
 def test_factors_are_for_what_they_know():
     network = MLP((4, 5, 2))
-    for objective in (FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9.0)):
+    for objective in (FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9)):
         assert not factored.pays(network, objective, 4)
     assert not factored.pays(LSTM(), FedAvg(), 4)
 

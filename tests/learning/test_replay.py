@@ -15,7 +15,7 @@ from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.models.model import loss_of, mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
 from perfeds2.learning.train import evaluation_points, train
@@ -228,10 +228,10 @@ def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return mean_loss(*arguments)
+        return loss_of(*arguments)
 
-    monkeypatch.setattr(module, "mean_loss", counted)
-    monkeypatch.setattr("perfeds2.learning.factored.mean_loss", counted)
+    monkeypatch.setattr("perfeds2.learning.models.model.loss_of", counted)
+    monkeypatch.setattr("perfeds2.learning.factored.loss_of", counted)
     learner = Learner(PerFed(0.1), beta=0.1, batch=5)
     replay(TASK, timeline(Protocol(2, 2)), learner)
     traced = len(calls)

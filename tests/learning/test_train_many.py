@@ -15,7 +15,7 @@ from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.datasets.shakespeare import Role, Windows
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.models.model import loss_of
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
@@ -200,10 +200,10 @@ def test_one_compiled_loop_serves_all_chunks(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return mean_loss(*arguments)
+        return loss_of(*arguments)
 
-    monkeypatch.setattr("perfeds2.learning.replay.mean_loss", counted)
-    monkeypatch.setattr("perfeds2.learning.factored.mean_loss", counted)
+    monkeypatch.setattr("perfeds2.learning.models.model.loss_of", counted)
+    monkeypatch.setattr("perfeds2.learning.factored.loss_of", counted)
     trials = [trial(Protocol(2, 2), seed, Learner(FedAvg(), batch=7), rounds=20 + seed) for seed in range(3)]
     steps = train_together(trials)
     next(steps)

@@ -87,7 +87,7 @@ def said(out):
             ("--split", "iid"),
             0.75,
             0.9,
-            "column y is learned as 2 labels; --split iid --loss binary --metric accuracy",
+            "column y is learned as labels 0 to 1, which stand for 0, 1; --split iid --loss binary --metric accuracy",
         ),
     ],
 )

@@ -556,7 +556,7 @@ def test_data_that_cannot_be_divided_are_refused():
         return Task("mine", task.model, Whole(task.data))  # type: ignore[arg-type]
 
     make_task(spec_from(task=mine, ues=4), 0)
-    with pytest.raises(InputError, match=r"has data without held_out\(\), so no part can be held out"):
+    with pytest.raises(InputError, match=r"has data without held_out\(\), which validation needs"):
         make_task(spec_from(task=mine, ues=4, held_out=True), 0)
 
 
@@ -580,8 +580,8 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
         "PerFedS2,FedAvg-SYN",
     ]
     search = [
-        "--beta",
-        "FedAvg-SYN=0.5",
+        "--set",
+        "FedAvg-SYN.beta=0.5",
         "--search",
         "beta=0.02,0.1,0.5",
         "--tuning-seeds",
@@ -600,7 +600,7 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     best = tomllib.loads(Path("mine/tuned.toml").read_text())["methods"]
     for name in ("PerFedS2", "FedAvg-SYN"):
         edge = best[name]["beta"] != 0.1
-        assert (f"Note: {name}: beta = {best[name]['beta']:g} is the" in words) == edge
+        assert (f"Note: {name}: beta = {best[name]['beta']:g} is at the edge" in words) == edge
     files = ["tune.csv", "tune.pdf", "tune.png", "report.html", "tune.toml", "tuned.toml", "trainings"]
     assert sorted(path.name for path in Path("mine").iterdir()) == sorted(files)
     for name in files[:4]:

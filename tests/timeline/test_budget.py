@@ -250,7 +250,7 @@ def test_a_run_that_ends_early_says_so_and_keeps_its_last_model():
     line, notes = result.timelines["FedAvgS2", 0], result.summary["notes"]
     assert line.end_s < 2.5
     ended = next(note for note in notes if note.startswith("FedAvgS2: after"))
-    assert f"{line.rounds:,} rounds fewer than 2 UEs were left" in ended
+    assert f"{line.rounds:,} rounds fewer than 2 UEs had energy left" in ended
     assert any(note.startswith("FedAvg-SYN: after") for note in notes)
     rows = result.metrics.query("algorithm == 'FedAvgS2'").to_dict("list")
     total_j = result.summary["algorithms"][0]["joules"]["mean"]

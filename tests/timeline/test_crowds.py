@@ -138,7 +138,7 @@ def test_blocks_on_several_threads_change_no_bit(monkeypatch):
     whole, signal = follow_everybody(given, rounds=6), given.cell.signal_hz(3)
     for module in (blocks, cell):
         monkeypatch.setattr(module, "BLOCK", 64)
-    monkeypatch.setattr(blocks, "_cores", lambda: 3)
+    monkeypatch.setattr(blocks.os, "cpu_count", lambda: 3)
     in_blocks = setting(1_003, 20, 3)
     np.testing.assert_array_equal(in_blocks.cell.signal_hz(3), signal)
     some = np.array([3, 64, 700, 1_002])
