@@ -1,1 +1,1 @@
-"""What is learned along a timeline: tasks, who has which data, objectives, and the replay that trains."""
+"""Train models along a timeline: tasks, the division of data among UEs, objectives, merges and the replay."""

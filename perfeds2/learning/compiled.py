@@ -1,4 +1,4 @@
-"""Where do compiled loops wait for the next run, and do they give the same bytes in it?"""
+"""Configure this process for JAX: compilation cache, garbage collection and reproducible results."""
 
 import gc
 import importlib.util
@@ -11,14 +11,17 @@ VARIABLE = "PERFEDS2_COMPILE_CACHE"
 
 
 def keep_compiled(folder: Path | str | None = None) -> Path | None:
-    """From now on this process keeps what it compiles in a folder, and finds there what others compiled.
+    """Keep compiled programs in a cache folder that later runs and other processes reuse.
 
-    The folder is the given one, else what $PERFEDS2_COMPILE_CACHE names ("off" for none), else the user's cache. Returns
-    it, or None if nothing is kept: because that is off, because JAX has a folder of its own already, or because it
-    cannot be written. The numbers of a run do not depend on it. Commands call this; the library never does, since it
-    changes JAX's settings for the whole process.
+    The results of a run do not depend on the cache. Commands call this; the library never does, because it changes
+    JAX's settings for the whole process. Processes may share the folder: an entry that is broken or still being
+    written is compiled again.
 
-    Processes may share the folder. An entry that is broken, or being written, is compiled again.
+    Args:
+        folder: The cache folder; by default $PERFEDS2_COMPILE_CACHE ("off" disables the cache), else the user's cache.
+
+    Returns:
+        The folder, or None if there is no cache: it is off, JAX already has one, or the folder is not writable.
     """
     chosen = folder or os.environ.get(VARIABLE) or None
     if str(chosen).lower() == "off":
@@ -38,31 +41,34 @@ def keep_compiled(folder: Path | str | None = None) -> Path | None:
 
 
 def collect_rarely() -> None:
-    """From now on this process looks for garbage less often: importing and tracing make many objects, and leave few behind.
+    """Run the garbage collector less often, because imports and tracing create many objects but little garbage.
 
-    Commands call this first: a seventh of the time that importing takes.
+    Commands call this first. It saves a seventh of the import time.
     """
     gc.set_threshold(100_000, 50, 50)
 
 
 def deterministic() -> dict[str, str]:
-    """The environment in which a GPU gives the same bytes every time: else it chooses among algorithms by the clock."""
+    """Return the environment variables that make a GPU give the same bytes every time.
+
+    Without them XLA chooses among algorithms by timing them.
+    """
     flags, wanted = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops"
     return {} if wanted in flags else {"XLA_FLAGS": f"{flags} {wanted}=true".strip()}
 
 
 def one_core_each() -> None:
-    """From now on every training keeps to one core, as long as JAX has not been asked for anything yet.
+    """Limit this process to one CPU thread. Call it before JAX is first used.
 
-    How many cores share a product decides the order in which floats are added up, so a large model's last digits. Where
-    there may be a GPU, nothing changes: it needs the cores to compile.
+    The number of threads that share a matrix product decides the order of summation, and so a large model's last
+    digits. Where there may be a GPU nothing changes: compiling for it needs the cores.
     """
     import jax
 
     if "NPROC" in os.environ or (may_have_gpu() and not os.environ.get("JAX_PLATFORMS", "").startswith("cpu")):
         return
-    os.environ["NPROC"] = "1"  # how many threads XLA makes
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # else they would all wait for that one thread
+    os.environ["NPROC"] = "1"  # number of XLA threads
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # otherwise dispatched work waits for that one thread
 
 
 def may_have_gpu() -> bool:

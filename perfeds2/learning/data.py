@@ -1,7 +1,7 @@
-"""How does a UE get at its samples, inside a compiled loop?
+"""Give UEs access to their samples inside a compiled loop.
 
-``Shards`` are samples that lie on the device, ``Generated`` ones are made on the fly; ``datasets/shakespeare.py`` cuts
-them out of a text. They answer the same questions.
+``Shards`` keeps samples on the device, ``Generated`` makes them on the fly, and ``datasets/shakespeare.py`` cuts them
+out of a text. All have the same interface, ``Data``.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,69 +16,69 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from perfeds2.learning.partition import Partition
 
-Ue = Int[Array, ""]  # the number of a UE
+Ue = Int[Array, ""]  # index of a UE
 Counts = Int[Array, " n"]
 RandomKey = Key[Array, ""]
-Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # a label a sample, or a row of numbers
+Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # inputs, and a label or a row of numbers per sample
 Part = tuple[Any, Any, Bool[Array, " m"]]
 
 
 @runtime_checkable
 class Data(Protocol):
-    """Samples in the hands of UEs. A registered JAX dataclass, so that it can go into a compiled loop."""
+    """Samples divided among UEs. A registered JAX dataclass, so that it can enter a compiled loop."""
 
     @property
     def ues(self) -> int: ...
 
     @property
     def train_count(self) -> Any:
-        """How many training samples each UE has; 0 where they have no end."""
+        """Return the number of training samples of each UE; 0 if there is no limit."""
         ...
 
     def lengths(self) -> tuple[int, int]:
-        """How long ``train_part`` and ``test_part`` are in an evaluation."""
+        """Return the lengths of ``train_part`` and ``test_part`` in an evaluation."""
         ...
 
     def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
-        """Training samples of one UE, drawn independently and with replacement."""
+        """Draw training samples of one UE, independently and with replacement."""
         ...
 
     def train_part(self, ue: Ue, length: int) -> Part:
-        """A UE's training samples, padded, with a mask."""
+        """Return a UE's training samples, padded, with a mask."""
         ...
 
     def test_part(self, ue: Ue, length: int) -> Part:
-        """A UE's test samples, padded, with a mask."""
+        """Return a UE's test samples, padded, with a mask."""
         ...
 
 
 @runtime_checkable
 class Joinable(Data, Protocol):
-    """Data that several trainings can share: laid behind one another, so that the same ones lie on the device once."""
+    """Data that several trainings can share: concatenated, so that each data set is on the device once."""
 
     @classmethod
     def join(cls, each: Sequence[Any]) -> Any:
-        """One object with all UEs of ``each``, in that order."""
+        """Return one object with all UEs of ``each``, in that order."""
         ...
 
 
 @runtime_checkable
 class Divisible(Data, Protocol):
-    """Data from whose training part a validation part can be cut: what settings are tuned on."""
+    """Data whose training part can give up a validation part, on which settings are tuned."""
 
     def held_out(self) -> Any:
-        """The same with the validation part in the place of the test part, which nothing refers to any more."""
+        """Return the data with the validation part in place of the test part, which can no longer be read."""
         ...
 
 
-VALIDATION = 0.25  # of a UE's training part, where it is held out
+VALIDATION = 0.25  # share of a UE's training part that is held out
 MOST_SAMPLES = 256  # of a part, in an evaluation
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Shards:
-    """Samples flat on the device, UE after UE, with an index range for each: unequal sizes, no padding."""
+    """Samples on the device, UE after UE, with an index range for each: unequal sizes without padding."""
 
     x: Shaped[Array, "m ..."]
     y: Shaped[Array, "m ..."]
@@ -88,7 +88,7 @@ class Shards:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition) -> "Shards":
-        """Lay samples out by a partition."""
+        """Order samples by a partition."""
         return cls(
             jnp.asarray(x[parts.order]),
             jnp.asarray(y[parts.order], jnp.float32 if y.dtype.kind == "f" else jnp.int32),
@@ -97,11 +97,11 @@ class Shards:
 
     @classmethod
     def join(cls, each: Sequence["Shards"]) -> "Shards":
-        """Several, one behind the other."""
+        """Concatenate several."""
         return joined(each, [len(one.y) for one in each], lambda one, at: replace(one, start=one.start + at))
 
     def held_out(self) -> "Shards":
-        """The last quarter of each training part, which is shuffled; the samples behind it are no one's."""
+        """Hold out the last quarter of each training part, which is shuffled. The test part becomes unreachable."""
         held = held_out_of(self.train_count)
         return replace(self, train_count=self.train_count - held, test_count=held)
 
@@ -110,15 +110,15 @@ class Shards:
         return self.start.size
 
     def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
-        """Training samples of one UE, drawn independently and with replacement."""
+        """Draw training samples of one UE, independently and with replacement."""
         at = self.start[ue] + draw_numbers(key, self.train_count[ue], shape)
         return self.x[at], self.y[at]
 
     def lengths(self) -> tuple[int, int]:
-        """How long ``train_part`` and ``test_part`` must be to hold everybody's, rounded up and within reason.
+        """Return lengths of ``train_part`` and ``test_part`` that hold every UE's part, up to 256.
 
-        Rounded up, so that another seed's partition needs no new compilation. Parts are shuffled, so the beginning of a
-        very long one stands for all of it.
+        They are powers of two, so that another seed's partition needs no new compilation. Parts are shuffled, so the
+        first samples of a very long one stand for all of it.
         """
         longest = (int(np.asarray(size).max()) for size in (self.train_count, self.test_count))
         train, test = (1 << (size - 1).bit_length() for size in longest)
@@ -145,8 +145,8 @@ class Shards:
 class Generated:
     """Samples made on the fly from (seed, UE): any number of UEs, no memory.
 
-    After LEAF's synthetic data: UE i has its own centre v_i and its own linear rule W_i; the rules scatter around a
-    common one. Its labels are the ``labels_per_ue`` it knows.
+    As in LEAF's synthetic data, UE i has its own centre v_i and its own linear rule W_i, and the rules scatter around
+    a common one. Its labels are ``labels_per_ue`` of all.
     """
 
     key: RandomKey
@@ -154,8 +154,8 @@ class Generated:
     features: int
     classes: int
     labels_per_ue: int
-    test_noise: int = 2  # which of its own noises a UE's test part is made of
-    differ: bool = True  # else centre and rule are everybody's
+    test_noise: int = 2  # which of a UE's random streams its test part is made of
+    differ: bool = True  # False: all UEs have the same centre, rule and labels
 
     def held_out(self) -> "Generated":
         return replace(self, test_noise=4)
@@ -193,33 +193,33 @@ class Generated:
 
 
 def joined(each: Sequence[Any], sizes: Sequence[int], moved: Callable[[Any, int], Any]) -> Any:
-    """Return one object with the arrays of several behind one another; places among the samples are moved along."""
+    """Concatenate the arrays of several objects; ``moved`` shifts indices of samples by an offset."""
     begin = np.cumsum([0, *sizes[:-1]]).tolist()
     parts = [moved(one, at) for one, at in zip(each, begin, strict=True)]
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
 
 
 def held_out_of(count: Counts) -> Counts:
-    """How many of so many training samples are held out: a quarter, at least one, and never all."""
+    """Return how many of ``count`` training samples are held out: a quarter, at least one, and never all."""
     return jnp.clip(jnp.round(VALIDATION * count).astype(count.dtype), jnp.minimum(1, count - 1), None)
 
 
 def draw_numbers(key: RandomKey, size: Ue, shape: tuple[int, ...]) -> Int[Array, "*s"]:
-    """Numbers below ``size``, independent and uniform."""
+    """Draw independent uniform integers below ``size``."""
     uniform = jax.random.uniform(key, shape)
     return jnp.minimum((uniform * size).astype(jnp.int32), size - 1)
 
 
-# ---- several trainings that share data: samples lie behind one another, each data set once
+# ---- data that several trainings share: concatenated, each data set once
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["everybody", "first"], meta_fields=["ues"])
 @dataclass(frozen=True)
 class SomeOfPool:
-    """The data of one lane's UEs, which stand in a row among those of all lanes."""
+    """The data of one lane's UEs, a contiguous range among the UEs of all lanes."""
 
     everybody: Data
-    first: Int[Array, ""]  # where the lane's UE 0 stands
+    first: Int[Array, ""]  # index of the lane's UE 0
     ues: int
 
     @property
@@ -241,14 +241,14 @@ class SomeOfPool:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one lane's data are put together again: all of a pool that is no array."""
+    """How to rebuild one lane's data: the static part of a pool."""
 
-    own: Any  # the structure of what a lane has of its own
+    own: Any  # structure of a lane's own part
     ues: int  # of one lane
-    lengths: tuple[int, int]  # of the parts an evaluation looks at
+    lengths: tuple[int, int]  # of the parts in an evaluation
 
     def data_of(self, shared: Data | None, own: list[Array]) -> Data:
-        """One lane's data, in a compiled loop."""
+        """Return one lane's data, inside a compiled loop."""
         mine = jax.tree.unflatten(self.own, own)
         return mine if shared is None else SomeOfPool(shared, mine, self.ues)
 
@@ -263,7 +263,7 @@ class Pool:
 
     @classmethod
     def of(cls, data: Sequence[Data]) -> "Pool":
-        """Where the data allow it, one copy for all lanes that have them; else each its own."""
+        """Pool data: one copy of each data set if they can be joined, else a copy per lane."""
         each = list({id(one): one for one in data}.values())
         place = {id(one): number for number, one in enumerate(each)}
         first, ues = each[0], each[0].ues
@@ -276,5 +276,5 @@ class Pool:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Several lanes' arrays as one, with an axis of lanes in front."""
+    """Stack several lanes' arrays along a new first axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

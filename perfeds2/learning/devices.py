@@ -1,4 +1,4 @@
-"""Where there are several devices, who computes which participants of a round?"""
+"""Share the participants of a round among several devices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,23 +10,23 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def shared_by(quorum: int) -> Mesh | None:
-    """The devices that share a round's participants; None where there is one, or one participant."""
+    """Return a mesh of the devices that share a round's participants; None for one device or one participant."""
     devices = jax.local_devices()[:quorum]
     return Mesh(np.array(devices), ("participants",)) if len(devices) > 1 else None
 
 
 def everywhere(tree: Any, mesh: Mesh | None) -> Any:
-    """The same arrays on every device; nothing is copied that is there already."""
+    """Replicate arrays on every device. Arrays that are already there are not copied."""
     return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
 def on_one(arrays: Any) -> Any:
-    """The first device's copy."""
+    """Return the first device's copy of some arrays."""
     return jax.tree.map(lambda w: w if len(w.devices()) == 1 else w.addressable_data(0), arrays)
 
 
 def side_by_side(mesh: Mesh | None, job: Callable[..., Any], given: Any, rows: Any) -> Any:
-    """Return ``job(given, *row)`` for every row, in rows; where there are several devices, each computes its share."""
+    """Return ``job(given, *row)`` for every row, stacked. Several devices each compute a share of the rows."""
     jobs = jax.vmap(job, in_axes=(None, *(0 for _ in rows)))
     if mesh is None:
         return jobs(given, *rows)

@@ -1,4 +1,4 @@
-"""How good is a model, as it is and after a personal step (or a few), or a UE's own beside it?"""
+"""Evaluate a model on every UE: as it is, and after personal steps or as the UE's own model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,26 +15,36 @@ from perfeds2.learning.models.model import Model, Params, measure, summed_loss
 from perfeds2.learning.objectives import Personal, stepped
 from perfeds2.learning.task import Task
 
-MOST_UES = 1024  # of a larger population the first so many are looked at
-UES_AT_ONCE = 32  # on a GPU of 16 GiB, of one model
-PIECE = 32  # samples of a training part at once, on a processor: who has few does not pay for who has most
-OwnModel = Callable[[Params, Any], Params]  # from the newest model and what a UE keeps
+MOST_UES = 1024  # only this many UEs, the first, of a larger population are evaluated
+UES_AT_ONCE = 32  # for one model, per 16 GiB of GPU memory
+PIECE = 32  # samples at once on a CPU, so that UEs with few samples cost less than the largest one
+OwnModel = Callable[[Params, Any], Params]  # (newest model, what a UE keeps) -> the UE's own model
 
 
 def own_model(objective: Any) -> OwnModel | None:
-    """How an objective's UEs make a model of their own; None: by personal steps, as everybody can."""
+    """Return how an objective's UEs make models of their own; None: by personal steps."""
     return type(objective).personal if isinstance(objective, Personal) else None
 
 
 def evaluate(
     task: Task, params: Params, alpha: float, memory: Any = None, own: OwnModel | None = None, steps: int = 1
 ) -> dict[str, Float[Array, " n"]]:
-    """Per UE: training loss and test accuracy of the model, and of the model after one gradient step on the UE's data.
+    """Return the loss and accuracy of the global and the personalised model for each UE.
 
-    The personal step is w − α∇f_i(w) with the UE's training part, so the personal training loss is F_i(w) of eq. (4).
-    Their plain means over UEs are f(w) and F(w), eqs. (1) and (3). A model whose loss is not finite has no accuracy.
-    With more ``steps`` the model is fine-tuned: so many of them, one after the other, on the same data.
-    Where UEs keep ``own`` models in their ``memory``, those stand in the place of the model after the personal step.
+    The personalised model is w − α∇f_i(w), a step on the UE's training part, so its training loss is F_i(w) of eq.
+    (4). The plain means over UEs are f(w) and F(w), eqs. (1) and (3). At most 1024 UEs are evaluated.
+
+    Args:
+        task: The data of the UEs and the model.
+        params: The weights w by name.
+        alpha: Step size α of the personal step.
+        memory: What each UE keeps, one row per UE; needed with ``own``.
+        own: How a UE's own model is made from the weights and its memory. It then replaces the personal step.
+        steps: Number of personal steps, taken one after the other on the same data.
+
+    Returns:
+        An array with one number per UE for each of train_loss, train_loss_personal, test_accuracy and
+        test_accuracy_personal. The accuracy of a model whose loss is not finite is NaN.
     """
     view = View.of(task.model, task.data.lengths(), own, steps)
     table = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), memory if own is not None else None)
@@ -46,7 +56,7 @@ class View:
     """What an evaluation is compiled for."""
 
     model: Model
-    lengths: tuple[int, int]  # of the longest training part and test part
+    lengths: tuple[int, int]  # of the longest training part and the longest test part
     own: OwnModel | None = None
     steps: int = 1
     ues_at_once: int | None = None  # None: one after the other
@@ -54,7 +64,7 @@ class View:
 
     @classmethod
     def of(cls, model: Model, lengths: tuple[int, int], own: OwnModel | None, steps: int, models: int = 1) -> "View":
-        """A GPU looks at as many UEs side by side as memory does for, of so many models; a processor at one at a time."""
+        """Return a view for the device: a GPU takes as many UEs at once as its memory allows, a CPU one at a time."""
         if jax.default_backend() == "cpu":
             return cls(model, lengths, own, steps, None, PIECE)
         at_once = max(1, UES_AT_ONCE * max(1, device_bytes() // (16 << 30)) // models)
@@ -62,7 +72,7 @@ class View:
 
 
 def device_bytes() -> int:
-    """The memory of a device, as far as it says."""
+    """Return the memory of a device in bytes, or 16 GiB if it does not say."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_limit", 16 << 30)
 
@@ -70,7 +80,7 @@ def device_bytes() -> int:
 def look_at_ues(
     view: View, params: Params, data: Data, alpha: Float[Array, ""], memory: Any = None
 ) -> Float[Array, "n 4"]:
-    """The metrics of every UE, as columns."""
+    """Return the metrics of every UE, one column per metric."""
 
     def look(ue: Array) -> Array:
         mine = None if view.own is None else view.own(params, jax.tree.map(lambda rows: rows[ue], memory))
@@ -85,7 +95,7 @@ _evaluate = partial(jax.jit, static_argnums=0)(look_at_ues)
 def look_at_ue(
     view: View, params: Params, data: Data, alpha: Float[Array, ""], ue: Int[Array, ""], own: Params | None = None
 ) -> Float[Array, " 4"]:
-    """The metrics of one UE, in the order of ``METRICS``. ``own`` is its own model, where it keeps one."""
+    """Return the metrics of one UE in the order of ``METRICS``; ``own`` is its own model, if it keeps one."""
     model, lengths = view.model, view.lengths
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
 
@@ -105,7 +115,10 @@ def look_at_ue(
 
 
 def sum_of_pieces(sum_over: Callable[[Part], Any], part: Part, piece: int | None) -> Any:
-    """What ``sum_over`` says of a part, piece after piece as far as there are samples; of the whole, if it cannot be cut so."""
+    """Sum ``sum_over`` over the pieces of a part that hold samples.
+
+    A part that does not divide into such pieces is taken as a whole.
+    """
     mask = part[2]
     if piece is None or mask.size % piece:
         return sum_over(part)

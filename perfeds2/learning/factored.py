@@ -1,9 +1,9 @@
-"""What does a UE compute where the network's first layer is dense, without writing that layer's gradients down?
+"""Compute the gradient of an MLP without materialising the first layer's gradient for every batch.
 
-A dense layer's gradient is inputsᵀ·slopes: 40 rows of slopes say what a matrix with 784 would. Much of an MLP's time
-is making, reading and writing such matrices, so here the weights are read once (for the three batches together), the
-step w − α∇f is seen only by what it does to the next batch (inputs·inputsᵀ·slopes), and the upload alone is a matrix.
-The numbers are those of ``objectives``, but for the order in which they are added up.
+A dense layer's gradient is inputsᵀ·slopes: 40 rows of slopes say as much as a matrix with 784 rows. An MLP spends much
+of its time making, reading and writing such matrices. So here the weights are read once for all three batches, the
+step w − α∇f enters only by its effect on the next batch (inputs·inputsᵀ·slopes), and only the upload is a matrix. The
+results are those of ``objectives``, up to the order of summation.
 """
 
 from typing import Any
@@ -21,16 +21,17 @@ WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
 
 def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Any) -> Params:
-    """What ``objective`` gives at ``params``, by factors where they are known and pay, else as it says itself."""
+    """Return the gradient of ``objective`` at ``params``, in factors if this is supported and faster."""
     if pays(model, objective, batch=jax.tree.leaves(batches)[0].shape[1]):
         return gradient(model, objective, params, batches)
     return objective(loss, params, params, batches)
 
 
 def pays(model: Model, objective: Any, batch: int) -> bool:
-    """Whether ``gradient`` computes what this objective does on this model, with less work.
+    """Return whether ``gradient`` supports this objective and model, with less work.
 
-    It is less where there are fewer samples in a batch than outputs of the first layer; a GPU always gains, by reading less.
+    It is less work if a batch has fewer samples than the first layer has outputs. A GPU always gains, because it reads
+    less.
     """
     network = bare(model)
     if not isinstance(network, MLP) or not (on_gpu.is_there() or batch < network.sizes[1]):
@@ -40,14 +41,14 @@ def pays(model: Model, objective: Any, batch: int) -> bool:
 
 
 def gradient(model: Model, objective: Objective, params: Params, batches: Any) -> Params:
-    """What ``objective`` gives at ``params``; ``batches`` is stacked along its first axis."""
+    """Return the gradient of ``objective`` at ``params``; ``batches`` is stacked along its first axis."""
     x, y = batches
     network = bare(model)
     assert isinstance(network, MLP)
     weight, bias = params[WEIGHT], params[BIAS]
     others = {name: w for name, w in params.items() if name not in (WEIGHT, BIAS)}
-    x = jax.lax.optimization_barrier(network.scaled(x, weight.dtype))  # fetched once, not for each product again
-    said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # by the first layer
+    x = jax.lax.optimization_barrier(network.scaled(x, weight.dtype))  # gather once, not again for each product
+    said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # outputs of the first layer
 
     def after_first(said: Array, others: Params, y: Array) -> Float[Array, ""]:
         return loss_of(model)(network.after_first(others, said), y).mean()
@@ -60,7 +61,7 @@ def gradient(model: Model, objective: Objective, params: Params, batches: Any) -
         return inner | {WEIGHT: x[0].T @ first, BIAS: first.sum(axis=0)}
     assert isinstance(objective, PerFed)
     alpha, on = objective.alpha, 2 if objective.batches == 3 else 0
-    # What a step along one batch's inputs and slopes changes in what the layer says to another; one more for the bias.
+    # How a step on one batch changes the first layer's outputs for another; + 1 is for the bias.
     between = x[1] @ (x[0] if on == 0 else jnp.concatenate([x[0], x[on]])).T + 1
     to_second, from_second = between[:, : x.shape[1]], between[:, -x.shape[1] :].T
     adapted = stepped(others, alpha, inner)

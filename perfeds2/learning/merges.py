@@ -1,7 +1,8 @@
-"""How does the server make one model of a round's uploads?
+"""Merge the uploads of a round into one model.
 
-A merge is a small immutable object: called with the newest model, what has arrived and its own state, it returns the next model
-and its state. The same object merges in a simulation and in a federation. Merges that belong to a method are in ``methods/``.
+A merge is a small immutable object. Called with the newest model, the uploads and its own state, it returns the next
+model and its next state. The same object merges in a simulation and in a federation. Merges that belong to a method
+are in ``methods/``.
 """
 
 import typing
@@ -15,50 +16,50 @@ from pydantic import Field
 from perfeds2.learning.objectives import stepped
 from perfeds2.learning.settings import setting, traced
 
-Params = dict[str, Any]  # JAX's arrays in a replay, NumPy's in a federation
+Params = dict[str, Any]  # JAX arrays in a replay, NumPy arrays in a federation
 Discount = Literal["poly", "hinge", "constant"]
 DiscountNumber = Annotated[float, Field(ge=0)] | Array
 
 
 @traced
 class Arrived:
-    """A round's uploads, one in each row of every array."""
+    """The uploads of a round, stacked: every array has one row per upload."""
 
-    uploads: Any  # the sum of a UE's gradients over its local steps
-    handed: Any  # the model it began with
-    told: Any  # what the merge had sent along with that model, if it sends anything
-    staleness: Any  # τ, a whole number each
-    ues: Any  # who sent it
-    beta: Any  # the length of a UE's steps
-    steps: int = setting(default=1, static=True)  # how many it takes
+    uploads: Any  # sum of a UE's gradients over its local steps
+    handed: Any  # the model it started from
+    told: Any  # what the merge sent along with that model, if anything
+    staleness: Any  # τ, an integer each
+    ues: Any  # the sender
+    beta: Any  # step size of a UE's local steps
+    steps: int = setting(default=1, static=True)  # number of local steps
 
     @property
     def moves(self) -> Any:
-        """Δ: how far each UE went from the model it began with, w_handed − w_end, as the literature counts it."""
+        """Return Δ = w_handed − w_end, the move of each UE, with the sign of the literature."""
         return jax.tree.map(lambda g: self.beta * g, self.uploads)
 
     @property
     def models(self) -> Any:
-        """w_end: the model each UE ended with."""
+        """Return w_end, the model each UE ended with."""
         return jax.tree.map(jnp.subtract, self.handed, self.moves)
 
 
 @typing.runtime_checkable
 class Merge(typing.Protocol):
-    """How uploads become a model. Implement these two and pass your own."""
+    """How uploads become a model. Implement these two methods and pass your own."""
 
     def init(self, params: Params, ues: int) -> Any:
-        """What it has in mind before the first round: arrays, or nothing (None)."""
+        """Return the state before the first round: arrays, or None."""
         ...
 
     def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
-        """The next model, and what it has in mind then."""
+        """Return the next model and the next state."""
         ...
 
 
 @typing.runtime_checkable
 class OfMean(typing.Protocol):
-    """A merge that asks for nothing but the mean of the uploads: then they are added up as they come, and none is kept."""
+    """A merge that needs only the mean of the uploads, so they are added up as they arrive and not kept."""
 
     def init(self, params: Params, ues: int) -> Any: ...
 
@@ -67,38 +68,41 @@ class OfMean(typing.Protocol):
 
 @typing.runtime_checkable
 class Telling(Merge, typing.Protocol):
-    """A merge that sends something along with every model it hands out."""
+    """A merge that sends something along with every model."""
 
     def tell(self, state: Any) -> Any: ...
 
 
 @typing.runtime_checkable
 class Backward(typing.Protocol):
-    """A merge that looks at the models its uploads began with; a federation keeps none of them."""
+    """A merge that uses the models its uploads started from, so the server keeps those."""
 
     looks_back: typing.Literal[True]
 
 
 @typing.runtime_checkable
 class Undrafted(typing.Protocol):
-    """A merge of a draft that sees those, too, who came but were not drafted."""
+    """A merge for a draft that also sees the UEs that arrived without being drafted."""
 
     takes_undrafted: typing.Literal[True]
 
 
 def weighted(weights: Any, rows: Params) -> Params:
-    """Σ weight·row of every array. In full precision: a GPU would else round the factors of a product to ten bits."""
+    """Return Σ weight·row of every array.
+
+    In full precision: a GPU would otherwise round the factors of a product to ten bits.
+    """
     return jax.tree.map(lambda each: jnp.tensordot(weights, each, 1, precision="highest"), rows)
 
 
 def mean_of(rows: Params) -> Params:
-    """As a product with 1/A: on a processor quicker than adding up columns."""
+    """Return the mean of the rows. On a CPU, a product with 1/A is faster than summing columns."""
     count = jax.tree.leaves(rows)[0].shape[0]
     return weighted(jnp.full(count, 1 / count, jnp.float32), rows)
 
 
 class Stateless:
-    """A merge that keeps nothing from round to round."""
+    """A merge that keeps no state."""
 
     def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
         return None
@@ -117,7 +121,7 @@ MEAN = Mean()
 
 @traced
 class Optax:
-    """Any transformation of optax on the mean; β is then only the length of local steps."""
+    """Any optax transformation of the mean. β is then only the step size of local steps."""
 
     transformation: Any = setting(default=None, static=True)  # an optax.GradientTransformation
 
@@ -132,7 +136,7 @@ class Optax:
 def discounted(
     kind: Discount, staleness: Any, a: float | Array | None = None, b: float | Array = 4.0
 ) -> Float[Array, " a"]:
-    """Return s(τ) of FedAsync: 1, or (1 + τ)^−a, or 1 up to b and then 1/(a(τ − b) + 1)."""
+    """Return FedAsync's discount s(τ): 1, or (1 + τ)^−a, or 1 up to b and then 1/(a(τ − b) + 1)."""
     tau = jnp.asarray(staleness, jnp.float32)
     a = (10.0 if kind == "hinge" else 0.5) if a is None else a
     match kind:

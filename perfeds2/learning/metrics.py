@@ -1,4 +1,4 @@
-"""What is measured of a model, and what is it called? (No JAX, so that tables and reports need none.)"""
+"""Name the metrics of a model. Imports no JAX, so tables and reports do not need it."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ METRICS = ("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_
 
 @dataclass(frozen=True)
 class Score:
-    """What stands in the columns of the accuracy. More is better."""
+    """The name and number format of the accuracy columns. Larger is better."""
 
-    word: str  # in a sentence
+    word: str  # its name in a sentence
     is_share: bool = False  # from 0 to 1, shown in per cent
-    form: str = ".4g"  # of its numbers
+    form: str = ".4g"  # number format
 
     @property
     def scale(self) -> int:
@@ -23,18 +23,18 @@ class Score:
 
     @property
     def head(self) -> str:
-        """Of a column or an axis."""
+        """Return the title of a column or an axis."""
         return f"{self.word} (%)" if self.is_share else self.word
 
     def show(self, value: float) -> str:
         return f"{self.scale * value:{self.form}}{self.unit}"
 
     def level(self, target: float) -> str:
-        """A target as it was given: 95 %."""
+        """Return a target as it was given, such as 95 %."""
         return f"{self.scale * target:.4g}{self.unit}"
 
     def named(self, metric: str) -> str:
-        """What a metric is called at an axis."""
+        """Return the label of a metric on an axis."""
         whose = "Personalised" if metric.endswith("_personal") else "Global"
         return f"{whose} training loss" if "loss" in metric else f"{whose} test {self.head}"
 
@@ -44,5 +44,5 @@ SCORES = {"accuracy": ACCURACY, "r2": Score("RÂ²", form=".3f"), "rmse": Score("â
 
 
 def score_of(name: str) -> Score:
-    """What a metric of that name is called; one's own as it is."""
+    """Return the score of a metric. A user's own metric keeps its name."""
     return SCORES.get(name, Score(name))

@@ -1,9 +1,9 @@
-"""What does a UE compute from the model it was handed?
+"""Compute what a UE uploads from the model it received.
 
-An objective is a small immutable object: called with a loss, the parameters, the model the job started from and its batches, it
-returns a gradient. One with a memory does a whole job at once: from the model it was handed, what it kept of its last job and
-its batches it makes the upload, and what it keeps now. The memory is stored when the upload is merged, so a lost job leaves no
-trace. Objectives that are used in all three modes are here; ``methods/`` has the others.
+An objective is a small immutable object. Called with a loss, the parameters, the model the job started from and its
+batches, it returns a gradient. An objective with a memory does a whole job at once: from the received model, its
+memory and the batches it makes the upload and the new memory. The memory is stored when the upload is merged, so a
+lost job leaves no trace. Objectives for all three modes are here; ``methods/`` has the others.
 """
 
 import typing
@@ -21,47 +21,48 @@ from perfeds2.theory.constants import ALPHA
 
 Loss = Callable[[Params, Any], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]
-Gradient = Callable[[Params, Any], Params]  # at a model, on one step's batches
+Gradient = Callable[[Params, Any], Params]  # (model, one step's batches) -> gradient
 
 
 @typing.runtime_checkable
 class Objective(typing.Protocol):
-    """What a UE computes. Implement these two and pass your own."""
+    """What a UE computes. Implement these two members and pass your own."""
 
     @property
     def batches(self) -> int:
-        """How many independent batches one step takes; a step costs that many batches of computing time.
+        """Return the number of independent batches per step.
 
-        Or as many as a property ``passes`` says, where an objective has one: it may look at a batch more than once.
+        A step costs as much computing time as that many batches. An objective that uses a batch more than once says
+        the cost in a property ``passes``.
         """
         ...
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:
-        """The gradient at ``params`` of a job handed ``start``; ``batches`` is stacked along its first axis."""
+        """Return the gradient at ``params`` of a job that began at ``start``; ``batches`` is stacked along axis 0."""
         ...
 
 
 @typing.runtime_checkable
 class Adapting(Objective, typing.Protocol):
-    """An objective with a personal step of its own: evaluations then take the same."""
+    """An objective with a personal step size of its own, which evaluations use too."""
 
     alpha: Any
 
 
 @typing.runtime_checkable
 class Annealed(Objective, typing.Protocol):
-    """An objective that changes as training goes on: every job asks for what it is at its model version."""
+    """An objective that changes during training: each job asks for its form at the job's model version."""
 
     def at(self, version: Int[Array, ""]) -> Objective: ...
 
 
 @typing.runtime_checkable
 class Stateful(typing.Protocol):
-    """What a UE with a memory computes. Implement these and pass your own."""
+    """What a UE with a memory computes. Implement these members and pass your own."""
 
     @property
     def batches(self) -> int:
-        """Number of independent batches one step takes."""
+        """Return the number of independent batches per step."""
         ...
 
     def first(self, params: Params) -> Any:
@@ -73,24 +74,25 @@ class Stateful(typing.Protocol):
     ) -> tuple[Params, Any]:
         """Return the upload (the sum of the steps' gradients) and the new memory.
 
-        ``batches`` has one row for each local step, of ``batches`` batches each; ``told`` is what the merge sent along.
+        ``batches`` has one row per local step, with ``self.batches`` batches each; ``told`` is what the merge sent
+        along.
         """
         ...
 
 
 @typing.runtime_checkable
 class Personal(Stateful, typing.Protocol):
-    """One that keeps a model of its own: evaluations use that instead of the model after a personal step."""
+    """An objective whose UEs keep models of their own; evaluations use those instead of a personal step."""
 
     @staticmethod
     def personal(params: Params, kept: Any) -> Params:
-        """Return a UE's own model, from the newest one and its memory. It must not use the objective's numbers."""
+        """Return a UE's own model from the newest one and its memory. It must not use the objective's numbers."""
         ...
 
 
 @typing.runtime_checkable
 class Withholding(Stateful, typing.Protocol):
-    """One whose UEs keep a part of the model for themselves, so it is not uploaded."""
+    """An objective whose UEs keep part of the model, which is not uploaded."""
 
     @staticmethod
     def withheld(params: Params) -> Params:
@@ -99,7 +101,7 @@ class Withholding(Stateful, typing.Protocol):
 
 
 class KeepsModel:
-    """A UE's memory that is its own model, w_0 at first."""
+    """A memory that holds the UE's own model, w_0 at first."""
 
     def first(self, params: Params) -> Params:
         return params
@@ -110,7 +112,7 @@ class KeepsModel:
 
 
 def passes(objective: Any) -> int:
-    """How many batches of computing time one step costs."""
+    """Return how many batches of computing time one step costs."""
     return getattr(objective, "passes", objective.batches)
 
 
@@ -123,6 +125,17 @@ class FedAvg:
     batches = 1
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+        """Return ∇f(w) on the first batch.
+
+        Args:
+            loss: The loss of parameters on a batch.
+            params: The weights w by name.
+            start: The model the job started from; not used.
+            batches: The step's batches, stacked along the first axis.
+
+        Returns:
+            The gradient, by name, in the shapes of ``params``.
+        """
         return jax.grad(loss)(params, pick(batches, 0))
 
 
@@ -137,6 +150,17 @@ class FedProx:
     batches = 1
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:
+        """Return ∇f(w) + μ(w − w_start) on the first batch.
+
+        Args:
+            loss: The loss of parameters on a batch.
+            params: The weights w by name.
+            start: The model w_start that the job started from.
+            batches: The step's batches, stacked along the first axis.
+
+        Returns:
+            The gradient, by name, in the shapes of ``params``.
+        """
         gradient = jax.grad(loss)(params, pick(batches, 0))
         return jax.tree.map(lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, start)
 
@@ -161,17 +185,37 @@ class PerFed:
 
     @property
     def batches(self) -> int:
+        """Return 2, or 3 if the Hessian has a batch of its own."""
         return 2 if self.hessian == "fo" or self.hessian_batch == "inner" else 3
 
     @property
     def passes(self) -> int:
-        """The Hessian's product is computed whichever batch it is on, and also while its result is left out."""
+        """Return 2 or 3: the Hessian product costs a pass on any batch, even while annealing discards it."""
         return 2 if self.hessian == "fo" else 3
 
     def at(self, version: Int[Array, ""]) -> "PerFed":
+        """Return the objective at a model version, with the annealing that is left.
+
+        Args:
+            version: The version of the model that the job started from.
+
+        Returns:
+            The objective that the job uses.
+        """
         return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
 
     def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+        """Return the meta-gradient of eq. (7).
+
+        Args:
+            loss: The loss of parameters on a batch.
+            params: The weights w by name.
+            start: The model the job started from; not used.
+            batches: The step's batches, stacked along the first axis: D_in, D_o and, if there are three, D_h.
+
+        Returns:
+            The gradient, by name, in the shapes of ``params``.
+        """
         inner = jax.grad(loss)(params, pick(batches, 0))
         step = inner if self.inner_clip is None else clip(inner, self.inner_clip)
         adapted = stepped(params, self.alpha, step)
@@ -213,7 +257,7 @@ class Moreau:
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
     def personal_model(self, loss: Loss, params: Params, batch: Any) -> Params:
-        """θ̂: what the penalised f leads to from w, on one batch."""
+        """Return θ̂, which gradient steps on the penalised f reach from w on one batch."""
         size = self.alpha / (1 + self.alpha * self.moreau)
 
         def towards(_: Array, theta: Params) -> Params:
@@ -228,11 +272,11 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "FedProx": FedProx,
     "PerFed": PerFed,
     "Moreau": Moreau,
-}  # in all three modes
+}  # each in all three modes
 
 
 def zeros(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return zeros in the shapes of some arrays."""
+    """Return zeros in the shapes of a tree's arrays."""
     return jax.tree.map(jnp.zeros_like, tree)
 
 
@@ -242,7 +286,7 @@ def stepped(params: dict[str, Any], size: Any, direction: dict[str, Any]) -> dic
 
 
 def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
-    """Take local steps. Return where they end, and the sum of their gradients."""
+    """Take local steps, and return where they end and the sum of their gradients."""
 
     def step(carry: tuple[Params, Params], own: Any) -> tuple[tuple[Params, Params], None]:
         w, total = carry
@@ -263,19 +307,19 @@ def pick(batches: Any, number: int) -> Any:
 
 
 def norm(tree: Params) -> Float[Array, ""]:
-    """Of all arrays together."""
+    """Return the Euclidean norm of all arrays together."""
     return jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree)))
 
 
 def clip(gradient: Params, most: float | Array) -> Params:
-    """The gradient, no longer than ``most``: g·min(1, C/‖g‖). One that is not too long stays as it is."""
+    """Return g·min(1, C/‖g‖), the gradient shortened to norm ``most``. A shorter one is unchanged."""
     length = norm(gradient)
     scale = jnp.where(length > most, most / length, 1.0)
     return jax.tree.map(lambda g: scale * g, gradient)
 
 
 def _through_clip(gradient: Params, most: float | Array, direction: Params) -> Params:
-    """The derivative of ``clip`` at ``gradient``, applied: (C/‖g‖)(I − ĝĝᵀ)·v where it clips, else v."""
+    """Apply the derivative of ``clip`` at ``gradient``: (C/‖g‖)(I − ĝĝᵀ)·v where it clips, else v."""
     length = norm(gradient)
     clips = length > most
     scale, safe = jnp.where(clips, most / length, 1.0), jnp.where(clips, length, 1.0)
@@ -285,12 +329,12 @@ def _through_clip(gradient: Params, most: float | Array, direction: Params) -> P
 
 
 def _jvp(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
-    """∇²f · v, exactly."""
+    """Return ∇²f · v exactly."""
     return jax.jvp(gradient, (params,), (direction,))[1]
 
 
 def _difference(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
-    """∇²f · v ≈ (∇f(w + δv) − ∇f(w − δv)) / 2δ, with δ scaled so that the step has length 10⁻²."""
+    """Return ∇²f · v ≈ (∇f(w + δv) − ∇f(w − δv)) / 2δ, with δ such that the step has length 10⁻²."""
     delta = 1e-2 / jnp.maximum(norm(direction), 1e-12)
     ahead = gradient(jax.tree.map(lambda w, v: w + delta * v, params, direction))
     behind = gradient(jax.tree.map(lambda w, v: w - delta * v, params, direction))

@@ -1,4 +1,4 @@
-"""What does a GPU want that a processor does not?"""
+"""Choose what differs between a GPU and a CPU: how often to check for the end, and compiler options."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,21 +10,21 @@ from jaxtyping import Array, Int
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, bare
 
-Options = tuple[tuple[str, Any], ...]  # of the compiler
-BLOCK = 16  # rounds without a look at whether to go on
-MANY = 64  # gradients of a round, from which on the compiler is told so
+Options = tuple[tuple[str, Any], ...]  # compiler options
+BLOCK = 16  # rounds between two checks whether to stop
+MANY = 64  # gradients per round from which cuBLAS is faster
 
 
 def is_there() -> bool:
-    """Whether JAX computes on something else than a processor."""
+    """Return whether JAX computes on something other than a CPU."""
     return jax.default_backend() != "cpu"
 
 
 def block_of(looks: Iterable[Sequence[int]]) -> int:
-    """How many rounds are played between two looks at whether to go on: a GPU waits at each of them.
+    """Return the number of rounds between two checks whether to stop, at each of which a GPU waits.
 
-    ``looks`` says after which rounds each training is evaluated. Rounds beyond an evaluation are played in vain, so
-    there are many between two evaluations, or it is one.
+    ``looks`` has the rounds after which each training is evaluated. Rounds beyond an evaluation are wasted, so blocks
+    are used only if evaluations are far apart.
     """
     if not is_there():
         return 1
@@ -33,7 +33,7 @@ def block_of(looks: Iterable[Sequence[int]]) -> int:
 
 
 def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Any], Any], state: Any) -> Any:
-    """Steps 0 to ``most`` − 1, and up to ``block`` − 1 after them, in which nothing may change."""
+    """Run steps 0 to ``most`` − 1, and up to ``block`` − 1 more, which must change nothing."""
     if block == 1:
         return jax.lax.fori_loop(0, most, step, state)
 
@@ -44,9 +44,10 @@ def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Any], Any
 
 
 def compiler_options(model: Model, gradients: int) -> Options:
-    """What its compiler is told about rounds of so many gradients: whose matrix products it takes.
+    """Return the compiler options for rounds with this many gradients.
 
-    cuBLAS' instead of Triton's give an MLP more with 320 gradients at once, and two thirds with five (docs/reports/performance.md).
+    For an MLP, cuBLAS multiplies faster than Triton with 320 gradients at once, but reaches only two thirds of its
+    speed with five (docs/reports/performance.md).
     """
     many = is_there() and isinstance(bare(model), MLP) and gradients >= MANY
     return (("xla_gpu_enable_triton_gemm", False),) if many else ()

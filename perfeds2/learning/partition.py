@@ -1,7 +1,8 @@
-"""Who has which samples?
+"""Divide samples among UEs.
 
-A split is called with the samples' labels, the number of UEs and a seed, and says who gets what. ``labels:K`` is the
-paper's; ``dirichlet:ALPHA``, ``quantity:SIGMA`` and ``iid`` are those of the field; ``natural`` is as the data have it.
+A split is called with the samples' labels, the number of UEs and a seed, and returns a ``Partition``. ``labels:K`` is
+the paper's; ``dirichlet:ALPHA``, ``quantity:SIGMA`` and ``iid`` are common in the literature; ``natural`` uses the
+owners that the data name.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,48 +13,48 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.random import Generator, default_rng
 
-Labels = Int[np.ndarray, " N"]  # a number for each training sample: its label, or its owner
+Labels = Int[np.ndarray, " N"]  # one number per training sample: its label or its owner
 TestLabels = Int[np.ndarray, " M"]
-Counts = Int[np.ndarray, " n"]  # a number for each UE
-ShareRows = Float[np.ndarray, "g n"]  # which share of each label's samples each UE gets
+Counts = Int[np.ndarray, " n"]  # one number per UE
+ShareRows = Float[np.ndarray, "g n"]  # share of each label's samples that each UE gets
 Amounts = Int[np.ndarray, "g n"]
-SIZE_SPREAD = 0.6  # standard deviation of the logarithm of UEs' data sizes: the paper says only that they differ
-TEST_SHARE = 0.25  # of a UE's samples, where the data have no test set of their own
-FEW = 10  # samples that everybody should have at least,
-MOST_DRAWS = 100  # as far as so many draws can do it
+SIZE_SPREAD = 0.6  # standard deviation of the logarithm of UEs' data sizes; the paper says only that they differ
+TEST_SHARE = 0.25  # share of a UE's samples for testing, if the data have no test set of their own
+FEW = 10  # samples that every UE should have at least
+MOST_DRAWS = 100  # draws to reach this before the best one is taken
 TOO_FEW = "too few to train and test on"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Sample numbers grouped by UE: its training part, then its test part, each UE after the other."""
+    """Sample indices grouped by UE: the training part, then the test part of each."""
 
-    order: Int[np.ndarray, " m"]  # sample numbers, UE after UE
+    order: Int[np.ndarray, " m"]  # sample indices, UE after UE
     start: Counts  # where a UE's part of ``order`` begins
-    train_count: Counts  # how many training samples it has
-    test_count: Counts  # how many test samples follow them
+    train_count: Counts  # number of training samples
+    test_count: Counts  # number of test samples, which follow them
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a split looks at. Test samples are numbered behind the training samples, where the data have such."""
+    """What a split sees. Test samples, if the data have any, are numbered after the training samples."""
 
-    labels: Labels  # from 0; of numbers, which tenth of them it is in
+    labels: Labels  # from 0; for numbers, the tenth each is in
     test_labels: TestLabels | None = None
-    owners: Labels | None = None  # whose they are by nature, from 0
+    owners: Labels | None = None  # natural owner of each sample, from 0
     test_owners: TestLabels | None = None
-    names: tuple[str, ...] = ()  # of the owners
+    names: tuple[str, ...] = ()  # names of the owners
 
 
-Split = Callable[[Samples, int, int], Partition]  # of samples, a number of UEs, and a seed
+Split = Callable[[Samples, int, int], Partition]  # (samples, number of UEs, seed) -> partition
 
 
-# ---- the splits. Each is written as the name that chooses it.
+# ---- the splits; each docstring begins with the name that selects the split
 
 
 @dataclass(frozen=True)
 class ByLabel:
-    """``labels:K``: every UE has K of the labels, and an unequal amount of data."""
+    """``labels:K``: every UE has K of the labels, and a different amount of data."""
 
     labels_per_ue: int
 
@@ -63,7 +64,7 @@ class ByLabel:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """``dirichlet:ALPHA``: which share of a label's samples each UE gets is drawn; a smaller α is more different."""
+    """``dirichlet:ALPHA``: each UE's share of a label's samples is drawn; a smaller α makes UEs more different."""
 
     alpha: float
 
@@ -83,7 +84,7 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Quantity:
-    """``quantity:SIGMA``: only the amounts differ, log-normally; ``iid`` is σ = 0."""
+    """``quantity:SIGMA``: only the amounts of data differ, log-normally; ``iid`` is σ = 0."""
 
     sigma: float
 
@@ -104,7 +105,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Natural:
-    """``natural``: whose they are is known; of more UEs than are wanted, some are drawn."""
+    """``natural``: the data name the owners; if there are more owners than UEs, some are drawn."""
 
     def __str__(self) -> str:
         return "natural"
@@ -131,7 +132,10 @@ class Natural:
 
 @dataclass(frozen=True)
 class Given:
-    """Somebody's own: which share of each label's samples each UE gets, or whose each sample is (-1: nobody's)."""
+    """A user's function that returns shares, or the UE of each sample.
+
+    Shares say how much of each label's samples each UE gets. A sample of UE -1 belongs to none.
+    """
 
     name: str
     function: Callable[[Samples, int, int], Any]
@@ -172,7 +176,7 @@ SPLITS: Mapping[str, Any] = {
 }
 
 
-# ---- the paper's, step by step
+# ---- the paper's split, step by step
 
 
 def partition_by_label(
@@ -182,11 +186,11 @@ def partition_by_label(
     seed: int,
     test_labels: TestLabels | None = None,
 ) -> Partition:
-    """Give every UE ``labels_per_ue`` of the labels (l in the paper) and an unequal amount of data.
+    """Give every UE ``labels_per_ue`` of the labels (l in the paper) and a different amount of data.
 
-    Labels go round, so that all of them are used as evenly as possible. A label's samples are divided among the UEs
-    that have it in proportion to the UEs' random sizes. A UE's test part has the labels of its training part: taken
-    from ``test_labels`` (numbered behind the training samples) where the data set has its own test set, else split off.
+    Labels are dealt in turn, so all of them are used as evenly as possible. The UEs that hold a label divide its
+    samples in proportion to the UEs' random sizes. A UE's test part has the labels of its training part. It comes from
+    ``test_labels`` (numbered after the training samples) if the data set has a test set, and is split off otherwise.
     """
     classes = np.unique(labels)
     check_labels_per_ue(labels_per_ue, classes.size)
@@ -221,7 +225,7 @@ def check_labels_per_ue(labels_per_ue: int, classes: int) -> None:
 
 
 def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray, least: int, label: int) -> list[np.ndarray]:
-    """Cut samples into parts in proportion to weights, each of at least so many."""
+    """Cut samples into parts in proportion to weights, each of at least ``least`` samples."""
     if samples.size < least * weights.size:
         raise ValueError(
             f"label {label} has {samples.size} samples, too few for the {weights.size} UEs that share it; "
@@ -234,7 +238,7 @@ def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray, least: int, lab
     return np.split(samples, ends[:-1])
 
 
-# ---- by shares
+# ---- splits by shares
 
 
 def divide(
@@ -244,10 +248,11 @@ def divide(
     draw: Callable[[Generator, int], ShareRows],
     what: str,
 ) -> Partition:
-    """Give out each label's samples by the shares that are drawn for it; all samples at once where one row is drawn.
+    """Divide each label's samples by the shares drawn for it, or all samples if one row is drawn.
 
-    Drawn again until everybody has ten samples, or a fifth of an equal share where that is less; the best of many draws
-    does, if it gives everybody something. A test set of the data's own is given out by the same shares.
+    Shares are drawn again until every UE has ten samples, or a fifth of an equal share if that is less. After 100
+    draws the best one is taken, if it gives every UE enough to train and test on. A test set is divided by the same
+    shares.
     """
     random = default_rng([seed, 3])
     sets = [samples.labels] if samples.test_labels is None else [samples.labels, samples.test_labels]
@@ -272,7 +277,7 @@ def divide(
 
 
 def amounts(shares: ShareRows, count: Int[np.ndarray, " g"], random: Generator) -> Amounts:
-    """How many of so many samples each UE gets: its share, up or down to a whole number, on average exactly."""
+    """Return how many samples each UE gets: its share, rounded up or down at random so that the mean is exact."""
     ends = np.floor(shares.cumsum(axis=1) * count[:, None] + random.random((len(count), 1))).astype(int)
     ends = np.minimum(ends, count[:, None])
     ends[:, -1] = count
@@ -280,7 +285,7 @@ def amounts(shares: ShareRows, count: Int[np.ndarray, " g"], random: Generator) 
 
 
 def owned(labels: Labels, sizes: Amounts, random: Generator) -> Labels:
-    """Whose each sample is, when each UE gets so many of each label, whichever they are."""
+    """Return the UE of each sample, given how many of each label every UE gets. Which ones is random."""
     shuffled = random.permutation(labels.size)
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     owners = np.empty(labels.size, int)
@@ -289,7 +294,7 @@ def owned(labels: Labels, sizes: Amounts, random: Generator) -> Labels:
 
 
 def too_few(owners: Labels, test_owners: TestLabels | None, ues: int) -> int | None:
-    """The first UE that has not enough to train and to test; None if all have."""
+    """Return the first UE with too few samples to train and test on, or None."""
     count = np.bincount(owners[owners >= 0], minlength=ues)
     lacking = count < 2
     if test_owners is not None:
@@ -304,9 +309,10 @@ def hand_out(
     ues: int,
     random: Generator,
 ) -> Partition:
-    """Samples by UE, training part before test part, each shuffled. Without a test set, a quarter of each label is cut off.
+    """Return the partition of samples whose UEs are known, with each part shuffled.
 
-    Of a label that a UE has once, the one is trained on; of labels that it all has once, one is for testing.
+    Without a test set, a quarter of each of a UE's labels is split off for testing. A label with one sample is trained
+    on; a UE that has every label only once tests on one of them.
     """
     if test_owners is None:
         numbers = np.flatnonzero(owners >= 0)

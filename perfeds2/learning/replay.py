@@ -1,8 +1,8 @@
-"""What do the weights become along a timeline?
+"""Train along a timeline, in one compiled loop over its rounds.
 
-The timeline says who is merged when and from which model version, so training is one compiled loop over it: a gradient
-is computed when it is merged, from the version its UE had. Versions that will still be asked for stand on a shelf; the
-timeline tells beforehand which, so the shelf is as short as it can be.
+The timeline says which UE is merged when and from which model version, so a gradient is computed when it is merged,
+from the version its UE had. Versions that are still needed stay in a buffer, the shelf. The timeline is known
+beforehand, so the shelf is as short as possible.
 """
 
 import heapq
@@ -29,64 +29,64 @@ from perfeds2.learning.task import Task
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
-QUANTISING = 7  # the use of a job's key for its coins
-FEW, WIDE = 8, 2**16  # uploads and weights, up to and from which a round's plain gradients are written out
-SAFE = "promise_in_bounds"  # places on the shelf are: looking whether they are costs a GPU launches
+QUANTISING = 7  # folded into a job's key for stochastic rounding
+FEW, WIDE = 8, 2**16  # unroll a round of at most FEW uploads if the first layer has at least WIDE weights
+SAFE = "promise_in_bounds"  # indices into the shelf are valid; checking them costs a GPU kernel launches
 
 
 @dataclass(frozen=True)
 class Learner:
-    """How a job is computed and a round merged."""
+    """How a UE computes an update and how the server merges a round."""
 
     objective: Objective | Stateful
-    beta: float = 0.07  # β, the server's step size, and the UE's where it takes several local steps
+    beta: float = 0.07  # β: the server's step size, and the UE's if it takes several local steps
     batch: int = 40
     local_steps: int = 1
     merge: Merge | OfMean = MEAN
-    alpha: float | None = None  # α of the personal step at an evaluation; None: the objective's own, or the paper's
-    clip: float | None = None  # the largest norm of an upload
-    bits: int | None = None  # of each number of an upload; None: all of them, nothing of it is compiled
-    top_k: float | None = None  # the share of its numbers that is uploaded, the rest being kept for the next; None: all
-    personal_steps: int = 1  # so many of them at an evaluation, where UEs keep no models of their own
+    alpha: float | None = None  # α of the personal step in evaluations; None: the objective's own, or the paper's
+    clip: float | None = None  # largest norm of an upload; None: no clipping
+    bits: int | None = None  # bits per number of an upload; None: no quantisation
+    top_k: float | None = None  # share of the numbers that is uploaded; the rest waits for later uploads; None: all
+    personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
 
     @property
     def personal_step(self) -> float:
-        """The α that evaluations use."""
+        """Return the α that evaluations use."""
         if self.alpha is not None:
             return self.alpha
         return float(self.objective.alpha) if isinstance(self.objective, Adapting) else ALPHA
 
     @property
     def samples(self) -> int:
-        """How many samples one job looks at (d_i in the paper): what its computing time is made of."""
+        """Return the number of samples one job computes on, d_i in the paper. It determines the computing time."""
         return self.local_steps * passes(self.objective) * self.batch
 
 
 @traced
 class State:
-    """What is carried from round to round."""
+    """What the loop carries from round to round."""
 
     params: Params  # w_k
-    shelf: Any  # older versions and what was told with them, stacked; the last place is for what nobody will ask for
-    merge: Any  # what the merge has in mind
-    memory: Any = None  # what each UE keeps, a row for each; None where the objective keeps nothing
-    unsent: Any = None  # what each UE has not uploaded yet, a row for each; None where everything is uploaded
+    shelf: Any  # older versions and what was sent with them, stacked; the last slot takes versions that are never read
+    merge: Any  # state of the merge
+    memory: Any = None  # what each UE keeps, one row per UE; None if the objective keeps nothing
+    unsent: Any = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
 
 
 @traced
 class Script:
-    """A timeline as the compiled loop reads it: one merge after the other, ``quorum`` of them a round.
+    """A timeline as the compiled loop reads it: merge after merge, ``quorum`` of them per round.
 
-    Lengths are rounded up and the quorum is a number like any other, so that one compiled loop serves the synchronous,
-    the semi-synchronous and the asynchronous timelines of a comparison.
+    Lengths are rounded up and the quorum is traced, so one compiled loop serves the synchronous, semi-synchronous and
+    asynchronous timelines of a comparison.
     """
 
-    quorum: Int[Array, "*lanes"]  # several trainings' scripts can be stacked
+    quorum: Int[Array, "*lanes"]  # scripts of several trainings can be stacked
     ues: Int[Array, "*lanes m"]
     versions: Int[Array, "*lanes m"]
-    read: Int[Array, "*lanes m"]  # where on the shelf the version stands
-    write: Int[Array, "*lanes k"]  # where a round's new model goes
-    slots: int = setting(default=32, static=True)  # the length of the shelf
+    read: Int[Array, "*lanes m"]  # slot of the version on the shelf
+    write: Int[Array, "*lanes k"]  # slot of the new model of a round
+    slots: int = setting(default=32, static=True)  # length of the shelf
 
     @classmethod
     def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
@@ -103,20 +103,20 @@ class Script:
 
 @dataclass(frozen=True)
 class Program:
-    """What a loop is compiled for: all of a training that is no number."""
+    """The static part of a training, for which the loop is compiled."""
 
     model: Model
-    structure: Any  # of the objective
-    merge: Any  # its structure
+    structure: Any  # structure of the objective
+    merge: Any  # structure of the merge
     batch: int
     local_steps: int
-    each: int | None = None  # so many uploads a round are looked at one by one; None: only their sum is
-    at_once: int | None = None  # so many participants of a round, side by side; None: one after the other
-    mesh: Mesh | None = None  # the devices that share the participants of a round
-    bits: int | None = None  # of each number of an upload
-    top_k: float | None = None  # the share of its numbers that is uploaded
-    block: int = 1  # so many rounds between two looks at whether to go on
-    written_out: int | None = None  # so many uploads a round, one behind the other; None: in a loop, for any number
+    each: int | None = None  # uploads per round that are merged individually; None: only their sum is needed
+    at_once: int | None = None  # participants of a round computed side by side; None: one after the other
+    mesh: Mesh | None = None  # devices that share the participants of a round
+    bits: int | None = None  # bits per number of an upload
+    top_k: float | None = None  # share of the numbers that is uploaded
+    block: int = 1  # rounds between two checks whether to stop
+    written_out: int | None = None  # uploads per round in an unrolled loop; None: a loop for any number
 
     @classmethod
     def of(
@@ -143,9 +143,10 @@ class Program:
 
 
 def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> bool:
-    """Whether a loop over a round's uploads would spend much of its time adding them up: few plain gradients of a wide network.
+    """Return whether a loop over a round's uploads would spend much of its time adding them up.
 
-    Written out they are added up and merged in one go, at the price of a program for each quorum.
+    This is so for few plain gradients of a wide network. Unrolled, they are added up and merged in one pass, but each
+    quorum then needs its own program.
     """
     network, plain = bare(model), learner.samples == learner.batch
     wide = isinstance(network, MLP) and network.sizes[0] * network.sizes[1] >= WIDE
@@ -154,15 +155,15 @@ def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> boo
 
 @traced
 class Known:
-    """What a training knows from beginning to end, beside its script. Several trainings' can be stacked."""
+    """The traced inputs of a training beside its script. Those of several trainings can be stacked."""
 
-    data: Any  # the task's ``Data``; of stacked trainings, what each has of its own
-    numbers: list[Any]  # the objective's
-    merging: list[Any]  # the merge's
+    data: Any  # the task's ``Data``; in stacked trainings, each one's own part
+    numbers: list[Any]  # the objective's settings
+    merging: list[Any]  # the merge's settings
     beta: Float[Array, "*lanes"]
     alpha: Float[Array, "*lanes"]
-    key: Key[Array, "*lanes"]  # where the data noise of all its jobs comes from
-    clip: Float[Array, "*lanes"] | None = None  # None: nothing of it is compiled
+    key: Key[Array, "*lanes"]  # source of the batches of all jobs
+    clip: Float[Array, "*lanes"] | None = None  # None: clipping is not compiled
 
     @classmethod
     def of(cls, task: Task, learner: Learner, seed: int) -> "Known":
@@ -175,7 +176,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A training that can be played: all of it but its state, on the devices that share its participants."""
+    """A training without its state, placed on the devices that share its participants."""
 
     program: Program
     script: Script
@@ -184,29 +185,31 @@ class Prepared:
     @classmethod
     def of(cls, task: Task, script: Script, learner: Learner, seed: int, block: int = 1) -> "Prepared":
         mesh = shared_by(quorum := int(script.quorum))
-        one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU wants all participants of a round at once
+        one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU computes a round's participants at once
         program = Program.of(task.model, learner, quorum, one_by_one=one_by_one, mesh=mesh)
         return cls(replace(program, block=block), *everywhere((script, Known.of(task, learner, seed)), mesh))
 
 
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
-    """Give every version that will be asked for a place until its last reader has come.
+    """Assign a slot of the shelf to every version that will be read, until its last read.
 
-    Returns the length of the shelf (its last place takes the versions nobody asks for), where each merge reads, and
-    where each round writes. w_0 stands at place 0.
+    w_0 is in slot 0. The last slot takes the versions that are never read.
+
+    Returns:
+        The number of slots, the slot each merge reads, and the slot each round writes.
     """
     rounds, versions = timeline.rounds, timeline.versions
     last_read = np.full(rounds + 1, -1)
     np.maximum.at(last_read, versions, np.arange(rounds)[:, None])
     place = np.full(rounds + 1, -1)
-    taken: list[tuple[int, int]] = []  # (last round that reads it, place)
+    taken: list[tuple[int, int]] = []  # (last round that reads the slot, slot)
     length = 1
     place[0] = 0
     heapq.heappush(taken, (int(last_read[0]), 0))
     for version in range(1, rounds + 1):
         if last_read[version] < 0:
             continue
-        if taken[0][0] < version:  # round version − 1 has read, and now writes
+        if taken[0][0] < version:  # a round reads before it writes, so round version − 1 may be its last reader
             _, free = heapq.heappop(taken)
         else:
             free, length = length, length + 1
@@ -218,7 +221,7 @@ def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndar
 
 
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
-    """w_0, on the shelf and in hand."""
+    """Return the initial state, with w_0 as the current model and on the shelf."""
     numbers, structures = zip(split(learner.objective), split(learner.merge), strict=True)
     sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
     return _start(as_int32(seed), numbers, structures=structures, model=task.model, **sizes)
@@ -238,22 +241,31 @@ def _start(
 
 
 def _told(merge: Any, state: Any) -> Any:
-    """What goes out with the model that a merge has just made."""
+    """Return what is sent along with the model that a merge has just made."""
     return merge.tell(state) if isinstance(merge, Telling) else None
 
 
 def advance(prepared: Prepared, state: State, first: int, stop: int) -> State:
-    """Play rounds ``first`` to ``stop`` − 1. The state given is used up."""
+    """Play rounds ``first`` to ``stop`` − 1. The given state is donated and must not be used again."""
     state = everywhere(state, prepared.program.mesh)
     return _rounds(state, prepared.script, prepared.known, first, stop, program=prepared.program)
 
 
 def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
-    """Train along a timeline from beginning to end. Returns the weights.
+    """Train along a timeline from beginning to end.
 
-    Where JAX sees several devices, each computes its share of a round's participants. That pays where a participant's
-    gradient takes longer than the devices need to add up the weights, some 0.1 ms a round: a large model, many
+    If JAX sees several devices, each computes its share of a round's participants. That pays if a participant's
+    gradient takes longer than adding up the weights across devices, about 0.1 ms per round: a large model, many
     participants. For small models, train several seeds together instead (``train_together``).
+
+    Args:
+        task: The data of the UEs and the model.
+        timeline: Which UE is merged in each round, and from which model version.
+        learner: How updates are computed and merged.
+        seed: Seed of the initial weights and of the batches.
+
+    Returns:
+        The weights after the last round, by name.
     """
     script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
     prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
@@ -261,7 +273,7 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
 
 
 def as_int32(seed: int) -> np.int32:
-    """The same 32 bits, also of a seed from 2³¹ on, which is no int32."""
+    """Return the low 32 bits of a seed, so that seeds from 2³¹ on are accepted too."""
     return np.int64(seed).astype(np.int32)
 
 
@@ -274,11 +286,11 @@ def local_update(
     told: Any = None,
     kept: Any = (None, None),
 ) -> tuple[Params, Any]:
-    """One job: what UE ``ue`` uploads when handed model ``version``, and what it keeps then.
+    """Compute one job: what UE ``ue`` uploads after receiving model ``version``, and what it keeps.
 
-    The upload is the sum of its local steps' gradients, clipped if so told. ``told`` came with the model; ``kept`` is what its
-    objective keeps, and what it has not sent so far. Its data noise belongs to (UE, model version), so it is the same in
-    whichever round the job is merged.
+    The upload is the sum of the gradients of the local steps, clipped and compressed if so set. ``told`` was sent
+    along with the model; ``kept`` is the objective's memory and what the UE has not uploaded yet. Randomness depends
+    only on (UE, model version), so it is the same whichever round merges the job.
     """
     (memory, unsent), objective = kept, program.structure.unflatten(known.numbers)
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
@@ -324,7 +336,7 @@ def play_round(
     k: Int[Array, ""],
     alive: Bool[Array, ""] | None = None,
 ) -> State:
-    """Round k: the new model from its participants' uploads, and onto the shelf. Where not ``alive``, nothing happens."""
+    """Play round k: merge its participants' uploads and put the model on the shelf. Do nothing unless ``alive``."""
     merge: Any = program.merge.unflatten(known.merging)
     rows, kept, memory = None, None, (state.memory, state.unsent)
     if program.each is None:
@@ -335,7 +347,7 @@ def play_round(
         rows = arrived.ues
         params, merging = merge_each(merge, state.params, arrived, state.merge)
     place = script.write[k]
-    if alive is not None:  # shelf and memory are long, so they are not copied: what is not to be kept goes nowhere
+    if alive is not None:  # shelf and memory are too long to copy: unwanted rows go to the spare slot, or are dropped
         params, merging = jax.tree.map(
             lambda new, old: jnp.where(alive, new, old), (params, merging), (state.params, state.merge)
         )
@@ -349,7 +361,7 @@ def play_round(
 
 
 def merge_now(merge: Any, params: Any, arrived: Arrived, state: Any) -> tuple[Params, Any]:
-    """One round's merge outside a replay, compiled: for a federation."""
+    """Merge one round outside a replay, compiled. Federations use this."""
     numbers, structure = split(merge)
     return _merge_now(numbers, params, arrived, state, structure=structure)
 
@@ -360,14 +372,14 @@ def _merge_now(numbers: Any, params: Params, arrived: Arrived, state: Any, *, st
 
 
 def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
-    """The next model from uploads that lie side by side."""
+    """Return the next model and merge state from stacked uploads."""
     if isinstance(merge, OfMean):
         return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
     return merge(params, arrived, state)
 
 
 def _total_upload(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> Params:
-    """The sum of what the participants of round k upload."""
+    """Return the sum of the uploads of round k."""
 
     def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
         known, shelf = given
@@ -392,7 +404,7 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
 
 
 def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, Any]:
-    """Every upload of round k, and what their UEs keep then."""
+    """Return the stacked uploads of round k, and what their UEs keep."""
     assert program.each is not None
 
     def job(known: Known, ue: Array, version: Array, handed: Any, kept: Any) -> tuple[Params, Any]:
@@ -400,7 +412,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
         return local_update(program, known, params, ue, version, told, kept)
 
     ues, versions, places = _jobs_of(script, k, program.each)
-    # Rows are taken out before the jobs: a loop that had all of the memory in sight would have it copied.
+    # Gather rows before the jobs: a loop that captures the whole memory would copy it.
     handed = jax.tree.map(lambda w: w[places], state.shelf)
     kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))
     if program.at_once is not None:
@@ -417,7 +429,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
 
 
 def _jobs_of(script: Script, k: Int[Array, ""], count: int) -> list[Array]:
-    """The UEs of round k, their versions and where those stand on the shelf."""
+    """Return the UEs of round k, their model versions and the slots of those on the shelf."""
     columns = (script.ues, script.versions, script.read)
     return [jax.lax.dynamic_slice_in_dim(column, k * script.quorum, count) for column in columns]
 

@@ -1,7 +1,7 @@
-"""How does an objective, a merge or a method declare its settings?
+"""Declare the settings of objectives, merges and methods.
 
-Each is a frozen dataclass that JAX can look into. Its fields are its settings. Numbers are traced, so another value needs no new
-compilation; a ``static`` setting decides the program and is compiled in.
+Each of them is a frozen dataclass that JAX can flatten, and its fields are its settings. Numbers are traced, so other
+values need no new compilation. A ``static`` setting is compiled in.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
-# A setting is given as a number, and traced as an array.
-StepSize = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)] | jax.Array  # of single precision
+# Settings are given as numbers and traced as arrays.
+StepSize = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)] | jax.Array  # finite in single precision
 Length = Annotated[float, Field(ge=1e-30, le=1e30)] | jax.Array
 Share = Annotated[float, Field(ge=0, le=1)] | jax.Array
 Decay = Annotated[float, Field(ge=0, lt=1)] | jax.Array
 Steps = Annotated[int, Field(ge=1, le=100_000)]
-Versions = Annotated[int, Field(ge=0, lt=2**24)] | jax.Array  # that single precision counts
+Versions = Annotated[int, Field(ge=0, lt=2**24)] | jax.Array  # exact in single precision
 
 
 Kind = TypeVar("Kind")
@@ -45,7 +45,7 @@ def traced(cls: type[Kind]) -> type[Kind]:
 
 
 def split(part: Any) -> tuple[list[Any], Any]:
-    """The numbers of an objective or a merge, and how to put them back: then the same program serves every number."""
+    """Return the numbers of an objective or merge and its structure, so that one program serves all numbers."""
     numbers, structure = jax.tree.flatten(part)
     if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
         return [jnp.asarray(number, jnp.float32) for number in numbers], Transparent(type(part), structure)
@@ -54,7 +54,7 @@ def split(part: Any) -> tuple[list[Any], Any]:
 
 @dataclass(frozen=True)
 class Opaque:
-    """An objective or a merge JAX cannot look into: part of the compiled program."""
+    """An objective or merge that JAX cannot flatten, and so part of the compiled program."""
 
     itself: Hashable
 
@@ -64,9 +64,9 @@ class Opaque:
 
 @dataclass(frozen=True)
 class Transparent:
-    """One whose numbers have been taken out."""
+    """The structure of an objective or merge whose numbers were taken out."""
 
-    kind: type  # for JAX, the structures of two classes with fields alike are equal
+    kind: type  # JAX considers the structures of two classes with the same fields equal
     structure: Any
 
     def unflatten(self, numbers: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Say what a model must predict: labels or numbers, with which loss and which metric."""
+"""Describe what a model must predict, labels or numbers, and with which loss and metric."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +11,11 @@ from perfeds2.learning.models.model import Judged, Model, bare
 
 @dataclass(frozen=True)
 class Targets:
-    """What is to be said of a sample: which of so many labels it has, or some numbers."""
+    """What must be predicted for a sample: one of some labels, or some numbers."""
 
-    labels: int = 0  # how many there are; 0: numbers
-    shift: tuple[float, ...] = ()  # of numbers, the mean: they are learned in units of their own,
-    unit: tuple[float, ...] = ()  # of one standard deviation
+    labels: int = 0  # number of labels; 0: the targets are numbers
+    shift: tuple[float, ...] = ()  # mean of each number; numbers are learned with mean 0
+    unit: tuple[float, ...] = ()  # and deviation 1: this is their standard deviation
 
     @classmethod
     def of(cls, y: np.ndarray) -> "Targets":
@@ -28,7 +28,7 @@ class Targets:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model says to a sample."""
+        """Return how many numbers a model must output for a sample."""
         return self.labels or len(self.unit)
 
     def in_units(self, y: np.ndarray) -> np.ndarray:
@@ -37,18 +37,24 @@ class Targets:
         return ((y.reshape(len(y), -1) - np.array(self.shift)) / np.array(self.unit)).astype(np.float32)
 
     def groups(self, y: np.ndarray) -> np.ndarray:
-        """What a split may go by: the labels, or in which tenth of all a number is (the first, where there are several)."""
+        """Return what a split divides by: the label, or the tenth of all values that the first number is in."""
         return y.astype(int) if self.labels else tenths(y.reshape(len(y), -1)[:, 0])
 
 
 def tenths(values: np.ndarray) -> np.ndarray:
-    """In which tenth of all values each is, from 0; of fewer different values there are fewer tenths."""
+    """Return the tenth of all values that each is in, from 0. Few distinct values make fewer tenths."""
     edges = np.unique(np.quantile(values, np.arange(1, 10) / 10))
     return np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1].reshape(-1)
 
 
 def judged(model: Model, target: Targets, loss: str | Loss | None, metric: str | Metric | None) -> Model:
-    """A model with a loss and a metric that fit the target. By cross-entropy and accuracy it is as it is."""
+    """Return a model with a loss and a metric that fit the target.
+
+    Cross-entropy with accuracy is the default, so such a model is returned bare.
+
+    Raises:
+        ValueError: The loss or metric is for the other kind of target.
+    """
     for flag, name in (("--loss", loss), ("--metric", metric)):
         if isinstance(name, str) and (name in OF_NUMBERS) != (not target.labels):
             what = f"is one of {target.labels} labels" if target.labels else "is a number"

@@ -1,4 +1,4 @@
-"""What is to be learned: which data, which model?"""
+"""Define a task: data divided among UEs, and a model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,16 +20,15 @@ from perfeds2.learning.models.model import Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
 from perfeds2.learning.target import Targets, judged
 
-SAMPLES_PER_UE = 32  # a UE's distribution, as the theory's constants see it
-MOST_UES = 32  # of a larger population so many, evenly spaced, stand for all
-CYCLES_PER_PARAMETER = (
-    100  # of one sample; then a median device computes about as long as it sends (docs/explanation/design.md)
-)
+SAMPLES_PER_UE = 32  # samples that stand for a UE's distribution in the theory's constants
+MOST_UES = 32  # evenly spaced UEs that stand for a larger population
+# Per sample. A median device then computes about as long as it sends (docs/explanation/design.md).
+CYCLES_PER_PARAMETER = 100
 
 
 @dataclass(frozen=True)
 class Task:
-    """Data in the hands of n UEs, and a model for them."""
+    """A model, and data divided among n UEs."""
 
     name: str
     model: Model
@@ -41,12 +40,12 @@ class Task:
 
     @property
     def payload_bits(self) -> float:
-        """Size of one uncompressed upload in bits: 32 per parameter. Z in the paper."""
+        """Return Z, the size of one uncompressed upload in bits: 32 per parameter."""
         return payload_bits(self.model)
 
     @property
     def sample(self) -> jax.ShapeDtypeStruct:
-        """What one sample looks like."""
+        """Return the shape and type of one sample."""
         x, _ = jax.eval_shape(lambda: self.data.batches(jax.random.key(0), jnp.int32(0), (1,)))
         return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
 
@@ -66,11 +65,29 @@ class Task:
         loss: str | Loss | None = None,
         metric: str | Metric | None = None,
     ) -> "Task":
-        """Your own samples in the hands of UEs: x one row each, y their labels from 0, or numbers (of a float's type).
+        """Divide your own samples among UEs.
 
-        ``split`` says who gets which (``perfeds2.learning.partition``), ``labels_per_ue`` is one; ``owners`` is whose each
-        sample is, from 0, for ``Natural()``. One hidden layer unless told. Of numbers the loss is ``mse`` and the metric
-        ``r2``; both may be a name or a function (``perfeds2.learning.losses``).
+        Args:
+            name: Name of the task.
+            x: Samples of shape (N, …), flattened to rows of float32.
+            y: N labels from 0, or numbers of a float type, of shape (N,) or (N, c).
+            ues: Number of UEs.
+            seed: Seed of the division.
+            labels_per_ue: Labels of each UE if there is no ``split``; by default 3, or all if there are fewer. For
+                numbers, the tenth that a target is in counts as its label.
+            split: How samples are divided (``perfeds2.learning.partition``). For numbers, give this or
+                ``labels_per_ue``.
+            owners: UE of each sample, from 0, of shape (N,), for the split ``Natural()``.
+            model: The model; by default one hidden layer of 32.
+            loss: Name or function (``perfeds2.learning.losses``); by default cross-entropy for labels and ``mse`` for
+                numbers.
+            metric: Name or function; by default accuracy for labels and ``r2`` for numbers.
+
+        Returns:
+            The task.
+
+        Raises:
+            ValueError: The split leaves a UE without enough samples, or the loss or metric does not fit the targets.
         """
         x, y = np.asarray(x, np.float32).reshape(len(x), -1), np.asarray(y)
         target = Targets.of(y)
@@ -95,7 +112,26 @@ class Task:
         loss: str | Loss | None = None,
         metric: str | Metric | None = None,
     ) -> "Task":
-        """Your own samples from FILE.csv, FILE.npz or a folder of npz files, one a UE (docs/how-to/data.md)."""
+        """Read your own samples from FILE.csv, FILE.npz or a folder of npz files, one per UE (docs/how-to/data.md).
+
+        Args:
+            path: The file or folder.
+            ues: Number of UEs; by default as many as the file names, or 20.
+            seed: Seed of the division.
+            split: How samples are divided (``perfeds2.learning.partition``); by default as the file says, else a
+                common one.
+            target: Columns of a CSV file to predict; by default the column label, target or y.
+            ue_column: Column of a CSV file with each sample's UE; by default the column ue or client, if there is one.
+            model: The model; by default one hidden layer.
+            loss: Name or function (``perfeds2.learning.losses``); by default one that fits the targets.
+            metric: Name or function; by default accuracy for labels and ``r2`` for numbers.
+
+        Returns:
+            The task.
+
+        Raises:
+            ValueError: The file cannot be read, cannot be divided so, or does not fit the loss or metric.
+        """
         file = OwnFile.open(path)
         table = file.table(tuple(target), ue_column, loss if isinstance(loss, str) else None)
         chosen = loss or usual_loss(table)
@@ -106,11 +142,21 @@ class Task:
 
     @classmethod
     def from_torch(cls, module: Any, x: Any, y: Any, *, name: str = "torch", **how: Any) -> "Task":
-        """Your own samples and a PyTorch model for them; ``how`` is what ``of_arrays`` takes (ues, labels_per_ue, seed).
+        """Divide your own samples among UEs, with a PyTorch model (docs/how-to/torch.md).
 
-        The module gets samples in the shape they have in ``x``, as float32.
-        A module's weights are where every seed starts; a class, or a function that gives a module, is called without
-        arguments and draws others for each seed (docs/how-to/torch.md).
+        Args:
+            module: A module, whose weights every seed starts from; or a class or function that returns a module when
+                called without arguments, which draws new weights for each seed.
+            x: Samples of shape (N, …). The module gets them in this shape, as float32.
+            y: N labels from 0, or numbers of a float type, of shape (N,) or (N, c).
+            name: Name of the task.
+            **how: What ``of_arrays`` takes: ues, seed, labels_per_ue and others.
+
+        Returns:
+            The task.
+
+        Raises:
+            InputError: PyTorch is missing, or the module cannot be converted.
         """
         rows = np.asarray(x, np.float32)
         model = from_torch(module, jax.ShapeDtypeStruct(rows.shape[1:], np.float32))
@@ -119,16 +165,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a task for n UEs, and what is known of it before its data are read."""
+    """How to make a task for n UEs, and what is known before its data are read."""
 
     name: str
     model: Model
-    data: Callable[..., Data]  # called with (ues, split, seed), and with the ``Found`` files where there is a source
-    sample: jax.ShapeDtypeStruct  # what one sample will look like: a model can be chosen before the data are read
-    # Settings that fit it, by section, where they differ from the general ones: {"run": {"horizon_s": 600.0}}.
+    data: Callable[..., Data]  # called with (ues, split, seed), and with the ``Found`` files if there is a source
+    sample: jax.ShapeDtypeStruct  # shape and type of one sample, to choose a model before the data are read
+    # Settings that differ from the general defaults, by section: {"run": {"horizon_s": 600.0}}.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-    target: Targets | None = None  # None: the labels that its model tells apart
-    said: str = ""  # what was taken for what, in a file
+    target: Targets | None = None  # None: the labels that its model distinguishes
+    said: str = ""  # how the columns or arrays of a file were understood
     source: Source | None = None  # where its files come from; None: it needs none
 
     @classmethod
@@ -138,14 +184,14 @@ class Recipe:
         table = file.table(target, ue_column, loss)
         learned = Targets(len(table.labels), table.shift, table.unit)
         sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
-        hidden = 32 if table.x.shape[1] <= 64 else 100  # as digits' for few inputs, as MNIST's for many
+        hidden = 32 if table.x.shape[1] <= 64 else 100  # the sizes for digits and for MNIST
         network = mlp(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype, hidden)
         data = partial(own_data, partial(file.table, target, ue_column, loss))
         return cls(file.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
 
     @property
     def learned(self) -> Targets:
-        """What is to be said of a sample."""
+        """Return what the model must predict."""
         return self.target or Targets(logits(self.model, self.sample)[0])
 
     def __call__(
@@ -156,7 +202,22 @@ class Recipe:
         data_dir: Path | str | None = None,
         split: Split | None = None,
     ) -> Task:
-        """The task of a seed: who has which data is drawn anew for each. Without a split it is by so many labels a UE."""
+        """Make the task of a seed. Each seed divides the data anew.
+
+        Args:
+            ues: Number of UEs.
+            labels_per_ue: Labels of each UE, if no split is given.
+            seed: Seed of the division.
+            data_dir: Folder with the data sets; by default $PERFEDS2_DATA, then the user's cache.
+            split: How samples are divided (``perfeds2.learning.partition``).
+
+        Returns:
+            The task.
+
+        Raises:
+            InputError: The data set is not on this machine.
+            ValueError: The data cannot be divided so.
+        """
         if split is None:
             assert labels_per_ue is not None
             split = ByLabel(labels_per_ue)
@@ -165,34 +226,37 @@ class Recipe:
 
 
 def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:
-    """The shape of what a model says to one sample."""
+    """Return the shape of a model's output for one sample."""
     batch = jax.ShapeDtypeStruct((2, *sample.shape), sample.dtype)
     return jax.eval_shape(lambda x: model(model.init(jax.random.key(0)), x), batch).shape[1:]
 
 
 def parameters(model: Model) -> int:
-    """How many numbers a model has."""
+    """Return the number of a model's parameters."""
     return sum(shape.size for shape in weight_shapes(model).values())
 
 
-@lru_cache(maxsize=64)  # asked for again and again, and tracing takes a while
+@lru_cache(maxsize=64)  # called often, and tracing is slow
 def weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of its arrays, by their names."""
-    return jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract: nobody's GPU is touched
+    """Return the shapes of a model's arrays by name."""
+    return jax.eval_shape(lambda: model.init(jax.random.key(0)))  # abstract, so no GPU is used
 
 
 def payload_bits(model: Model) -> float:
-    """Z: what one upload takes, 32 bit a parameter."""
+    """Return Z, the size of one upload in bits: 32 per parameter."""
     return 32.0 * parameters(model)
 
 
 def cycles_per_sample(model: Model) -> float:
-    """CPU cycles for one sample of one batch; the paper gives no value, this is ours."""
+    """Return the CPU cycles per sample of one batch. The paper gives no value; this one is ours."""
     return float(CYCLES_PER_PARAMETER * parameters(model))
 
 
 def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE) -> tuple[np.ndarray, np.ndarray]:
-    """x[n, m, …] and y[n, m, …]: evenly spaced training samples of each UE; one with fewer gives some more than once."""
+    """Return evenly spaced training samples of each UE as x[n, m, …] and y[n, m, …].
+
+    At most 32 UEs are taken. A UE with fewer than ``samples`` repeats some.
+    """
     chosen = np.unique(np.linspace(0, task.ues - 1, min(MOST_UES, task.ues)).round().astype(int))
     xs, ys = [], []
     for ue in chosen:

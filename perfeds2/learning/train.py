@@ -1,6 +1,6 @@
-"""How good is the model at each moment on the way?
+"""Train along a timeline and evaluate the model at given moments.
 
-Replay in chunks, with an evaluation between chunks. The chunks have no influence on the weights.
+The replay runs in chunks, with an evaluation after each. Chunks do not affect the weights.
 """
 
 import math
@@ -18,20 +18,20 @@ from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, 
 from perfeds2.learning.task import Task
 from perfeds2.timeline.record import Timeline
 
-Values = dict[str, float]  # the mean over UEs of every metric
+Values = dict[str, float]  # mean over UEs of every metric
 
 
 @dataclass(frozen=True)
 class EvaluationPoint:
-    """When to look: at the model in force at a simulated second."""
+    """A moment to evaluate: the model in force at a simulated second."""
 
-    round: int  # that model's number: how many rounds had closed
+    round: int  # version of that model: the number of rounds closed so far
     time_s: float
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """Where a training stands. Its state is used up when the training goes on: save it before."""
+    """The progress of a training. Continuing donates its state, so save it first."""
 
     values: list[Values]  # for each point so far
     state: State
@@ -40,7 +40,11 @@ class TrainState:
 def evaluation_points(
     timeline: Timeline, *, horizon_s: float | None = None, every_s: float | None = None, about: int = 60
 ) -> list[EvaluationPoint]:
-    """Every so many seconds from 0 to the horizon (or the timeline's end); without ``every_s``, after about 60 rounds each."""
+    """Return the points at which to evaluate.
+
+    They are ``every_s`` simulated seconds apart, from 0 to ``horizon_s`` or the timeline's end. Without ``every_s``,
+    about ``about`` points are spread evenly over the rounds.
+    """
     end_s = timeline.end_s if horizon_s is None else horizon_s
     if every_s is None:
         rounds = np.unique(np.linspace(0, timeline.rounds, about + 1).round().astype(int))
@@ -59,9 +63,10 @@ def train(
     resume: TrainState | None = None,
     stop_when_diverged: bool = False,
 ) -> Iterator[TrainState]:
-    """Train along a timeline and evaluate at the given points, one ``TrainState`` after each. Goes on where ``resume`` stands.
+    """Train along a timeline and yield a ``TrainState`` after evaluating at each of the points.
 
-    With ``stop_when_diverged``, a training whose loss is no number is not trained on; its remaining values are NaN.
+    Training continues from ``resume``, if given. With ``stop_when_diverged``, it stops when the loss is not finite,
+    and the remaining values are NaN.
     """
     script = Script.of(timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([[point.round for point in points]]))
@@ -77,7 +82,7 @@ def train(
             per_ue = evaluate(task, weights, learner.personal_step, memory, own, learner.personal_steps)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
-            values.append(values[-1])  # no round closed meanwhile: the same model
+            values.append(values[-1])  # no round closed since the last point, so the model is the same
         if stop_when_diverged and diverged(values[-1]):
             values += [no_values()] * (len(points) - len(values))
             yield TrainState(list(values), state)
@@ -86,12 +91,12 @@ def train(
 
 
 def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> Values:
-    """The plain mean over UEs of every metric."""
+    """Return the plain mean over UEs of every metric."""
     return {name: float(np.mean(np.asarray(column, float))) for name, column in zip(METRICS, per_ue.T, strict=True)}
 
 
 def diverged(values: Values) -> bool:
-    """Whether the weights have left the numbers. They do not come back."""
+    """Return whether the training loss is not finite. A training does not recover from that."""
     return not math.isfinite(values["train_loss"])
 
 

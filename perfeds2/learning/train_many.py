@@ -1,8 +1,8 @@
-"""How are several trainings done at once?
+"""Train several models at once.
 
-A GPU has little to do with one small model. Trainings of equal shape (same model, objective, batch and quorum; other
-data, timelines, weights, α and β) are one compiled loop with one more axis. Each gets the numbers it gets alone,
-but for the order in which floats are added up.
+One small model does not fill a GPU. Trainings of equal shape (same model, objective, batch and quorum; other data,
+timelines, weights, α and β) run in one compiled loop with an extra axis. Each gets the same numbers as alone, up to
+the order of summation.
 """
 
 from collections import defaultdict
@@ -36,12 +36,12 @@ from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
 from perfeds2.timeline.record import Timeline
 
-MOST_BYTES = 32 << 30  # for the weights and data of trainings that are done together, each counted in full
+MOST_BYTES = 32 << 30  # for the weights and data of trainings in one group, each counted in full
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One training that is to be done."""
+    """One training to run."""
 
     task: Task
     timeline: Timeline
@@ -56,22 +56,22 @@ class Lane:
 
 @dataclass(frozen=True)
 class LaneStates:
-    """Where several trainings stand. Their state is used up when they go on: save it before."""
+    """The progress of several trainings. Continuing donates their state, so save it first."""
 
     values: list[list[Values]]  # of each lane, for each of its points so far
-    moved: list[int]  # the lanes that have come to a point just now
-    state: State  # of all, stacked
-    slots: list[int]  # how long each one's own shelf is
+    moved: list[int]  # lanes that have just reached a point
+    state: State  # of all lanes, stacked
+    slots: list[int]  # length of each lane's own shelf
 
     def __getitem__(self, number: int) -> TrainState:
-        """One of them, as if it were trained alone."""
+        """Return the progress of one lane, as if it were trained alone."""
         own = jax.tree.map(lambda w: w[number], self.state)
         shelf = jax.tree.map(lambda w: w[: self.slots[number]], own.shelf)
         return TrainState(list(self.values[number]), replace(own, shelf=shelf))
 
 
 def group_lanes(lanes: Sequence[Lane], most_bytes: int | None = None) -> list[list[int]]:
-    """Which lanes, by number, go together: those of equal shape, as many as there is memory for."""
+    """Group lanes, by index, into groups of equal shape that fit into memory."""
     most_bytes = most_bytes or min(MOST_BYTES, device_bytes() // 2)
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number, lane in enumerate(lanes):
@@ -80,16 +80,16 @@ def group_lanes(lanes: Sequence[Lane], most_bytes: int | None = None) -> list[li
     for numbers in alike.values():
         most = max(1, most_bytes // max(bytes_of(lanes[number]) for number in numbers))
         count = -(-len(numbers) // most)
-        found += [part.tolist() for part in np.array_split(numbers, count)]  # of nearly the same size
+        found += [part.tolist() for part in np.array_split(numbers, count)]  # groups of nearly equal size
     return found
 
 
 def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
-    """What must be equal in lanes that go together."""
+    """Return what lanes must have in common to be trained together."""
     data = task.data
     (numbers, structure), (merging, merge) = split(learner.objective), split(learner.merge)
     leaves, tree = jax.tree.flatten(data)
-    joined = isinstance(data, Joinable)  # then it does not matter how many samples there are
+    joined = isinstance(data, Joinable)  # the number of samples may then differ
     shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
     return (
         *(task.model, task.ues, tree, shapes, quorum),
@@ -100,7 +100,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
 
 
 def bytes_of(lane: Lane) -> int:
-    """About what a lane takes on the device: its state, its participants' weights and gradients, its data."""
+    """Estimate the memory of a lane on the device: its state, its participants' weights and gradients, its data."""
     script = Script.of(lane.timeline, lane.learner.merge)
     state = jax.eval_shape(lambda: jax.tree.leaves(start(lane.task, script, lane.learner, lane.seed)))
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in (*state, *jax.tree.leaves(lane.task.data)))
@@ -113,10 +113,13 @@ def train_together(
     resume: Sequence[TrainState | None] | None = None,
     stop_when_diverged: bool = False,
 ) -> Iterator[LaneStates]:
-    """Train lanes of equal shape side by side, as ``train`` does each of them. Yields where they stand at every point.
+    """Train lanes of equal shape side by side, as ``train`` does each, and yield their progress at every point.
 
-    Who has fewer rounds to its next point, or has gone further already, waits there for the others. Where there are
-    several devices, each takes its share of the lanes.
+    A lane that has fewer rounds to its next point, or is ahead, waits there for the others. Several devices each take
+    a share of the lanes.
+
+    Raises:
+        ValueError: The lanes differ in shape.
     """
     if len({lane.shape for lane in lanes}) != 1:
         raise ValueError(
@@ -178,27 +181,27 @@ def train_together(
 
 @dataclass(frozen=True)
 class _Common:
-    """What is the same for all lanes that are trained together, and no array."""
+    """The static part that all lanes of a group share."""
 
     program: Program
-    view: View  # of an evaluation
-    layout: Layout  # of their data
-    mesh: Mesh | None  # the devices that share the lanes
-    block: int = 1  # so many rounds between two looks at whether to go on
-    options: on_gpu.Options = ()  # of the compiler
+    view: View  # for evaluations
+    layout: Layout  # of the pooled data
+    mesh: Mesh | None  # devices that share the lanes
+    block: int = 1  # rounds between two checks whether to stop
+    options: on_gpu.Options = ()  # compiler options
 
     def place(self, tree: Any, *, split: bool = True) -> Any:
-        """Arrays where they are needed: with one axis of lanes every device gets its own, else all get all."""
+        """Place arrays on the devices, split along the axis of lanes or replicated."""
         where = PartitionSpec("lanes") if split else PartitionSpec()
         return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, where))
 
     def known(self, own: Known, everybody: Any) -> Known:
-        """What one lane knows, with its data."""
+        """Return a lane's inputs with its data."""
         return replace(own, data=self.layout.data_of(everybody, own.data))
 
 
 def _mesh(lanes: int) -> Mesh | None:
-    """As many devices as can have the same number of lanes."""
+    """Return a mesh of as many devices as can have the same number of lanes; None for one."""
     devices = jax.local_devices()
     count = max(number for number in range(1, len(devices) + 1) if lanes % number == 0)
     return Mesh(np.array(devices[:count]), ("lanes",)) if count > 1 else None
@@ -206,7 +209,7 @@ def _mesh(lanes: int) -> Mesh | None:
 
 @cache
 def _compiled(options: on_gpu.Options) -> Callable[..., State]:
-    """The loop over rounds, as a compiler told these options makes it."""
+    """Return the loop over rounds, compiled with these options."""
     told = dict(options) or None
     return jax.jit(_rounds_together, static_argnames="common", donate_argnames="state", compiler_options=told)
 
@@ -221,7 +224,7 @@ def _rounds_together(
     *,
     common: _Common,
 ) -> State:
-    """Every lane plays its rounds ``begin`` to ``end`` − 1; ``most`` is how many the longest has."""
+    """Play rounds ``begin`` to ``end`` − 1 of every lane; ``most`` is the largest number of rounds of a lane."""
 
     def play(given: Any, state: State, each: tuple[Script, Known], begin: Array, end: Array) -> State:
         (everybody, most), (script, own) = given, each
@@ -247,11 +250,11 @@ def _evaluate_together(
     return side_by_side(common.mesh, look, everybody, (params, known, memory))
 
 
-# ---- lanes of different length as arrays of one length
+# ---- pad lanes to a common length
 
 
 def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script:
-    """A script filled up to the longest of all."""
+    """Pad a script to the longest of all."""
 
     def fill(column: Array, length: int) -> Array:
         return jnp.pad(column, (0, length - column.size))
@@ -262,7 +265,7 @@ def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script
 
 
 def _begin(lane: Lane, script: Script, resume: TrainState | None, slots: int) -> State:
-    """Where a lane starts or goes on, on a shelf of the common length."""
+    """Return the state in which a lane starts or continues, with a shelf of the common length."""
     if resume is None:
         return start(lane.task, replace(script, slots=slots), lane.learner, lane.seed)
     more = slots - script.slots
