@@ -1,7 +1,7 @@
 """Read files that may come from anywhere.
 
-Nothing in a file is trusted: no code in it is run, no path in it is followed, and nothing is unpacked without a limit. Every
-problem becomes one sentence that goes behind the file's name.
+Nothing in a file is trusted: no code in it is run, no path in it is followed, and nothing is unpacked without a limit.
+Every problem becomes one sentence that follows the file's name.
 """
 
 import gzip
@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-MOST_BYTES = 1 << 30  # unpacked; the largest of these data sets has 0.2 GB
+MOST_BYTES = 1 << 30  # unpacked; the largest of the data sets has 0.2 GB
 MOST_ARRAY_BYTES = 8 << 30  # of an npz file
 CHUNK_BYTES = 1 << 20
 
 
 class DataBroken(ValueError):  # noqa: N818 (named for what is the case)
-    """A file of a data set does not hold what it should; the message is one sentence."""
+    """A file does not hold what it should. The message is one sentence that follows the file's name."""
 
 
 @contextmanager
 def naming(name: object = "") -> Iterator[None]:
-    """Turn whatever goes wrong with a file into one sentence behind its name."""
+    """Turn any error in a file into one sentence that follows its name."""
     try:
         yield
     except DataBroken as error:
@@ -37,7 +37,7 @@ def naming(name: object = "") -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, unpacked if it is gzipped, whatever its name says."""
+    """Return the content of a file, unpacked if it is gzipped, whatever its name."""
     with path.open("rb") as file:
         gzipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -45,7 +45,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def everything(file: Any) -> bytes:  # of gzip, zipfile or the disk, which share no type
-    """Return all bytes of an open file, chunk by chunk, so that a few packed bytes cannot become gigabytes at once."""
+    """Return all bytes of an open file, in chunks, so that a decompression bomb is stopped at the limit."""
     pieces, size = [], 0
     while piece := file.read(CHUNK_BYTES):
         pieces.append(piece)
@@ -56,7 +56,7 @@ def everything(file: Any) -> bytes:  # of gzip, zipfile or the disk, which share
 
 
 def read_text(path: Path) -> str:
-    """Return a text in UTF-8 or Latin-1: as it is, gzipped, or the one text in a zip archive."""
+    """Return a text in UTF-8 or Latin-1: plain, gzipped, or the only text in a zip archive."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             texts = [name for name in archive.namelist() if name.lower().endswith(".txt")]
@@ -73,7 +73,13 @@ def read_text(path: Path) -> str:
 
 
 def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
-    """Return one array of bytes: two zeros, 8 for "unsigned byte", the number of dimensions, their sizes, the values."""
+    """Return the array of bytes in an IDX file.
+
+    The file has two zeros, 8 for "unsigned byte", the number of dimensions, their sizes, and the values.
+
+    Raises:
+        DataBroken: It is not an IDX file of ``dimensions`` dimensions, or its size is wrong.
+    """
     with naming(path):
         raw, start = read_bytes(path), 4 + 4 * dimensions
         if raw[:4] != bytes([0, 0, 8, dimensions]) or len(raw) < start:
@@ -86,7 +92,7 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Return those of the named arrays that an npz file holds. Nothing is unpickled."""
+    """Return the named arrays that an npz file holds. Nothing is unpickled."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         if sum(member.file_size for member in archive.zip.infolist()) > MOST_ARRAY_BYTES:
             raise DataBroken(f"unpacks to more than {MOST_ARRAY_BYTES} bytes.")

@@ -1,4 +1,4 @@
-"""How does a file of one's own become a task? FILE.csv, FILE.npz, or a folder of npz files, one for each UE."""
+"""Make a task of a user's own file: FILE.csv, FILE.npz, or a folder of npz files, one per UE."""
 
 import hashlib
 import json
@@ -18,19 +18,23 @@ from perfeds2.learning.partition import SIZE_SPREAD, Dirichlet, Natural, Partiti
 from perfeds2.learning.target import tenths
 
 MEANINGS: Mapping[str, Meaning] = {"mse": "numbers", "cross-entropy": "labels", "binary": "labels"}
-USUAL_ALPHA = 0.5  # of a Dirichlet split, where nobody says how labels are given out
+USUAL_ALPHA = 0.5  # of the Dirichlet split that is the default for labels
 
 
 @dataclass(frozen=True)
 class OwnFile:
-    """A file or folder of samples, and the sha256 of what is in it."""
+    """A file or folder of samples, and the sha256 of its content."""
 
     path: Path
     digest: str
 
     @classmethod
     def open(cls, path: Path | str) -> "OwnFile":
-        """Raises ValueError that goes behind what was given."""
+        """Find a file or folder and compute its sha256.
+
+        Raises:
+            ValueError: It does not exist, is no data or cannot be read. The message follows what the user gave.
+        """
         path = Path(path)
         if not os.path.exists(path):
             raise ValueError(f"refers to no file: {path} is not in {Path.cwd()}")
@@ -48,11 +52,11 @@ class OwnFile:
         return cls(path, hashlib.sha256("".join(lines).encode()).hexdigest())
 
     def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> SampleTable:
-        """What it says. A loss that is for numbers, or for labels, says which the target is."""
+        """Return its samples. A loss for numbers or for labels decides which of them the target is."""
         return _meant(self.path, self.digest, target, ue_column, MEANINGS.get(loss or ""))
 
     def defaults(self, target: tuple[str, ...], ue_column: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that fit it, by section. ``given`` is what was said of the task: a loss, a metric, a split."""
+        """Return the settings that fit it, by section; ``given`` has the loss, metric and split the user chose."""
         loss, metric = given.get("loss"), given.get("metric")
         table = self.table(target, ue_column, loss if isinstance(loss, str) else None)
         metric = metric or ("accuracy" if table.labels else "r2")
@@ -77,7 +81,7 @@ def usual_split(table: SampleTable) -> Split:
 
 
 def own_data(read: Callable[[], SampleTable], ues: int, split: Split, seed: int) -> Shards:
-    """Give a file's samples to UEs. Columns get mean 0 and deviation 1 over all training parts."""
+    """Divide a file's samples among UEs. Columns get mean 0 and deviation 1 over all training parts."""
     table = read()
     x, parts, count = _both(table.x, table.x_test), _parts(table, ues, split, seed), len(table.centre)
     if count:
@@ -98,10 +102,10 @@ def _parts(table: SampleTable, ues: int, split: Split, seed: int) -> Partition:
 
 
 def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str, str]:
-    """What must be known to use a model that was trained on a file: its inputs and their scale, its outputs and theirs.
+    """Return, as JSON texts, what is needed to use a model that was trained on a file.
 
-    A model takes (a column − its mean) / its deviation; what it says to numbers is to be multiplied by the deviation, and the
-    mean to be added.
+    These are its inputs and outputs and their scales. The model takes (column − mean) / deviation. An output that is a
+    number must be multiplied by the deviation, and the mean added.
     """
     told: dict[str, Any] = {}
     if table.columns:
@@ -119,7 +123,7 @@ def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str,
 
 
 def _scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of each column over the training parts; of one that is always the same, 1."""
+    """Return the mean and deviation of each column over the training parts; the deviation of a constant is 1."""
     ends = np.stack([parts.train_count, parts.test_count], axis=1).ravel()
     training = parts.order[np.repeat(np.tile([True, False], parts.start.size), ends)]
     mean, deviation = x[training].mean(axis=0, dtype=float), x[training].std(axis=0, dtype=float)
@@ -132,14 +136,14 @@ def _digest(file: Path, *_: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-@lru_cache(maxsize=4)  # the samples themselves are there once
+@lru_cache(maxsize=4)  # tables of one file share its samples
 def _meant(
     path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning | None
 ) -> SampleTable:
     return _read_once(path, digest, target, ue_column).meant(meaning)
 
 
-@lru_cache(maxsize=1)  # for all seeds
+@lru_cache(maxsize=1)  # shared by all seeds
 def _read_once(path: Path, digest: str, target: tuple[str, ...], ue_column: str | None) -> SampleTable:  # noqa: ARG001 (another digest is another file)
     with naming():
         if path.suffix == ".csv" and not path.is_dir():

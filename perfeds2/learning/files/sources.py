@@ -1,7 +1,7 @@
 """Find and download real data sets.
 
-A data set is looked for in the given folder, in $PERFEDS2_DATA, then in the user's cache; in each of them first in a
-folder with the data set's name. ``fetch`` downloads the official files over HTTPS and checks them.
+A data set is looked for in the given folder, in $PERFEDS2_DATA, then in the user's cache; in each, first in a
+subfolder with its name. ``fetch`` downloads the official files over HTTPS and checks them.
 """
 
 import os
@@ -30,12 +30,12 @@ class Download:
 
     file: str
     urls: tuple[str, ...]  # tried in this order
-    sha256: str | None  # None where the publisher gives none: ``Source.check`` looks at the content instead
+    sha256: str | None  # None if the publisher gives none: ``Source.check`` reads the content instead
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from and the forms we read."""
+    """Where a data set comes from, and the forms in which it can be read."""
 
     name: str
     forms: tuple[Form, ...]  # fastest to read first
@@ -46,12 +46,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Found:
-    """What this machine has of a data set."""
+    """The copy of a data set on this machine."""
 
     source: Source
     form: str = ""
     files: tuple[Path, ...] = ()  # empty if the data set is missing or incomplete
-    missing: tuple[str, ...] = ()  # files that would complete it, if some of them exist
+    missing: tuple[str, ...] = ()  # files that would complete it, if some exist
 
     @property
     def folder(self) -> Path:
@@ -103,7 +103,7 @@ def find(source: Source, data_dir: Path | str | None = None) -> Found:
     """Return the first complete copy of a data set.
 
     Raises:
-        InputError: there is none. The message says where it was looked for and how to get it.
+        InputError: There is none. The message says which folders were searched and how to get the data set.
     """
     found, name = look_for(source, data_dir), source.name
     if found.files:
@@ -121,24 +121,25 @@ def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 # ---- fetching
 
-Watch = Callable[[str, int, int], None]  # file name, bytes so far, bytes in all (0 if unknown)
+Watch = Callable[[str, int, int], None]  # (file name, bytes so far, total bytes or 0 if unknown)
 
 
 def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = None) -> Path:
     """Download a data set's official files.
 
-    Files that already exist with the right checksum are kept. A file gets its name only once it is complete and checked.
+    Files that already exist with the right checksum are kept. A file gets its name only once it is complete and
+    checked.
 
     Args:
-        source: the data set.
-        to: the files go to ``to/NAME``; by default to $PERFEDS2_DATA or the user's cache.
-        watch: called as bytes arrive.
+        source: The data set.
+        to: The files go to ``to/NAME``; by default to $PERFEDS2_DATA or the user's cache.
+        watch: Called as bytes arrive.
 
     Returns:
         The folder with the files.
 
     Raises:
-        InputError: a file could not be downloaded from any of its addresses.
+        InputError: A file could not be downloaded from any of its addresses.
     """
     import pooch
     import requests
@@ -183,7 +184,7 @@ def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
 
 
 class _Bar:
-    """Pass pooch's progress on to a function."""
+    """Pass pooch's progress to a function."""
 
     def __init__(self, file: str, watch: Watch) -> None:
         self.file, self.watch, self.total, self.done = file, watch, 0, 0

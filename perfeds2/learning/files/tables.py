@@ -1,6 +1,6 @@
-"""Read a user's own samples: what the inputs are, what is to be learned, and whose each sample is.
+"""Read a user's own samples: inputs, targets and the UE of each sample.
 
-From a CSV file with column names, from an npz file with x and y, or from a folder of npz files, one for each UE. Problems name
+The source is a CSV file with column names, an npz file with x and y, or a folder of npz files, one per UE. Errors name
 the line of a CSV file or the row of an array.
 """
 
@@ -18,11 +18,11 @@ from jaxtyping import Float, Int, Shaped
 from perfeds2.errors import did_you_mean
 from perfeds2.learning.files.formats import DataBroken, naming, read_npz, times
 
-TARGETS = ("label", "target", "y")  # usual names of a target's column
-OWNERS = ("ue", "client")  # … and of a UE's
-FEW_VALUES = 20  # whole numbers with at most this many values are labels in a CSV file
+TARGETS = ("label", "target", "y")  # usual names of the target column
+OWNERS = ("ue", "client")  # usual names of the UE column
+FEW_VALUES = 20  # integers with at most this many values are labels in a CSV file
 MOST_LABELS = 1000
-MOST_TEXTS = 32  # in a column of texts: each becomes a column of its own
+MOST_TEXTS = 32  # distinct texts in an input column; each becomes a column
 LARGEST = 1e30
 PARTS = ("x", "y", "ue", "x_test", "y_test", "ue_test")
 LAYOUTS = ({"x", "y"}, {"x", "y", "ue"}, {"x", "y", "x_test", "y_test"}, set(PARTS))
@@ -36,26 +36,26 @@ class SampleTable:
     """Samples as rows, with their targets. Targets that are numbers have mean 0 and deviation 1."""
 
     x: Shaped[np.ndarray, "N f"]  # bytes or single precision
-    given: tuple[Shaped[np.ndarray, " N"], ...]  # the columns to be learned, as the file has them
+    given: tuple[Shaped[np.ndarray, " N"], ...]  # target columns as the file has them
     usual: Meaning  # what they look like
-    said: tuple[str, ...]  # what was taken for what
-    called: str = "y"  # the name of the columns to be learned
-    owners: Int[np.ndarray, " N"] | None = None  # whose each sample is, from 0
-    names: tuple[str, ...] = ()  # of the owners
+    said: tuple[str, ...]  # how the file was understood
+    called: str = "y"  # name of the target columns
+    owners: Int[np.ndarray, " N"] | None = None  # UE of each sample, from 0
+    names: tuple[str, ...] = ()  # names of the UEs
     x_test: Shaped[np.ndarray, "M f"] | None = None
     given_test: tuple[Shaped[np.ndarray, " M"], ...] = ()
     test_owners: Int[np.ndarray, " M"] | None = None
-    columns: tuple[str, ...] = ()  # names of the inputs, in a CSV file
-    centre: tuple[float, ...] = ()  # of the first columns, the mean that was subtracted
-    stretch: tuple[float, ...] = ()  # and the deviation they were divided by; training parts are scaled again
+    columns: tuple[str, ...] = ()  # names of the inputs in a CSV file
+    centre: tuple[float, ...] = ()  # mean that was subtracted from each of the first columns
+    stretch: tuple[float, ...] = ()  # deviation they were divided by; training parts are scaled again
     y: Shaped[np.ndarray, "..."] = field(default_factory=lambda: np.zeros(0))  # labels from 0, or rows of numbers
     y_test: Shaped[np.ndarray, "M ..."] | None = None
     labels: tuple[str, ...] = ()  # the name of each label; empty for numbers
-    shift: tuple[float, ...] = ()  # of numbers: their mean
-    unit: tuple[float, ...] = ()  # and their standard deviation
+    shift: tuple[float, ...] = ()  # mean of each target that is a number
+    unit: tuple[float, ...] = ()  # and its standard deviation
 
     def meant(self, meaning: Meaning | None) -> "SampleTable":
-        """Return the table with its targets as labels or as numbers; as they look by default."""
+        """Return the table with its targets as labels or as numbers, by default as they look."""
         return _with_labels(self) if (meaning or self.usual) == "labels" else _with_numbers(self)
 
 
@@ -63,7 +63,7 @@ class SampleTable:
 
 
 def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> SampleTable:
-    """Read a line as a sample. Every column that is neither target nor UE is an input."""
+    """Read each line as a sample. Every column that is neither target nor UE is an input."""
     frame = _read_frame(path)
     names = list(frame)
     target = _chosen(names, target, TARGETS, "--target")
@@ -82,7 +82,7 @@ def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Sample
         if column is not None:
             values, *scale = standard(column)
             scales.append(scale)
-            numbers[name] = values.astype(np.float32)  # before that, seconds since 1970 would run together
+            numbers[name] = values.astype(np.float32)  # after scaling: float32 would merge seconds since 1970
             continue
         codes, kinds = _kinds(frame[name])
         if len(kinds) > MOST_TEXTS:
@@ -124,7 +124,7 @@ def _read_frame(path: Path) -> Any:
     if not all(names) or len(set(names)) < len(names) or numbers.notna().all():
         raise DataBroken(f"must name every column in line 1, each by another name; got {first.strip()!r:.60}.")
     how: Any = {"header": 0, "names": names, "index_col": False, "skip_blank_lines": False, "low_memory": False}
-    how |= {"keep_default_na": False, "na_values": ["", "nan", "NaN", "NAN"]}  # a text such as NA is what it is
+    how |= {"keep_default_na": False, "na_values": ["", "nan", "NaN", "NAN"]}  # the text NA is not a missing value
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how)
@@ -135,7 +135,7 @@ def _read_frame(path: Path) -> Any:
 
 
 def _chosen(names: Sequence[str], given: Sequence[str], usual: Sequence[str], flag: str) -> list[str]:
-    """Return the columns that were named, or the one with a usual name, if there is one."""
+    """Return the named columns, or the one with a usual name, if there is one."""
     for name in given:
         if name not in names:
             hint = did_you_mean(name, names)
@@ -151,7 +151,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _numbers(column: Any) -> Float[np.ndarray, " N"] | None:
-    """Return a column of numbers; None if it holds no number at all."""
+    """Return a column as numbers; None if it holds no number at all."""
     import pandas as pd
 
     parsed: Any = pd.to_numeric(column, errors="coerce")
@@ -165,7 +165,7 @@ def _numbers(column: Any) -> Float[np.ndarray, " N"] | None:
 
 
 def _kinds(column: Any) -> tuple[Int[np.ndarray, " N"], tuple[str, ...]]:
-    """Return which of a column's texts stands in every line, and the texts in order."""
+    """Return each line's index among a column's distinct values, and those values in order."""
     import pandas as pd
 
     if column.isna().any():
@@ -192,12 +192,16 @@ def _numbers_or_texts(column: Any) -> Shaped[np.ndarray, " N"]:
 
 
 def read_arrays(path: Path) -> SampleTable:
-    """Read x and y, a row a sample; ``ue``: whose each is; x_test and y_test (with ``ue_test``): a test set of its own."""
+    """Read an npz file with x and y, one row per sample.
+
+    Optional arrays are ``ue`` (the UE of each sample), and x_test and y_test (a test set; with ``ue_test`` if there is
+    ue).
+    """
     return _table_of(_load(path))
 
 
 def read_folder(path: Path) -> SampleTable:
-    """Read one file for each UE. UEs stand in the order of the files' names, numbers in them counting as numbers."""
+    """Read one npz file per UE, ordered by name; numbers in names are compared as numbers."""
     files = sorted(path.glob("*.npz"), key=lambda file: [(len(part), part) for part in re.split(r"(\d+)", file.stem)])
     if not files:
         raise DataBroken("is a folder without npz files; expected one for each UE, with x and y.")
@@ -245,7 +249,7 @@ def _load(path: Path) -> Arrays:
 
 
 def _table_of(arrays: Arrays) -> SampleTable:
-    """Arrays that belong together as a table: samples flat, bytes as bytes, all else in single precision."""
+    """Return arrays as a table: flat samples, bytes as bytes and everything else in single precision."""
     x, y = arrays["x"], arrays["y"]
     said = [f"{len(x):,} samples of {times(x.shape[1:])}"]
     x_test, test_targets, owners, names, test_owners = None, (), None, (), None
@@ -263,7 +267,7 @@ def _table_of(arrays: Arrays) -> SampleTable:
 
 
 def _places(every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " M"], name: str) -> Int[np.ndarray, " M"]:
-    """Return where the values of a test set stand among those of the training set, which are sorted."""
+    """Return the indices of a test set's values among the sorted values of the training set."""
     place = np.minimum(np.searchsorted(every, given), every.size - 1)
     strange = every[place] != given
     if strange.any():
@@ -273,17 +277,17 @@ def _places(every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " M"], na
 
 
 def flat(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N f"]:
-    """Return a row of numbers a sample; of colours that stand last, first all red, then green, then blue."""
+    """Return samples as rows. Images with colours last are reordered: all red, then green, then blue."""
     if x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] == x.shape[2]:
         x = x.transpose(0, 3, 1, 2)
     return np.asarray(x.reshape(len(x), -1), np.uint8 if x.dtype == np.uint8 else np.float32)
 
 
-# ---- what is to be learned
+# ---- targets
 
 
 def _look(targets: Sequence[np.ndarray], most: int) -> Meaning:
-    """Return what targets look like: one column of texts, or of whole numbers with few values, is labels."""
+    """Return what targets look like: a column of texts, or of integers with few values, is labels."""
     (first, *more) = targets
     if not more and (first.dtype.kind in "bU" or ((first == np.round(first)).all() and np.unique(first).size <= most)):
         return "labels"
@@ -291,7 +295,7 @@ def _look(targets: Sequence[np.ndarray], most: int) -> Meaning:
 
 
 def _with_labels(table: SampleTable) -> SampleTable:
-    """Return a table whose labels are counted from 0."""
+    """Return the table with labels counted from 0."""
     only, *more = table.given
     if more:
         raise DataBroken(f"{table.called} are several targets, which only numbers can be; give one, or --loss mse.")
@@ -305,7 +309,7 @@ def _with_labels(table: SampleTable) -> SampleTable:
 
 
 def _with_numbers(table: SampleTable) -> SampleTable:
-    """Return a table whose targets have mean 0 and deviation 1."""
+    """Return the table with targets of mean 0 and deviation 1."""
     if any(values.dtype.kind == "U" for values in table.given):
         raise DataBroken(f"{table.called} holds texts, which --loss mse cannot learn; expected numbers.")
     values, shift, unit = zip(*(standard(np.asarray(given, float)) for given in table.given), strict=True)
@@ -318,12 +322,12 @@ def _with_numbers(table: SampleTable) -> SampleTable:
 
 
 def standard(values: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray, " N"], float, float]:
-    """Return values with mean 0 and deviation 1, the mean and the deviation; equal ones become 0."""
+    """Return values with mean 0 and deviation 1, the mean, and the deviation. Equal values become 0."""
     mean, deviation = float(values.mean()), float(values.std())
     deviation = deviation if deviation > 1e-12 * max(abs(mean), 1e-300) else 1.0
     return (values - mean) / deviation, mean, deviation
 
 
 def _called(value: Any) -> str:
-    """2.0 is called 2."""
+    """Return the name of a value; 2.0 becomes 2."""
     return str(int(value)) if isinstance(value, float | np.floating) and value.is_integer() else str(value)
