@@ -1,4 +1,4 @@
-"""The built-in tasks. A new task is one file here and one line in ``TASKS``."""
+"""List the built-in tasks. A new task is one file here and one line in ``TASKS``."""
 
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets.cifar100 import cifar100

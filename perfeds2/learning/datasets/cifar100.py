@@ -13,7 +13,7 @@ from perfeds2.learning.files.formats import DataBroken, naming, read_bytes, read
 from perfeds2.learning.files.sources import Download, Form, Source
 from perfeds2.learning.models.lenet import LENET
 
-RECORD_BYTES = 2 + 3072  # of the binary archive: a coarse label, a fine one, then the pixels
+RECORD_BYTES = 2 + 3072  # in the binary archive: a coarse label, a fine label, and the pixels
 MEMBERS = ("train.bin", "test.bin")
 CIFAR100 = Source(
     "cifar100",
@@ -37,7 +37,7 @@ def read_cifar100(files: Sequence[Path]) -> Images:
 
 
 def read_cifar100_archive(path: Path) -> Images:
-    """Read the members ``train.bin`` and ``test.bin`` of the official archive. Nothing is extracted."""
+    """Read ``train.bin`` and ``test.bin`` from the official archive without extracting it."""
     found: dict[str, Labelled] = {}
     with naming(path):
         with tarfile.open(fileobj=io.BytesIO(read_bytes(path))) as archive:
@@ -53,7 +53,7 @@ def read_cifar100_archive(path: Path) -> Images:
 
 def read_cifar100_parts(files: Sequence[Path]) -> Images:
     """Read npz files of ``data`` (rows of 1024 red, green, blue values) and ``fine_labels``; the last is the test set."""
-    with ThreadPoolExecutor() as threads:  # unpacking takes its time and leaves the interpreter alone
+    with ThreadPoolExecutor() as threads:  # unpacking is slow and releases the GIL
         parts = list(threads.map(_read_part, files))
     x, y = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
     return Images(x, y, *parts[-1])

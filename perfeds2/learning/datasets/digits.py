@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 real ones of 8×8 pixels, inside its wheel, so nothing is downloaded."""
+"""scikit-learn's 1,797 handwritten digits of 8×8 pixels, which come with its wheel and need no download."""
 
 import importlib.util
 from pathlib import Path
@@ -13,13 +13,13 @@ from perfeds2.learning.task import Recipe
 
 
 def digits_data(ues: int, split: Split, seed: int) -> Shards:
-    """A quarter of a UE's samples is its test part."""
+    """Divide the digits among UEs; a quarter of a UE's samples is its test part."""
     x, y = read_digits()
     return Shards.of((x / 16).astype(np.float32), y, split(Samples(y), ues, seed))
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """As ``load_digits`` gives them, without loading scikit-learn: that takes a second of every process."""
+    """Return what ``load_digits`` returns without importing scikit-learn, which takes a second per process."""
     sklearn = importlib.util.find_spec("sklearn")
     assert sklearn is not None
     table = np.loadtxt(Path(str(sklearn.origin)).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")

@@ -1,4 +1,4 @@
-"""Data sets of images with labels, and a test set of their own."""
+"""Data sets of labelled images with their own test sets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ Labelled = tuple[UInt8[np.ndarray, "N p"], UInt8[np.ndarray, " N"]]
 
 @dataclass(frozen=True)
 class Images:
-    """A data set of images with labels, and its own test set."""
+    """A data set of labelled images, with its own test set."""
 
-    x: UInt8[np.ndarray, "N p"]  # pixels in rows; of colours, first all red, then green, then blue
+    x: UInt8[np.ndarray, "N p"]  # pixels in rows; in colour images, all red, then green, then blue
     y: UInt8[np.ndarray, " N"]
     test_x: UInt8[np.ndarray, "M p"]
     test_y: UInt8[np.ndarray, " M"]
@@ -37,7 +37,7 @@ def labelled(x: np.ndarray, y: np.ndarray, pixels: tuple[int, ...], classes: int
     """Return images as rows, with their labels.
 
     Raises:
-        DataBroken: The images have another shape, or an image has no legal label.
+        DataBroken: The images have another shape, or an image has no valid label.
     """
     if x.shape[1:] != pixels or x.dtype != np.uint8:
         raise DataBroken(f"holds images of {times(x.shape[1:])} values; expected {times(pixels)} bytes.")
@@ -51,7 +51,7 @@ def labelled(x: np.ndarray, y: np.ndarray, pixels: tuple[int, ...], classes: int
 def image_recipe(
     source: Source, model: Model, pixels: int, read: Read, defaults: Mapping[str, Mapping[str, Any]]
 ) -> Recipe:
-    """Return the task of a downloadable data set of images. A UE's test part is taken from the data set's own test set."""
+    """Return the task of a downloadable image data set; test parts come from the data set's own test set."""
     sample = jax.ShapeDtypeStruct((pixels,), np.uint8)
     return Recipe(source.name, model, partial(image_data, read), sample, defaults, source=source)
 
@@ -63,6 +63,6 @@ def image_data(read: Read, ues: int, split: Split, seed: int, found: Found) -> S
     return Shards.of(np.concatenate([images.x, images.test_x]), np.concatenate([y, test_y]), parts)
 
 
-@lru_cache(maxsize=1)  # for all seeds: unpacking takes seconds
+@lru_cache(maxsize=1)  # shared by all seeds: unpacking takes seconds
 def _read_once(read: Read, files: tuple[Path, ...]) -> Images:
     return read(files)

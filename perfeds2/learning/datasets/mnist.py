@@ -9,7 +9,7 @@ from perfeds2.learning.files.sources import Download, Form, Source
 from perfeds2.learning.models.mlp import MLP
 
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-FILES = {  # with their checksums
+FILES = {  # SHA-256 of each file
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
@@ -18,7 +18,7 @@ FILES = {  # with their checksums
 
 
 def _names(file: str) -> tuple[str, ...]:
-    """Packed or not, with a hyphen or a dot before the format."""
+    """Return the names a file may have: gzipped or not, with a hyphen or a dot before the format."""
     return tuple(name.removesuffix(end) for name in (file, file.replace("-idx", ".idx")) for end in ("", ".gz"))
 
 

@@ -1,7 +1,7 @@
-"""Shakespeare's plays: a UE is a speaking role, and an LSTM says which letter comes next in its lines.
+"""Shakespeare's plays: each UE is a speaking role, and an LSTM predicts the next letter of its lines.
 
-A sample is LEAF's: 80 characters of a role's lines, and the character that follows. Windows are never stored: the text
-stands on the device once, and a window is cut out where it is looked at.
+A sample is LEAF's: 80 characters of a role's lines, and the character that follows. Windows are not stored: the text
+is on the device once, and a window is cut out when it is used.
 """
 
 import json
@@ -26,27 +26,27 @@ from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.partition import ByLabel, Natural, Split
 from perfeds2.learning.task import Recipe
 
-WINDOW = 80  # characters of a sample, before the one that follows
+WINDOW = 80  # characters of a sample before the one to predict
 MARKER = "by William Shakespeare"
-LAST_LINE = 124_195  # of the plays, in the edition LEAF reads
+LAST_LINE = 124_195  # of the plays in the edition that LEAF reads
 WHOLE = (36, 1129, 4_226_158)  # plays, roles and samples of that edition
 MOST_WINDOWS = 64  # of a part, in an evaluation
 TEST_SHARE = 0.2  # of a role's lines
 FEWEST_SAMPLES = 64  # of a role that can be a UE, beside the gap between its training and test part
-OTHER = 0  # LEAF's newline, which its samples never hold: stands for any character that is not in the alphabet
+OTHER = 0  # LEAF's newline, which its samples never hold: stands for characters outside the alphabet
 ALPHABET = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"  # LEAF's 80
 
 
-# ---- who speaks, and what they say
+# ---- the roles and their lines
 
 
 @dataclass(frozen=True)
 class Role:
-    """One speaking role, and all it says."""
+    """One speaking role and all its lines."""
 
     name: str
     play: str
-    text: str  # lines joined by spaces, runs of spaces made one
+    text: str  # lines joined by spaces, with runs of spaces collapsed
 
     @property
     def samples(self) -> int:
@@ -54,7 +54,10 @@ class Role:
 
 
 def read_roles(path: Path) -> list[Role]:
-    """Roles with at least one sample, by name: from LEAF's JSON (``all_data`` or roles only) or from the plays' text."""
+    """Return the roles with at least one sample, by name.
+
+    The file is LEAF's JSON (``all_data`` or roles only) or the plays' text.
+    """
     with naming(path):
         is_json = ".json" in path.suffixes
         everyone = _roles_of_json(json.loads(read_bytes(path))) if is_json else roles_of_text(read_text(path))
@@ -65,7 +68,7 @@ def read_roles(path: Path) -> list[Role]:
 
 
 def count_roles(roles: Sequence[Role]) -> tuple[int, int, int]:
-    """How many plays, roles and samples there are."""
+    """Return the numbers of plays, roles and samples."""
     return len({role.play for role in roles}), len(roles), sum(role.samples for role in roles)
 
 
@@ -80,7 +83,7 @@ def check_edition(path: Path) -> None:
 
 
 def _roles_of_json(table: Any) -> list[Role]:
-    """LEAF's layout: ``users``, ``hierarchies`` (their plays) and ``user_data`` with ``raw`` lines or windows x, y."""
+    """Read LEAF's layout: ``users``, ``hierarchies`` (their plays), ``user_data`` (``raw`` lines or windows x, y)."""
     match table:
         case {"users": list(users), "hierarchies": list(plays), "user_data": dict(data)}:
             return [_role(user, play, data.get(user)) for user, play in zip(users, plays, strict=True)]
@@ -101,9 +104,9 @@ def _role(user: str, play: str, lines: Any) -> Role:
 def roles_of_text(text: str) -> list[Role]:
     """Cut Project Gutenberg's edition of 1994 into speaking roles, by LEAF's rules.
 
-    A play begins where its author is named, from the second time on (the first are the sonnets). A role's name stands
-    two spaces in and ends with a full stop, what it goes on saying stands four spaces in; in the Comedy of Errors
-    nothing is indented. A play of one role is none, and a role of two lines is left out.
+    A play begins where its author is named, except for the first time, which is the sonnets. A role's name is indented
+    by two spaces and ends with a full stop; its further lines are indented by four. In the Comedy of Errors nothing is
+    indented. Plays with one role and roles with at most two lines are left out.
     """
     lines = text.splitlines()[1 : LAST_LINE + 2]
     named = [number for number, line in enumerate(lines) if MARKER in line]
@@ -121,7 +124,7 @@ def roles_of_text(text: str) -> list[Role]:
 
 
 def _title_above(lines: Sequence[str], at: int) -> str:
-    """The nearest line that says something, two to seven lines above."""
+    """Return the nearest line that is not blank, two to seven lines above."""
     above = [lines[max(at - up, 0)].strip() for up in range(2, 8)]
     return next(filter(None, above), "")
 
@@ -181,21 +184,21 @@ SHAKESPEARE = Source(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Windows:
-    """All roles' lines flat on the device, a role a UE. Sample i is the characters i to i + 79, and character i + 80."""
+    """All roles' lines on the device, one role per UE. Sample i is characters i to i + 79, and character i + 80."""
 
-    text: UInt8[Array, " m"]  # numbers of letters, role after role
+    text: UInt8[Array, " m"]  # indices of letters, role after role
     start: Counts  # a UE's first training window
-    train_count: Counts  # how many windows it trains on
+    train_count: Counts  # number of training windows
     test_start: Counts
     test_count: Counts
 
     @classmethod
     def of(cls, roles: Sequence[Role]) -> "Windows":
-        """Split each role in time: it trains on what it says first. The two parts have no character in common."""
+        """Split each role in time: it trains on its first lines. The two parts share no character."""
         samples = np.array([role.samples for role in roles])
         if samples.min() < WINDOW + 2:
             raise ValueError(f"a role needs {WINDOW + 2} samples to be split, got {samples.min()}.")
-        usable = samples - WINDOW  # the windows that touch both parts are left out
+        usable = samples - WINDOW  # windows that overlap both parts are left out
         test = np.clip(np.round(usable * TEST_SHARE).astype(int), 1, usable - 1)
         start = np.concatenate([[0], np.cumsum(samples + WINDOW)[:-1]])
         text = jnp.asarray(np.concatenate([letters(role.text) for role in roles]))
@@ -206,7 +209,7 @@ class Windows:
 
     @classmethod
     def join(cls, each: Sequence["Windows"]) -> "Windows":
-        """Several, one behind the other."""
+        """Concatenate several."""
 
         def moved(one: Windows, at: int) -> Windows:
             return replace(one, start=one.start + at, test_start=one.test_start + at)
@@ -214,7 +217,10 @@ class Windows:
         return joined(each, [one.text.size for one in each], moved)
 
     def held_out(self) -> "Windows":
-        """The last quarter of what each role trains on. A gap keeps the two apart, a short one where a role says little."""
+        """Hold out the last quarter of each role's training windows.
+
+        A gap keeps the two parts apart; it is shorter for a role with few windows.
+        """
         held = held_out_of(self.train_count)
         left = self.train_count - held
         train = jnp.maximum(left - WINDOW, (left + 1) // 2)
@@ -225,11 +231,11 @@ class Windows:
         return self.start.size
 
     def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
-        """Training windows of one UE, drawn independently and with replacement."""
+        """Draw training windows of one UE, independently and with replacement."""
         return self._cut(self.start[ue] + draw_numbers(key, self.train_count[ue], shape))
 
     def lengths(self) -> tuple[int, int]:
-        """How many windows of a part an evaluation looks at."""
+        """Return the numbers of windows that an evaluation takes from a training and a test part."""
         return MOST_WINDOWS, MOST_WINDOWS
 
     def train_part(self, ue: Ue, length: int) -> Part:
@@ -239,7 +245,7 @@ class Windows:
         return self._part(self.test_start[ue], self.test_count[ue], length)
 
     def _part(self, start: Int[Array, ""], size: Int[Array, ""], length: int) -> Part:
-        """All windows of a part, or so many evenly spaced: neighbours say nearly the same."""
+        """Return all windows of a part, or ``length`` evenly spaced ones, because neighbours are nearly the same."""
         number = jnp.arange(length)
         spread = jnp.where(size > length, number * size // length, jnp.minimum(number, size - 1))
         return *self._cut(start + spread), number < size
@@ -249,7 +255,7 @@ class Windows:
 
 
 def letters(text: str) -> UInt8[np.ndarray, " m"]:
-    """Characters as numbers of the alphabet's letters."""
+    """Return the index of each character in the alphabet."""
     codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
     table = np.full(256, OTHER, np.uint8)
     table[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
@@ -257,7 +263,7 @@ def letters(text: str) -> UInt8[np.ndarray, " m"]:
 
 
 def shakespeare_data(ues: int, split: Split, seed: int, found: Found) -> Windows:
-    """Draw one UE per speaking role among those with at least 64 samples beside the gap. Ignores labels per UE."""
+    """Draw one role per UE, among those with at least 64 samples beside the gap. Ignores labels per UE."""
     if not isinstance(split, Natural | ByLabel):
         raise ValueError("each of its UEs is a role, who speaks as it speaks; leave --split out, or give natural.")
     roles = _read_once(found.files[0])
@@ -268,12 +274,12 @@ def shakespeare_data(ues: int, split: Split, seed: int, found: Found) -> Windows
     return Windows.of([roles[number] for number in chosen])
 
 
-_read_once = lru_cache(maxsize=1)(read_roles)  # for all seeds
+_read_once = lru_cache(maxsize=1)(read_roles)  # shared by all seeds
 shakespeare = Recipe(
     "shakespeare",
     LSTM(len(ALPHABET)),
     shakespeare_data,
     jax.ShapeDtypeStruct((WINDOW,), np.uint8),
-    defaults={"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},  # 188: the paper's number
+    defaults={"cell": {"ues": 188}, "run": {"horizon_s": 2000.0, "target_accuracy": 0.3}},  # 188 UEs as in the paper
     source=SHAKESPEARE,
 )

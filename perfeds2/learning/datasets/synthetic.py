@@ -1,4 +1,4 @@
-"""Data made on the fly, for any number of UEs."""
+"""Synthetic data, generated on the fly for any number of UEs."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,10 @@ FEATURES, CLASSES = 32, 10
 
 
 def synthetic_data(ues: int, split: Split, seed: int) -> Generated:
-    """UEs with their own worlds and as many labels as they are given, all of them where the split is natural; or one world."""
+    """Make data in which each UE has its own distribution and ``labels_per_ue`` labels.
+
+    With the split natural, UEs have all labels; with iid, all UEs have the same distribution.
+    """
     if split == SPLITS["iid"]:
         return Generated(jax.random.key(seed), ues, FEATURES, CLASSES, CLASSES, differ=False)
     if not isinstance(split, ByLabel | Natural):
