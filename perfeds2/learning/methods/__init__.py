@@ -1,9 +1,10 @@
-"""Which methods of the literature are there?
+"""List the methods from the literature.
 
-A method is one file with a frozen dataclass: its fields are its settings, with the paper's defaults, and its docstring is its rule.
-It is what a UE computes (an objective), how uploads are merged (a merge), or names one of each as ``objective`` and ``merge``.
-Class attributes say the rest: ``paper``; ``mode`` and ``rounds``, where they are not the semi-synchronous ones; and ``search``, the
-settings an arena tunes, with the centre of the search where the spec has no value.
+A method is one file with a frozen dataclass: its fields are its settings, with the paper's defaults, and its docstring
+is its rule. It is an objective (what a UE computes), a merge (how uploads are merged), or names one of each as
+``objective`` and ``merge``. Class attributes say the rest: ``paper``; ``mode`` and ``rounds``, if they are not
+semi-synchronous; and ``search``, the settings that an arena tunes, with the centre of the search if the spec has no
+value.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ SERVERS: dict[str, type] = {
     "FedAdam": FedAdam,
     "FedYogi": FedYogi,
     "FedAdagrad": FedAdagrad,
-}  # methods that any other method's uploads can be merged by
+}  # methods whose merge any other method can use
 
 METHODS: dict[str, type] = {
     **SERVERS,
@@ -59,7 +60,7 @@ MERGES: dict[str, Callable[..., Merge | OfMean]] = {"mean": Mean, **SERVERS}
 
 
 def parts_of(method: Any) -> tuple[Objective | Stateful, Merge | OfMean]:
-    """Return what a method's UEs compute and how their uploads are merged: itself, where it names no other."""
+    """Return a method's objective and merge; each is the method itself unless it names another."""
     objective = getattr(method, "objective", method if hasattr(method, "batches") else FedAvg())
     merge = getattr(method, "merge", method if hasattr(method, "init") else MEAN)
     return objective, merge

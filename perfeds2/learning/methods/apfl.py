@@ -1,4 +1,4 @@
-"""APFL: a UE's own model is a mixture of a local one and the global one, with an adaptive share."""
+"""APFL: a UE's own model mixes a local model and the global one, with an adaptive share."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class APFL:
 
     @property
     def passes(self) -> int:
-        """Two gradients on every batch: at w and at v̄."""
+        """Return 2: each batch needs gradients at w and at v̄."""
         return 2
 
     def first(self, params: Params) -> tuple[Params, Float[Array, ""]]:
@@ -58,6 +58,6 @@ class APFL:
 
     @staticmethod
     def personal(params: Params, kept: tuple[Params, Float[Array, ""]]) -> Params:
-        """Return v̄."""
+        """Return v̄ = α_i·v_i + (1 − α_i)·w."""
         own, share = kept
         return jax.tree.map(lambda w, v: share * v + (1 - share) * w, params, own)

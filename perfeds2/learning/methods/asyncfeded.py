@@ -27,7 +27,7 @@ class AsyncFedED(Stateless):
         def add(w: Params, one: tuple[Params, Params]) -> tuple[Params, None]:
             handed, move = one
             far, long = norm(jax.tree.map(jnp.subtract, w, handed)), norm(move)
-            size = self.server_step * long / jnp.maximum(far + self.epsilon * long, 1e-30)  # also of a move of length 0
+            size = self.server_step * long / jnp.maximum(far + self.epsilon * long, 1e-30)  # also for a zero move
             return stepped(w, size, move), None
 
         return jax.lax.scan(add, params, (arrived.handed, arrived.moves))[0], state

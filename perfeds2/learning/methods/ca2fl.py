@@ -1,4 +1,4 @@
-"""CA2FL: the server caches every UE's last move and calibrates the mean with them."""
+"""CA2FL: the server caches every UE's last move and uses these to calibrate the mean."""
 
 from typing import Any
 

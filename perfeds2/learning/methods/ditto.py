@@ -1,4 +1,4 @@
-"""Ditto: every UE trains a model of its own beside FedAvg, held near the global one."""
+"""Ditto: beside FedAvg, every UE trains its own model, held near the global one."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ class Ditto(KeepsModel):
     """
 
     paper = "Li et al., ICML 2021, algorithm 1"
-    search: ClassVar = {"beta": None, "pull": 0.1}  # the paper has λ from 0.1 to 2
+    search: ClassVar = {"beta": None, "pull": 0.1}  # the paper tries λ from 0.1 to 2
 
     pull: StepSize = setting("λ: how strongly a UE's model is held near the global one.", default=1.0)
 

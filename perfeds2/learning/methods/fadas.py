@@ -15,7 +15,7 @@ class FADAS:
     """AMSGrad on the mean move with step η, or min(η, 1/τ_max) where the round's largest staleness τ_max exceeds τ_c."""
 
     paper = "Wang et al., ICML 2024, algorithm 1"
-    search: ClassVar = {"server_step": 0.001, "alpha": None}  # one local step: β is divided out
+    search: ClassVar = {"server_step": 0.001, "alpha": None}  # one local step, so β cancels out
 
     server_step: Length = setting("η: the server's step size.", default=0.001)
     first_decay: Decay = setting("β₁: decay of the first moment.", default=0.9)

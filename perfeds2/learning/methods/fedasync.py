@@ -1,4 +1,4 @@
-"""FedAsync: each upload is mixed into the model, less of it the staler it is."""
+"""FedAsync: each upload is mixed into the model, with less weight the staler it is."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""FedAT: tiers of equal speed work side by side, and slow tiers weigh more."""
+"""FedAT: tiers of UEs with similar speed work side by side, and slow tiers weigh more."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ class FedAT:
 
     @property
     def merge(self) -> "TierAverage":
-        return TierAverage()  # the rounds say who is in which tier
+        return TierAverage()  # the tiers come from the rounds
 
 
 @traced
@@ -42,7 +42,7 @@ class TierAverage:
 
     looks_back = True
 
-    tiers: Any = ()  # of every UE
+    tiers: Any = ()  # tier of every UE
     count: int = setting(default=1, static=True)  # M
 
     @classmethod

@@ -1,4 +1,4 @@
-"""FedBuff: the mean of a buffer of uploads, each discounted by its staleness."""
+"""FedBuff: merge the mean of a buffer of uploads, each discounted by its staleness."""
 
 from typing import Any
 

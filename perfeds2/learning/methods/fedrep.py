@@ -1,4 +1,4 @@
-"""FedPer and FedRep: the last layer, the head, stays at the UE."""
+"""FedPer and FedRep: the last layer, the head, stays on the UE."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from perfeds2.learning.merges import Params
 from perfeds2.learning.objectives import Loss, descend, plain
 from perfeds2.learning.settings import Steps, setting, traced
 
-HEAD = "dense"  # our models' last layer is the last of this name
+HEAD = "dense"  # the last layer of our models is the last with this name
 
 
 def head_of(params: Params) -> Params:
@@ -24,7 +24,7 @@ def head_of(params: Params) -> Params:
 
 
 class KeepsHead:
-    """A UE's memory that is its own head. Its own model is the shared layers below it and this head."""
+    """A memory that holds the UE's own head. Its own model is the shared layers with this head."""
 
     def first(self, params: Params) -> Params:
         return head_of(params)
@@ -70,7 +70,7 @@ class FedRep(KeepsHead):
 
     @property
     def batches(self) -> int:
-        """One for a step of the layers below, and the head's."""
+        """Return one batch for a step of the layers below, plus those of the head."""
         return 1 + self.head_steps
 
     def job(

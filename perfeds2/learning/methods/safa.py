@@ -22,7 +22,7 @@ class SAFA:
 
     @property
     def merge(self) -> "ModelCache":
-        return ModelCache()  # the rounds say which lag is tolerated
+        return ModelCache()  # the tolerated lag comes from the rounds
 
 
 @traced
@@ -40,7 +40,7 @@ class ModelCache:
     lag: float | Array = np.inf  # τ, the lag tolerance
 
     def init(self, params: Params, ues: int) -> tuple[Params, Array, Array]:
-        """Return every UE's entry, the version it was handed last, and the round."""
+        """Return the entry of every UE, the version it received last, and the round."""
         entries = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), params)
         return entries, jnp.zeros(ues, jnp.int32), jnp.zeros((), jnp.int32)
 
@@ -65,10 +65,10 @@ class ModelCache:
 
 
 def with_undrafted(timeline: Timeline) -> Timeline:
-    """Return the timeline of a draft with two halves in every row: UEs merged now, and UEs merged the round before.
+    """Return the timeline of a draft with two halves per row: UEs merged now, and UEs merged the round before.
 
-    Some of the latter have arrived again, with the model they were handed then. The others are listed with the job that was merged
-    last: computed once more it gives the same model, so every row has the same length and no new entry appears.
+    Some of the latter have arrived again, with the model they received then. The others are listed with the job that
+    was merged last. Computed again, it gives the same model, so all rows have the same length and no entry changes.
     """
     ues, versions = timeline.ues, timeline.versions
     came = set(zip(*(column.tolist() for column in timeline.in_vain), strict=True))

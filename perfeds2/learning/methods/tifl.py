@@ -1,4 +1,4 @@
-"""TiFL: UEs in tiers of equal speed, one tier a round."""
+"""TiFL: UEs are grouped into tiers of similar speed, one tier per round."""
 
 from perfeds2.learning.settings import traced
 
