@@ -1,7 +1,7 @@
-"""What is trained. A new model is one file here, and one line below: a ``Model``, or what is called to make one.
+"""List the models. A new one is a file here and a line below: a ``Model``, or a function that makes one.
 
-It is called with what it names of the task: ``inputs`` (numbers of a sample), ``classes`` (how many
-numbers it must say to one) and ``dtype`` (of a sample).
+A function is called with those of these arguments that it names: ``inputs`` (numbers per sample), ``classes`` (numbers
+of outputs per sample) and ``dtype`` (of a sample).
 """
 
 from collections.abc import Callable, Mapping

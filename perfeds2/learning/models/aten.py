@@ -1,10 +1,10 @@
-"""PyTorch's operations in JAX.
+"""Implement PyTorch's operations in JAX.
 
-``ATEN`` has a function for each operation that an exported graph may hold, called with PyTorch's arguments in PyTorch's
-order. A key is an operation (``add``) or one of its overloads (``max.dim``). PyTorch decomposes whatever is not here
-into what is; so an operation is listed only where PyTorch cannot decompose it, or where the whole is faster or has a
-better gradient than its parts. All can be differentiated twice, at kinks as in PyTorch, and stay fast when every UE has
-weights of its own. An argument that a function does not take is a setting we do not support.
+``ATEN`` has a function for each operation of an exported graph, with PyTorch's arguments in PyTorch's order. A key is
+an operation (``add``) or one of its overloads (``max.dim``). PyTorch decomposes what is missing into what is here, so
+an operation is listed only if PyTorch cannot decompose it, or if it is faster or has a better gradient than its parts.
+All can be differentiated twice, at kinks as in PyTorch, and stay fast if every UE has its own weights. An argument
+that a function does not take is a setting that we do not support.
 """
 
 import operator
@@ -20,22 +20,22 @@ from jax.core import Tracer
 
 from perfeds2.learning.models.lstm import recur
 
-CHECKS = ("_assert_", "sym_constrain_range")  # operations that begin so compute nothing
+CHECKS = ("_assert_", "sym_constrain_range")  # operations with these prefixes compute nothing
 PLACES = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "requires_grad"}  # where, not what
-MOST_ROWS = 256  # an embedding of up to this many rows is a product with a one-hot matrix
+MOST_ROWS = 256  # an embedding with at most this many rows is a product with a one-hot matrix
 
 
 # ---- numbers
 
 
 def clamp(x: Array, least: Any = None, most: Any = None) -> Array:
-    """Clamp. At a bound itself the gradient passes, as in PyTorch before 2.15."""
+    """Clamp. At a bound the gradient passes, as in PyTorch before 2.15."""
     x = x if least is None else jnp.where(x < least, least, x)
     return x if most is None else jnp.where(x > most, most, x)
 
 
 def hardtanh(x: Array, least: float = -1.0, most: float = 1.0) -> Array:
-    """Clamp. At a bound itself the gradient is zero."""
+    """Clamp. At a bound the gradient is zero."""
     return jnp.where(x <= least, least, jnp.where(x >= most, most, x))
 
 
@@ -44,7 +44,7 @@ def linear(x: Array, weight: Array, bias: Any = 0) -> Array:
 
 
 def reduced(reduce: Callable[..., Array]) -> Callable[..., Array]:
-    """Return sum, mean, amax, …: over all axes, or some."""
+    """Return a reduction (sum, mean, amax, …) over all or some axes."""
 
     def over(x: Array, dim: Any = None, keepdim: bool = False, **how: Any) -> Array:
         return reduce(x, axis=_axes(dim), keepdims=keepdim, **how)
@@ -53,7 +53,7 @@ def reduced(reduce: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def largest_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """max.dim: the value and its place, which alone gets the gradient."""
+    """Return the maximum and its index (max.dim). Only that entry gets the gradient."""
     at = x.argmax(dim, keepdims=True)
     value = jnp.take_along_axis(x, at, axis=dim)
     return (value, at) if keepdim else (value.squeeze(dim), at.squeeze(dim))
@@ -63,11 +63,14 @@ def vector_norm(x: Array, order: Any = 2, dim: Any = None, keepdim: bool = False
     if order != 2:
         raise NotImplementedError(f"a norm of order {order} is not supported; 2 is")
     squares = (x**2).sum(_axes(dim), keepdims=keepdim)
-    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)  # gradient 0 at 0, as PyTorch
+    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)  # gradient 0 at 0, as in PyTorch
 
 
 def softmax(x: Array, dim: int, _: bool) -> Array:
-    """Softmax. Where all is −∞, as where attention may look at nothing, the gradient is 0 instead of NaN."""
+    """Return the softmax.
+
+    If all inputs are −∞, as where attention is masked everywhere, the gradient is 0 instead of NaN.
+    """
     blind = (x == -jnp.inf).all(dim, keepdims=True)
     return jax.nn.softmax(jnp.where(blind, 0.0, x), axis=dim)
 
@@ -81,7 +84,7 @@ def _axes(dim: Any) -> Any:
 
 
 def squeeze(x: Array, dims: Sequence[int]) -> Array:
-    """Drop axes of size 1; others stay."""
+    """Drop those of the axes that have size 1."""
     return jnp.squeeze(x, tuple(each for each in dims if x.shape[each] == 1))
 
 
@@ -99,13 +102,13 @@ def split(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
 
 
 def pad(x: Array, sizes: Sequence[int], value: Any = 0) -> Array:
-    """Pad by pairs from the last axis on; negative padding cuts off."""
+    """Pad by pairs, from the last axis on. Negative padding cuts off."""
     pairs = [(*sizes[at : at + 2], 0) for at in range(0, len(sizes), 2)][::-1]
     return jax.lax.pad(x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs)
 
 
 def full(size: Sequence[int], fill_value: Any, dtype: Any = None) -> Array:
-    """Fill while a program is compiled, so that whoever gets it can look at the numbers."""
+    """Fill at compile time, so that the values are known while tracing."""
     with jax.ensure_compile_time_eval():
         return jnp.full(size, fill_value, dtype)
 
@@ -126,7 +129,7 @@ def convolution(
 ) -> Array:
     """Convolve in one, two or three dimensions.
 
-    A convolution without groups is a matrix times patches of all samples: with weights that differ from UE to UE, XLA's own
+    Without groups it is a matrix times the patches of all samples: with weights that differ between UEs, XLA's own
     convolution falls apart into slow groups on a GPU, and on a CPU it is slower too.
     """
     if transposed:
@@ -141,13 +144,13 @@ def convolution(
 
 
 def _by_patches(x: Array, weight: Array, stride: Sequence[int], edges: Any, dilation: Sequence[int]) -> Array:
-    maps = jnp.moveaxis(x, 0, -1)  # channel, place, sample: shifting an image then copies long runs
+    maps = jnp.moveaxis(x, 0, -1)  # channel, position, sample: shifting an image then copies long runs
     maps = jnp.pad(maps, ((0, 0), *edges, (0, 0)))
     for axis, (size, step, apart) in enumerate(zip(weight.shape[2:], stride, dilation, strict=True), start=1):
         places = (maps.shape[axis] - apart * (size - 1) - 1) // step + 1
         starts = range(0, size * apart, apart)
         shifted = [jax.lax.slice_in_dim(maps, i, i + step * (places - 1) + 1, step, axis) for i in starts]
-        maps = jnp.concatenate(shifted)  # the last axis' shift varies slowest
+        maps = jnp.concatenate(shifted)  # the last axis's shift varies slowest
     columns = jnp.transpose(weight, (0, *range(weight.ndim - 1, 1, -1), 1)).reshape(weight.shape[0], -1)
     out = columns @ maps.reshape(maps.shape[0], -1)
     return jnp.moveaxis(out.reshape(-1, *maps.shape[1:]), -1, 0)
@@ -159,7 +162,7 @@ def average(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding
 
 
 def adaptive_average(x: Array, output_size: Sequence[int]) -> Array:
-    """Average over windows that are as large as the output size needs."""
+    """Average over windows of the size that the output needs."""
     pairs = list(zip(x.shape[-2:], output_size, strict=True))
     if any(size % out for size, out in pairs):
         raise NotImplementedError(
@@ -169,7 +172,7 @@ def adaptive_average(x: Array, output_size: Sequence[int]) -> Array:
 
 
 def largest(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = ()) -> Array:
-    """Pool the largest. Among equal numbers the first gets the gradient, as in PyTorch."""
+    """Return the maximum of each window. Among equal numbers the first gets the gradient, as in PyTorch."""
     first, *rest = _windows(x, kernel, stride, padding, -jnp.inf)
     for other in rest:
         first = jnp.where(other > first, other, first)
@@ -179,12 +182,12 @@ def largest(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding
 def _windows(
     x: Array, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], beyond: float
 ) -> list[Array]:
-    """Return, for each place in a window, what all windows have there."""
+    """Return, for each position in a window, the values of all windows there."""
     axes, stride = len(kernel), stride or kernel
     if any(padding):
         x = jnp.pad(x, [(0, 0)] * (x.ndim - axes) + [(p, p) for p in padding], constant_values=beyond)
     sizes = x.shape[-axes:]
-    if tuple(kernel) == tuple(stride):  # windows side by side: a reshape is faster than strided slices
+    if tuple(kernel) == tuple(stride):  # no overlap: a reshape is faster than strided slices
         x = x[(..., *(slice(size // k * k) for size, k in zip(sizes, kernel, strict=True)))]
         x = x.reshape(*x.shape[:-axes], *(n for size, k in zip(sizes, kernel, strict=True) for n in (size // k, k)))
         places = product(*(range(k) for k in kernel))
@@ -215,7 +218,7 @@ def _normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
 
 
 def batch_norm(x: Array, weight: Any, bias: Any, mean: Array, variance: Array, _: float, eps: float) -> tuple[Array]:
-    """Normalise with the statistics the module came with."""
+    """Normalise with the statistics stored in the module."""
     out = _scaled(_scaled(x, None, -mean), jax.lax.rsqrt(variance + eps), None)
     return (_scaled(out, weight, bias),)
 
@@ -228,13 +231,16 @@ def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
 
 
 def embedding(weight: Array, indices: Array, padding_idx: int = -1) -> Array:
-    """Pick rows. Few rows are picked by a one-hot matrix, whose gradient is a product instead of a scattered sum."""
+    """Select rows.
+
+    If there are few, this is a product with a one-hot matrix, whose gradient is a product instead of a scattered sum.
+    """
     few = weight.shape[0] <= MOST_ROWS
     rows = jax.nn.one_hot(indices, weight.shape[0], dtype=weight.dtype) @ weight if few else weight[indices]
     return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
 
 
-# ---- recurrence: a cell is called with what enters, what its hidden state says, and its state; the first of a state is hidden
+# ---- recurrence; a cell takes its input, the recurrent product and its state, which begins with the hidden state
 
 Cell = Callable[..., tuple[Array, ...]]
 
@@ -274,7 +280,7 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Array, ...]:
-    """Run layer after layer, forwards and backwards. Returns the last layer's sequence and where each state ended."""
+    """Run all layers, in one or both directions. Return the last layer's sequence and the final states."""
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     if len(params) != num_layers * directions * each:
         raise NotImplementedError("proj_size is not supported; leave it out, and put a Linear behind it")
@@ -311,7 +317,7 @@ def _one_layer(
         return state, state[0]
 
     end, out = jax.lax.scan(step, start, enters)
-    if from_zero:  # an LSTM from zero is our own, which is faster; XLA drops the unused part of the scan
+    if from_zero:  # from a zero state our own LSTM is faster; XLA drops the unused part of the scan
         out = recur(True, enters + bias, recurrent.T)
         end = (out[-1], *end[1:])
     return out, end

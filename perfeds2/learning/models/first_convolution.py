@@ -1,8 +1,8 @@
-"""A network's first convolution on a GPU, without writing patches down.
+"""Compute a network's first convolution on a GPU without materialising patches.
 
-Its images are data, so only its weights have a gradient. Written as a matrix times patches, nearly all of LeNet-5's time goes into
-writing and reading those: each pixel 25 times, for each product again. The two kernels here read images as they are. Both are linear
-in what is differentiated, so each is its own derivative.
+Its images are data, so only its weights have a gradient. As a matrix times patches, nearly all of LeNet-5's time goes
+into writing and reading patches: each pixel 25 times, for each product again. The two kernels here read images
+directly. Both are linear in what is differentiated, so each is its own derivative.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
 
-COLUMNS, WARPS = 64, 1  # points of a row that one program has, and its warps: the best of some twenty on an H200
-LEAST = 16  # rows and columns of a GPU's matrix product
-INTERPRETED = False  # by a processor, to be tested
+COLUMNS, WARPS = 64, 1  # points of a row per program, and its warps: the best of about twenty choices on an H200
+LEAST = 16  # smallest number of rows and columns of a matrix product on a GPU
+INTERPRETED = False  # True: run on a CPU, for tests
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def convolve(side: int, weight: Float[Array, "p o"], images: Float[Array, "c h w b"]) -> Float[Array, "o i j b"]:
-    """What ``side`` × ``side`` surroundings of every point say. ``weight`` is (row, column, channel) × maps."""
+    """Convolve images with ``side`` × ``side`` kernels; ``weight`` is (row, column, channel) × maps."""
     return _said(side, weight, images)
 
 
@@ -48,7 +48,7 @@ def _said(side: int, weight: Array, images: Array) -> Float[Array, "o i j b"]:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _of_weight(side: int, slopes: Float[Array, "o i j b"], images: Array) -> Float[Array, "p o"]:
-    """The gradient of ``weight``: every row of points has a program, and their sum is what is wanted."""
+    """Return the gradient of ``weight``: one program per row of points, then the sum."""
     channels, height, _, samples = images.shape
     maps, rows = slopes.shape[:2]
     shape = (rows, side, _filled(side * channels), _filled(maps))
@@ -69,20 +69,20 @@ def _call(kernel: Callable[..., None], side: int, samples: int, grid: Any, shape
 
 
 def _filled(size: int) -> int:
-    """As many rows or columns as a product on a GPU has."""
+    """Round a number of rows or columns up to what a GPU multiplies."""
     return max(LEAST, pl.next_power_of_2(size))
 
 
-# ---- the kernels. A row of points and the samples behind each of them are one long row of columns
+# ---- the kernels; a row of points, with all samples of each point, is one long row of columns
 
 
 def _said_kernel(side: int, samples: int, weight: Any, images: Any, said: Any) -> None:
-    """One row's next columns, of all maps."""
+    """Compute the next columns of one row, for all maps."""
     (maps, _, wide), row, channels = said.shape, pl.program_id(0), images.shape[0]
     columns = pl.program_id(1) * COLUMNS + jax.lax.iota(jnp.int32, COLUMNS)
     high, taps = _filled(maps), side * channels
     total = jnp.zeros((high, COLUMNS), said.dtype)
-    for number in range(side):  # of the kernel's rows
+    for number in range(side):  # rows of the kernel
         map_, tap = _numbers(high, _filled(taps))
         there = (map_ < maps) & (tap < taps)
         own = plgpu.load(weight.at[number * taps + tap, map_], mask=there, other=0.0)
@@ -93,7 +93,7 @@ def _said_kernel(side: int, samples: int, weight: Any, images: Any, said: Any) -
 
 
 def _of_weight_kernel(side: int, samples: int, slopes: Any, images: Any, found: Any) -> None:
-    """What one row of points adds to the gradient."""
+    """Compute the contribution of one row of points to the gradient."""
     (maps, _, wide), row, (taps, high) = slopes.shape, pl.program_id(0), found.shape[2:]
 
     def add(part: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -112,7 +112,7 @@ def _of_weight_kernel(side: int, samples: int, slopes: Any, images: Any, found: 
 
 
 def _seen(side: int, samples: int, images: Any, row: Array, columns: Array) -> Array:
-    """Taps × columns: what one row of the kernel sees of a row of pixels."""
+    """Return the pixels under one row of the kernel, as taps × columns."""
     channels, _, wide = images.shape
     tap, _ = _numbers(_filled(side * channels), columns.size)
     column = jnp.broadcast_to(columns[None, :], tap.shape)
@@ -121,6 +121,6 @@ def _seen(side: int, samples: int, images: Any, row: Array, columns: Array) -> A
 
 
 def _numbers(rows: int, columns: int) -> tuple[Array, Array]:
-    """Of every entry: its row and its column."""
+    """Return the row and the column of every entry."""
     size = (rows, columns)
     return jax.lax.broadcasted_iota(jnp.int32, size, 0), jax.lax.broadcasted_iota(jnp.int32, size, 1)

@@ -1,7 +1,8 @@
 """Convert a PyTorch module to named arrays and a function of them.
 
-``torch.export`` turns the module into a list of operations once; ``aten`` has each of them in JAX. From then on the model
-is compiled, differentiated twice and vmapped like any other, without PyTorch. Its outputs are compared with the module's.
+``torch.export`` turns the module into a list of operations once, and ``aten`` has each of them in JAX. From then on
+the model is compiled, differentiated twice and vmapped like any other, without PyTorch. Its outputs are compared with
+the module's.
 """
 
 import copy
@@ -26,21 +27,21 @@ from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
 from perfeds2.learning.models.model import Params
 
 Arrays = Mapping[str, np.ndarray]
-SAMPLES = 7  # batch size of the export; any other may come later, and no layer has this size
-BATCH = ""  # what the samples are called among a module's arrays, which all have longer names
-NEAR = 1e-3  # allowed difference between PyTorch's and our outputs, relative to the largest
+SAMPLES = 7  # batch size of the export; others may follow, and no layer has this size
+BATCH = ""  # name of the samples among a module's arrays, whose names are never empty
+NEAR = 1e-3  # allowed difference from PyTorch's outputs, relative to the largest
 _drawing = threading.Lock()  # PyTorch has one generator for all threads
 
 
 def is_torch(thing: Any) -> bool:
-    """Return whether something is a PyTorch module or a class of modules. Does not import PyTorch."""
+    """Return whether something is a PyTorch module or module class. Does not import PyTorch."""
     torch: Any = sys.modules.get("torch")
     module = None if torch is None else torch.nn.Module
     return module is not None and (issubclass(thing, module) if inspect.isclass(thing) else isinstance(thing, module))
 
 
 def weights_of(thing: Any) -> str:
-    """Return the sha256 of a module's tensors and mode; an empty text for anything else, such as a class."""
+    """Return the sha256 of a module's tensors and modes; an empty text for anything else, such as a class."""
     if inspect.isclass(thing) or not is_torch(thing):
         return ""
     digest = hashlib.sha256(repr([each.training for each in thing.modules()]).encode())
@@ -67,10 +68,10 @@ class Step:
     operation: str  # "conv2d"
     args: tuple[Any, ...]
     named: Mapping[str, Any]
-    layer: str  # where in the module: "features.0 (Conv2d)"
+    layer: str  # position in the module: "features.0 (Conv2d)"
 
     def __call__(self, known: Mapping[str, Any]) -> Any:
-        """Return what the operation makes of earlier results. Any error names it and its layer."""
+        """Apply the operation to earlier results. Errors name it and its layer."""
         try:
             named = {name: _looked_up(known, value) for name, value in self.named.items()}
             return ATEN[self.operation](*_looked_up(known, self.args), **named)
@@ -88,22 +89,22 @@ def _looked_up(known: Mapping[str, Any], value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Exported:
-    """What PyTorch says of a module."""
+    """A module as PyTorch exports it."""
 
     steps: tuple[Step, ...]
-    inputs: tuple[tuple[str, str], ...]  # what steps call it, what the module calls it
+    inputs: tuple[tuple[str, str], ...]  # names in the steps and in the module
     output: str
-    weights: Arrays  # the module's own, or some that were drawn
-    constants: Arrays  # buffers, and what requires no gradient
+    weights: Arrays  # the module's own, or drawn ones
+    constants: Arrays  # buffers, and parameters that require no gradient
 
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A PyTorch module that JAX computes. Two are equal if they come from one module, function or class."""
+    """A PyTorch module computed by JAX. Two are equal if they come from one module, function or class."""
 
-    identity: str  # sha256 of the steps, of what is not trained, and of weights that are not drawn
+    identity: str  # sha256 of the steps, of constants, and of weights that are not drawn
     make: Callable[[], Any] | None  # draws weights; None: every seed starts from the module's own
-    sample: tuple[int, ...]  # the shape of one; may come as a row
+    sample: tuple[int, ...]  # shape of one sample, which may also come as a row
     module: Exported = field(compare=False, repr=False)
 
     def init(self, key: Key[Array, ""]) -> Params:
@@ -125,15 +126,18 @@ class TorchModel:
         return logits.reshape(*many, *logits.shape[1:])
 
 
-# ---- made from a module
+# ---- conversion
 
 
 def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
-    """A model of a module, or of a class or function that makes one.
+    """Return the model of a module, or of a class or function that makes one.
 
-    A module's own weights are where every seed starts. A class or function is called again for each seed, after
-    ``torch.manual_seed``: seeds then start from different weights, as they do with our own models. The module is taken in
-    the mode it is in, so ``.eval()`` says that dropout is off and that BatchNorm's statistics stay.
+    Every seed starts from a module's own weights. A class or function is called again for each seed, after
+    ``torch.manual_seed``, so seeds start from different weights, as with our own models. The module keeps its mode:
+    call ``.eval()`` to turn dropout off and to fix the statistics of BatchNorm.
+
+    Raises:
+        InputError: PyTorch is missing, or the module cannot be converted.
     """
     torch = import_torch()
     is_module = isinstance(given, torch.nn.Module)
@@ -165,7 +169,7 @@ def import_torch() -> Any:
 
 
 def _drawn(torch: Any, make: Callable[[], Any], seed: int) -> Any:
-    """Make a module with a seed of its own; PyTorch's generator stays as it was."""
+    """Make a module with the given seed. PyTorch's generator is left unchanged."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = make() if callable(make) else make
@@ -181,7 +185,7 @@ def _weights_drawn(make: Callable[[], Any], seed: Any) -> Arrays:
 
 
 def _arrays(named: Any, *, trained: bool = False) -> dict[str, np.ndarray]:
-    """Return as NumPy arrays those that are trained, or those that are not."""
+    """Return as NumPy arrays the tensors that are trained, or those that are not."""
     return {name: _array(tensor) for name, tensor in named if tensor.requires_grad == trained}
 
 
@@ -192,7 +196,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _numpy_type(dtype: Any) -> np.dtype:
-    """Return JAX's type for a PyTorch type: 64 bits become 32, unless JAX is set otherwise."""
+    """Return JAX's type for a PyTorch type: 64 bits become 32 unless JAX is set otherwise."""
     return jax.dtypes.canonicalize_dtype(jnp.dtype(str(dtype).removeprefix("torch.")))
 
 
@@ -200,7 +204,7 @@ def _name(module: Any) -> str:
     return f"the PyTorch model {type(module).__name__}"
 
 
-# ---- exported
+# ---- export
 
 
 def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Exported:
@@ -211,8 +215,8 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Exported
     try:
         with _quietly():
             program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
-            program = program.run_decompositions(decompositions)  # what we do not know, in terms of what we know
-    except Exception as error:  # whatever is in a module
+            program = program.run_decompositions(decompositions)  # express operations we lack by those we have
+    except Exception as error:  # a module may raise anything
         hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
         raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
     signature = program.graph_signature
@@ -228,7 +232,7 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Exported
         raise InputError(
             f"{_name(module)} takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1."
         )
-    first = {id(tensor): name for name, tensor in module.named_parameters()}  # of tied weights the first name
+    first = {id(tensor): name for name, tensor in module.named_parameters()}  # tied weights go by their first name
     inputs = [(x_name, BATCH)]
     for spec in signature.input_specs:
         if spec.kind.name == "PARAMETER":
@@ -237,7 +241,7 @@ def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Exported
             inputs.append((spec.arg.name, str(spec.target)))
     weights = _arrays(module.named_parameters(), trained=True)
     constants = _arrays([*module.named_buffers(), *module.named_parameters()])
-    for name, tensor in program.constants.items():  # those that stand in the code
+    for name, tensor in program.constants.items():  # tensors that are written in the code
         if isinstance(tensor, torch.Tensor):
             constants[name] = _array(tensor)
     steps = tuple(_step(torch, module, node) for node in nodes.values() if _computes(node))
@@ -261,9 +265,9 @@ def _computes(node: Any) -> bool:
 
 
 def _key(target: Any) -> str | None:
-    """Return the key of an operation in ``ATEN``; None if it is not there."""
+    """Return the key of an operation in ``ATEN``, or None."""
     text = str(target)
-    if not text.startswith("aten."):  # Python's own, on numbers: operator.mul
+    if not text.startswith("aten."):  # a Python operator on numbers, such as operator.mul
         return target.__name__ if getattr(target, "__module__", "") == "_operator" and target.__name__ in ATEN else None
     overload = text.removeprefix("aten.")
     return next((name for name in (overload, overload.partition(".")[0]) if name in ATEN), None)
@@ -299,7 +303,7 @@ def _layer(module: Any, node: Any) -> str:
     return f"{path} ({name})" if path else _name(module)
 
 
-# ---- tried
+# ---- checks
 
 
 def _zeros(torch: Any, sample: jax.ShapeDtypeStruct) -> Any:
@@ -307,12 +311,12 @@ def _zeros(torch: Any, sample: jax.ShapeDtypeStruct) -> Any:
 
 
 def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> None:
-    """Check that a module takes the samples and gives one row for each."""
+    """Check that a module accepts the samples and returns one row for each."""
     numbers = f"{' × '.join(map(str, sample.shape))} numbers ({sample.dtype})"
     try:
         with _quietly(), torch.no_grad():
             out = copy.deepcopy(module)(_zeros(torch, sample))
-    except Exception as error:  # whatever a module does with samples it was not made for
+    except Exception as error:  # a module may raise anything for samples of the wrong shape
         whole = "; begin with x.float() / 255" if np.issubdtype(sample.dtype, np.integer) else ""
         raise InputError(f"{_name(module)} does not take samples of {numbers}: {_told(error)}{whole}.") from error
     if not isinstance(out, torch.Tensor) or out.ndim < 1 or out.shape[0] != SAMPLES:
@@ -321,7 +325,7 @@ def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Non
 
 
 def _check_draws(torch: Any, make: Callable[[], Any], what: str, found: Exported) -> None:
-    """Check that a seed determines the weights, and nothing that is not trained."""
+    """Check that a seed determines the weights, and that it changes nothing else."""
     again, other = (_drawn(torch, make, seed) for seed in (0, 1))
     same = _arrays(again.named_parameters(), trained=True)
     fixed = _arrays([*other.named_buffers(), *other.named_parameters()])
@@ -334,7 +338,7 @@ def _check_draws(torch: Any, make: Callable[[], Any], what: str, found: Exported
 
 
 def _check_same(torch: Any, module: Any, model: TorchModel, sample: jax.ShapeDtypeStruct) -> None:
-    """Check that JAX computes what PyTorch does."""
+    """Check that JAX and PyTorch compute the same outputs."""
     random, shape = np.random.default_rng(0), (3, *sample.shape)
     drawn = random.standard_normal(shape) if np.issubdtype(sample.dtype, np.floating) else random.integers(0, 2, shape)
     x = drawn.astype(sample.dtype)

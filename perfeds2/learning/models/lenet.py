@@ -1,4 +1,4 @@
-"""What does LeNet-5 make of a small image?"""
+"""LeNet-5 for small images."""
 
 import functools
 import math
@@ -21,29 +21,29 @@ GREY_MEAN, GREY_DEVIATION = (0.1307,), (0.3081,)  # of MNIST's training pixels
 
 @dataclass(frozen=True)
 class LeNet:
-    """Two 5×5 convolutions, each with 2×2 pooling, then three dense layers. As published: tanh, and average pooling.
+    """Two 5×5 convolutions, each with 2×2 pooling, then three dense layers. As published: tanh and average pooling.
 
-    LeCun et al. (1998): a convolution's outputs are squashed, then four neighbours are averaged; so here, convolution,
-    tanh, average. What is not kept: the image has three colours; the second convolution sees all maps of the first;
-    an average has no coefficient, bias and squashing of its own; tanh is not stretched to 1.7159·tanh(2x/3); a softmax
-    stands for the distances to drawn letters; weights and pixels start as everywhere here. ``LENET_RELU`` is the network
-    that many mean today: ReLU, and the largest of four. With the steps of Table I its personalised training diverges
-    (docs/reports/reproduction.md).
+    As in LeCun et al. (1998), a convolution is followed by tanh and then by the average of four neighbours. These
+    things differ: the image has three colours; the second convolution sees all maps of the first; an average has no
+    coefficient, bias and squashing of its own; tanh is not stretched to 1.7159·tanh(2x/3); a softmax replaces the
+    distances to drawn letters; weights and pixels are initialised and scaled as everywhere here. ``LENET_RELU`` is
+    what many call LeNet-5 today: ReLU and max pooling. With the step sizes of Table I its personalised training
+    diverges (docs/reports/reproduction.md).
 
-    Takes pixels of 8 bit as they stand in the data, channel after channel, and normalises them here: the data then need
-    a quarter of the memory. A convolution is written as a matrix times patches, or a GPU's way: with weights that differ from UE to UE,
-    side by side on a GPU, a convolution would fall apart into slow groups, and on a processor it is slower too. Samples
-    stand last in all arrays, so that shifting an image copies long runs.
+    The input is pixels of 8 bits, channel after channel. They are normalised here, so the data need a quarter of the
+    memory. A convolution is a matrix times patches, or a variant of it for GPUs: with weights that differ between UEs,
+    side by side on a GPU, XLA's convolution falls apart into slow groups, and on a CPU it is slower too. Samples are
+    the last axis of all arrays, so that shifting an image copies long runs.
     """
 
     side: int = 32
     channels: tuple[int, int, int] = (3, 6, 16)  # of the image, and after each convolution
     dense: tuple[int, ...] = (120, 84, 100)  # two hidden layers, and the classes
-    mean: tuple[float, ...] = (0.5071, 0.4865, 0.4409)  # of CIFAR-100's training pixels, between 0 and 1
+    mean: tuple[float, ...] = (0.5071, 0.4865, 0.4409)  # of CIFAR-100's training pixels, scaled to 0…1
     deviation: tuple[float, ...] = (0.2673, 0.2564, 0.2762)
     activation: Callable[[Array], Array] = jnp.tanh
     pooling: Pooling = "average"
-    input_scale: float = 255  # the largest that a pixel can be
+    input_scale: float = 255  # largest value of a pixel
     head: MLP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,14 @@ class LeNet:
         object.__setattr__(self, "head", MLP(sizes, activation=self.activation))
 
     def fitting(self, inputs: int, classes: int, dtype: np.dtype) -> "LeNet":
-        """The same for other images: squares of one colour or three, whose side four divides; pixels to 255, or to 1."""
+        """Return the same network for other images.
+
+        They are squares of one or three colours, whose side is at least 16 and a multiple of 4. Pixels are from 0 to
+        255 (uint8) or from 0 to 1.
+
+        Raises:
+            DoesNotFit: The samples are not such images.
+        """
         made = replace(self, dense=(*self.dense[:-1], classes), input_scale=255 if dtype == np.uint8 else 1)
         for colours, mean, deviation in ((3, self.mean, self.deviation), (1, GREY_MEAN, GREY_DEVIATION)):
             side = math.isqrt(inputs // colours)
@@ -62,7 +69,7 @@ class LeNet:
         raise DoesNotFit("it takes square images of one colour or three, whose side is 16 or more and a multiple of 4")
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """Uniform in ±1/√inputs, weights and biases."""
+        """Draw weights and biases uniformly in ±1/√inputs."""
         params = {}
         for number in (1, 2):
             inputs, outputs = KERNEL * KERNEL * self.channels[number - 1], self.channels[number]
@@ -82,7 +89,7 @@ class LeNet:
         for number in (1, 2):
             convolve = _convolution(of_data=number == 1 and x.dtype == jnp.uint8)
             maps = convolve(params[f"conv{number}.weight"], maps) + params[f"conv{number}.bias"][:, None, None, None]
-            # The largest is found first: the same, with fewer numbers and no ties between zeros.
+            # Max pooling comes first: the result is the same, with fewer numbers and no ties between zeros.
             largest_first = self.pooling == "largest"
             maps = squash(pooled(maps, "largest")) if largest_first else pooled(squash(maps), "average")
         logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
@@ -90,7 +97,10 @@ class LeNet:
 
 
 def _convolution(*, of_data: bool) -> Callable[[Array, Array], Array]:
-    """How weights, as columns of (row, column, channel), and maps are convolved where JAX computes; data have no gradient."""
+    """Return the fastest convolution on this device.
+
+    Weights are columns of (row, column, channel). Data (``of_data``) need no gradient.
+    """
     if jax.default_backend() == "cpu":
         return by_patches
     if not (of_data and _kernels_run()):
@@ -101,40 +111,40 @@ def _convolution(*, of_data: bool) -> Callable[[Array, Array], Array]:
 
 
 def _kernels_run() -> bool:
-    """Whether the device takes kernels of ours: NVIDIA's since Ampere."""
+    """Return whether the device runs our kernels: NVIDIA GPUs since Ampere."""
     try:
         return float(jax.local_devices()[0].compute_capability) >= 8
-    except (AttributeError, ValueError):  # of another kind, or named like gfx90a
+    except (AttributeError, ValueError):  # another kind of device, or a name like gfx90a
         return False
 
 
 def by_patches(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Float[Array, "o i j b"]:
-    """Weights times patches: one product, and most memory."""
+    """Multiply weights by patches: one product, but the most memory."""
     around = patches(maps)
     return (weight.T @ around.reshape(around.shape[0], -1)).reshape(-1, *around.shape[1:])
 
 
 def patches(maps: Float[Array, "c h w b"]) -> Float[Array, "p i j b"]:
-    """The 5×5 surroundings of every point that has them, as columns of (row, column, channel)."""
+    """Return the 5×5 neighbourhood of every inner point as columns of (row, column, channel)."""
     sideways, rows = in_its_row(maps), maps.shape[1] - KERNEL + 1
     return jnp.concatenate([sideways[:, i : i + rows] for i in range(KERNEL)])
 
 
 def by_rows(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Float[Array, "o i j b"]:
-    """What each row of the weights says everywhere, then shifted and added up: a fifth of the patches."""
+    """Apply each row of the weights everywhere, then shift and add up: a fifth of the patches."""
     rows = maps.shape[1] - KERNEL + 1
     said = jnp.einsum("kpo,phjb->kohjb", weight.reshape(KERNEL, -1, weight.shape[-1]), in_its_row(maps))
     return functools.reduce(jnp.add, (said[i, :, i : i + rows] for i in range(KERNEL)))
 
 
 def in_its_row(maps: Float[Array, "c h w b"]) -> Float[Array, "p h j b"]:
-    """The five neighbours in its row of every point that has them."""
+    """Return the five neighbours in its row of every point that has them."""
     columns = maps.shape[2] - KERNEL + 1
     return jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])
 
 
 def pooled(maps: Float[Array, "c h w b"], pooling: Pooling) -> Float[Array, "c i j b"]:
-    """The mean or the largest of every 2×2 square."""
+    """Return the mean or the maximum of every 2×2 square."""
     channels, height, width, samples = maps.shape
     squares = maps.reshape(channels, height // 2, 2, width // 2, 2, samples)
     return squares.max(axis=(2, 4)) if pooling == "largest" else squares.mean(axis=(2, 4))
@@ -142,5 +152,5 @@ def pooled(maps: Float[Array, "c h w b"], pooling: Pooling) -> Float[Array, "c i
 
 LENET = LeNet()
 LENET_RELU = LeNet(activation=jax.nn.relu, pooling="largest")
-# What the field trains on CIFAR: 32 and 64 maps, a dense layer of 512 (McMahan et al. 2017; without padding, as PFLlib has it).
+# Common for CIFAR: 32 and 64 maps, a dense layer of 512 (McMahan et al. 2017; without padding, as in PFLlib).
 CNN = LeNet(channels=(3, 32, 64), dense=(512, 100), activation=jax.nn.relu, pooling="largest")

@@ -1,4 +1,4 @@
-"""Which letter comes next?"""
+"""An LSTM that predicts the next letter."""
 
 import math
 from dataclasses import dataclass
@@ -12,26 +12,25 @@ from jaxtyping import Array, Float, Integer, Key
 
 from perfeds2.learning.models.model import Params
 
-UNROLL_ON_GPU = (
-    8  # steps of the recurrence compiled into one: there what is kept is written together; a processor loses by it
-)
+# Steps of the recurrence compiled into one. A GPU then writes what is kept in one go; a CPU gets slower.
+UNROLL_ON_GPU = 8
 
 
 @dataclass(frozen=True)
 class LSTM:
-    """Letters into a small space, recurrent layers over them, a dense layer on the last one's last state.
+    """An embedding of letters, recurrent layers, and a dense layer on the last state.
 
-    LEAF's classifier has the same embedding of 8 and two layers of 256 (``LSTM_LEAF``, 817,872 numbers); one layer of 128
-    (81,104) is our choice, so that an upload is of the size of the other tasks' and a processor is enough to try it.
+    LEAF's classifier has the same embedding of 8 and two layers of 256 (``LSTM_LEAF``, 817,872 parameters). One layer
+    of 128 (81,104) is our choice, so that an upload is as large as in the other tasks and a CPU is enough to try it.
     """
 
     letters: int = 80
     embedding: int = 8
     hidden: int = 128
-    layers: int = 1  # each reads all that the one before it said, letter by letter
+    layers: int = 1  # each reads the full sequence of the one before
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """Letters standard normal; the rest uniform in ±1/√hidden. The forget gate starts open (bias 1)."""
+        """Draw the embedding from N(0, 1), the rest uniformly in ±1/√hidden. The forget gate starts open (bias + 1)."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer in range(self.layers):
             inputs = self.hidden if layer else self.embedding
@@ -53,35 +52,35 @@ class LSTM:
         return params
 
     def __call__(self, params: Params, x: Integer[Array, "*s x"]) -> Float[Array, "*s c"]:
-        """Logits of the letter after ``x``. Gates stand side by side: input, forget, candidate, output."""
-        text = x.reshape(-1, x.shape[-1]).T.astype(jnp.int32)  # step by step, all windows beside each other
+        """Return the logits of the letter after ``x``. Gates are ordered: input, forget, candidate, output."""
+        text = x.reshape(-1, x.shape[-1]).T.astype(jnp.int32)  # steps first, so that all windows advance together
         sequence = params["letters"]
         for layer in range(self.layers):
             weight, recurrent, bias = (
                 params[named(what, layer)] for what in ("input.weight", "hidden.weight", "gates.bias")
             )
-            entering = sequence @ weight + bias  # of each letter there is, or of the whole sequence at once
+            entering = sequence @ weight + bias  # for each letter of the alphabet, or for the whole sequence at once
             sequence = recur(layer < self.layers - 1, entering if layer else (text, entering), recurrent)
         logits = sequence @ params["dense.weight"] + params["dense.bias"]
         return logits.reshape(*x.shape[:-1], self.letters)
 
 
-# What enters a layer: every step's numbers, or the letters and what each of them says. The letters' are never written step by step.
+# Input of a layer: the numbers of every step, or letters and a table of each letter's numbers, which is never expanded.
 Entering = Float[Array, "t b g"] | tuple[Integer[Array, "t b"], Float[Array, "l g"]]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def recur(keep: bool, entering: Entering, recurrent: Float[Array, "h g"]) -> Array:
-    """A layer's states from step to step, or the last of them.
+    """Return a layer's states at all steps (``keep``), or the last one.
 
-    Its derivative is written out, because a loop's own would add up the gradient of ``recurrent`` step by step: here
-    that is one product of all states with all gates' gradients, after the loop. It can be differentiated again.
+    Its derivative is written out, because that of a loop would add up the gradient of ``recurrent`` step by step. Here
+    it is one product of all states with all gates' gradients, after the loop. It can be differentiated again.
     """
     return _forward(entering, recurrent, keep)[0]
 
 
 def _forward(entering: Entering, recurrent: Array, keep: bool) -> tuple[Array, tuple[Array, ...]]:
-    """The states, and of every step: the state and cell after it, the four gates."""
+    """Return the result, and for every step the hidden state and cell after it and the four gates."""
     sequence, table = entering if isinstance(entering, tuple) else (entering, None)
 
     def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
@@ -101,12 +100,12 @@ def _forward(entering: Entering, recurrent: Array, keep: bool) -> tuple[Array, t
 
 @recur.defjvp
 def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[Any, Array]) -> tuple[Array, Array]:
-    """How the states change with what enters and with the weights: a linear recurrence beside the other."""
+    """Return how the states change with the input and the weights: a linear recurrence."""
     (entering, recurrent), (entering_dot, recurrent_dot) = primals, tangents
     result, (hidden, cell, into, forget, candidate, out) = _forward(entering, recurrent, keep)
     came, before = (
         jnp.concatenate([jnp.zeros_like(a[:1]), a[:-1]]) for a in (hidden, cell)
-    )  # what each step began with
+    )  # at the start of each step
     driving = _driving(came, recurrent_dot, entering, entering_dot)
     squashed = jnp.tanh(cell)
     by_into, by_forget = candidate * into * (1 - into), before * forget * (1 - forget)
@@ -126,9 +125,9 @@ def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[Any, A
 
 
 def _driving(came: Array, recurrent_dot: Array, entering: Entering, entering_dot: Any) -> Float[Array, "t b g"]:
-    """How the gates of all steps change at once, but for what the states' own change adds.
+    """Return how the gates of all steps change, except through the change of the states.
 
-    Rows are picked by a matrix of ones: its gradient is a product again, where that of an index is a scattered sum.
+    Rows are selected by a one-hot matrix: its gradient is a product, and that of an index a scattered sum.
     """
     if not isinstance(entering, tuple):
         return entering_dot + came @ recurrent_dot
@@ -142,7 +141,7 @@ def _unroll() -> int:
 
 
 def named(what: str, layer: int) -> str:
-    """What a layer's array is called: ``gates.bias`` in the first, ``gates2.bias`` in the second."""
+    """Return the name of a layer's array: ``gates.bias`` in the first layer, ``gates2.bias`` in the second."""
     part, _, kind = what.partition(".")
     return f"{part}{layer + 1 if layer else ''}.{kind}"
 

@@ -1,4 +1,4 @@
-"""What do fully connected layers make of an image?"""
+"""A multilayer perceptron."""
 
 import math
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from perfeds2.learning.models.model import Params
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected layers with ReLU, or what else is given, between them."""
+    """Fully connected layers with an activation, by default ReLU, between them."""
 
     sizes: tuple[int, ...]  # inputs, hidden layers, classes
-    input_scale: float = 1  # inputs are divided by it: 255 for pixels of 8 bit, as they stand in the data
+    input_scale: float = 1  # inputs are divided by it: 255 for pixels of 8 bits
     activation: Callable[[Array], Array] = jax.nn.relu
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """Uniform in ±1/√inputs, weights and biases; one draw for all of them compiles fastest."""
+        """Draw weights and biases uniformly in ±1/√inputs, all in one draw, which compiles fastest."""
         layers = list(zip(self.sizes[:-1], self.sizes[1:], strict=True))
         uniform = jax.random.uniform(key, (sum((n + 1) * m for n, m in layers),), minval=-1.0)
         params, first = {}, 0
@@ -36,16 +36,16 @@ class MLP:
         return self.after_first(params, x @ params["dense1.weight"] + params["dense1.bias"])
 
     def scaled(self, x: Shaped[Array, "*s x"], dtype: np.dtype) -> Array:
-        """What the first layer is multiplied with."""
+        """Return the inputs of the first layer."""
         return x if self.input_scale == 1 else x.astype(dtype) / self.input_scale
 
     def after_first(self, params: Params, x: Float[Array, "*s h"]) -> Float[Array, "*s c"]:
-        """What the other layers make of what the first one said."""
+        """Apply the other layers to the first one's outputs."""
         for number in range(2, len(self.sizes)):
             x = self.activation(x) @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
         return x
 
 
 def mlp(inputs: int, classes: int, dtype: np.dtype, hidden: int = 100) -> MLP:
-    """One hidden layer, of 100 as the paper has it for MNIST."""
+    """Return an MLP with one hidden layer, of 100 as in the paper for MNIST."""
     return MLP((inputs, hidden, classes), input_scale=255 if dtype == np.uint8 else 1)

@@ -1,4 +1,4 @@
-"""What is the model, as named arrays and a function of them?"""
+"""Define a model as named arrays and a function of them."""
 
 import typing
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Params = dict[str, Array]
 
 
 class DoesNotFit(ValueError):  # noqa: N818 (it is read in a sentence)
-    """Why a model cannot be made for a task's samples, in words."""
+    """A model cannot be made for a task's samples; the message says why."""
 
 
 @typing.runtime_checkable
@@ -21,25 +21,26 @@ class Model(typing.Protocol):
     """Named arrays and what they compute. Hashable: a frozen dataclass of its sizes."""
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """Random weights."""
+        """Return random weights."""
         ...
 
     def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
-        """A logit per class, or a number per target."""
+        """Return one logit per class, or one number per target."""
         ...
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A model with a loss and a metric of its own; what has none is trained by cross-entropy and judged by its accuracy.
+    """A model with its own loss and metric. Without it, a model has cross-entropy and accuracy.
 
-    Targets that are numbers are learned in units of their own; the metric sees them, and the outputs, as they were.
+    Targets that are numbers are learned with mean 0 and deviation 1. The metric sees targets and outputs in the
+    original units.
     """
 
     model: Model
     loss: losses.Loss
     metric: losses.Metric
-    shift: tuple[float, ...] = ()  # the target is so much more, once multiplied by the unit; empty: it is as it was
+    shift: tuple[float, ...] = ()  # in original units, a value is value·unit + shift; empty: no scaling
     unit: tuple[float, ...] = ()
 
     def init(self, key: Key[Array, ""]) -> Params:
@@ -49,36 +50,36 @@ class Judged:
         return self.model(params, x)
 
     def as_it_was(self, values: Array) -> Array:
-        """Outputs or targets in the data's own units."""
+        """Return outputs or targets in the original units."""
         if not self.unit:
             return values
         return values * jnp.asarray(self.unit, values.dtype) + jnp.asarray(self.shift, values.dtype)
 
 
 def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
-    """Mean loss over a batch (l of eq. (2)), over the masked-in samples only where a mask is given."""
+    """Return the mean loss of a batch (l in eq. (2)), over the unmasked samples if there is a mask."""
     if mask is not None:
         return summed_loss(model, params, x, y, mask) / mask.sum()
     return loss_of(model)(model(params, x), y).mean()
 
 
 def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
-    """The sum of the losses of the masked-in samples."""
+    """Return the sum of the losses of the samples that the mask selects."""
     return jnp.where(mask, loss_of(model)(model(params, x), y), 0.0).sum()
 
 
 def loss_of(model: Model) -> losses.Loss:
-    """What a model is trained by: a number for each sample, of its outputs and targets."""
+    """Return the loss a model is trained with: one number per sample, from outputs and targets."""
     return model.loss if isinstance(model, Judged) else losses.cross_entropy
 
 
 def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
-    """How good a model is on a UE's test part; more is better."""
+    """Return the metric of a model on a UE's test part; larger is better."""
     if not isinstance(model, Judged):
         return losses.accuracy(model(params, x), y, mask)
     return model.metric(model.as_it_was(model(params, x)), model.as_it_was(y), mask)
 
 
 def bare(model: Model) -> Model:
-    """Without its loss and metric."""
+    """Return the model without its loss and metric."""
     return model.model if isinstance(model, Judged) else model

@@ -1,8 +1,8 @@
-"""What is a trained model in ONNX, which runs where neither Python nor JAX is?
+"""Export a trained model to ONNX, to run without Python and JAX.
 
-The graph is built node by node from our parameters; nothing is traced. Input ``x`` holds samples as they stand in the data
-(pixels of 8 bit, numbers of letters), a row each; output ``logits`` has one number per class. A constant is called as the
-parameter it comes from, so weights are found again by their names.
+The graph is built node by node from our parameters; nothing is traced. Input ``x`` holds samples as they are in the
+data (pixels of 8 bits, indices of letters), one per row; output ``logits`` has one number per class. A constant has
+the name of the parameter it comes from.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, bare
 
 Arrays = Mapping[str, np.ndarray]
-OPERATORS = 17  # the version of ONNX's operators: what runtimes since 2022 know
-FILE_FORMAT = 8  # which belongs to it
+OPERATORS = 17  # ONNX operator set, supported by runtimes since 2022
+FILE_FORMAT = 8  # the file format that belongs to it
 ACTIVATIONS = {jax.nn.relu: "Relu", jnp.tanh: "Tanh"}
 GATES = (0, 3, 1, 2)  # ours are input, forget, candidate, output; ONNX has input, output, forget, candidate
 
 
 class Graph:
-    """Nodes and constants, in the order they are added; every node has one result, known by its name."""
+    """Nodes and constants in the order they are added. Every node has one named result."""
 
     def __init__(self, params: Arrays) -> None:
         self.params = params
@@ -35,7 +35,7 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
 
     def constant(self, name: str, values: Any = None) -> str:
-        """Add a constant: some values, or the parameter of that name."""
+        """Add a constant: the given values, or the parameter of that name."""
         self.constants[name] = np.asarray(self.params[name] if values is None else values, order="C")
         return name
 
@@ -45,7 +45,7 @@ class Graph:
         return result
 
     def scaled(self, x: str, scale: float) -> str:
-        """Pixels of 8 bit as numbers up to 1; others as they are."""
+        """Scale pixels of 8 bits to 0…1; leave other inputs unchanged."""
         if scale == 1:
             return x
         return self.node(
@@ -54,7 +54,11 @@ class Graph:
 
 
 def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
-    """An ONNX file's bytes. ``about`` goes into it as texts."""
+    """Return the bytes of an ONNX file; ``about`` is stored in it as metadata.
+
+    Raises:
+        InputError: The model has no ONNX export.
+    """
     model, graph, reads_bytes = bare(model), Graph(params), True
     if isinstance(model, MLP):
         _dense_layers(graph, model, graph.scaled("x", model.input_scale))
@@ -111,22 +115,22 @@ def _lenet(graph: Graph, model: LeNet) -> None:
         x = graph.node(operator, x, graph.constant(name, np.array(values, np.float32).reshape(colours, 1, 1)))
     for number in (1, 2):
         weight, bias = f"conv{number}.weight", f"conv{number}.bias"
-        # A column of ours is (row, column, channel) of a patch; ONNX has (channel, row, column).
+        # Our columns are (row, column, channel) of a patch; ONNX has (channel, row, column).
         kernel = graph.params[weight].reshape(KERNEL, KERNEL, model.channels[number - 1], -1).transpose(3, 2, 0, 1)
         x = graph.node("Conv", x, graph.constant(weight, kernel), graph.constant(bias))
-        x = graph.node(_activation(model), x)  # what it does to the largest is the largest of what it does
+        x = graph.node(_activation(model), x)  # an increasing function, so it may precede max pooling
         pool = "MaxPool" if model.pooling == "largest" else "AveragePool"
         x = graph.node(pool, x, kernel_shape=[2, 2], strides=[2, 2])
     _dense_layers(graph, model.head, graph.node("Flatten", x))
 
 
 def _lstm(graph: Graph, model: LSTM) -> None:
-    text = graph.node("Transpose", graph.node("Cast", "x", to=TensorProto.INT64), perm=[1, 0])  # letter by letter
+    text = graph.node("Transpose", graph.node("Cast", "x", to=TensorProto.INT64), perm=[1, 0])  # letters first
     x = graph.node("Gather", graph.constant("letters"), text)
     for layer in range(model.layers):
         names = [named(what, layer) for what in ("input.weight", "hidden.weight", "gates.bias")]
         weight, recurrent, bias = (_gates(graph.params[name]) for name in names)
-        biases = np.concatenate([bias, np.zeros_like(bias)])  # ONNX adds a second one, of the recurrence
+        biases = np.concatenate([bias, np.zeros_like(bias)])  # ONNX adds a second bias, for the recurrence
         inputs = [graph.constant(name, a[None]) for name, a in zip(names, (weight, recurrent, biases), strict=True)]
         x = graph.node("LSTM", x, *inputs, hidden_size=model.hidden)  # [letter, direction, batch, hidden]
         x = graph.node("Squeeze", x, graph.constant("direction", np.array([1], np.int64)))
@@ -135,6 +139,6 @@ def _lstm(graph: Graph, model: LSTM) -> None:
 
 
 def _gates(values: np.ndarray) -> np.ndarray:
-    """Our columns (…, 4·hidden) as ONNX's rows, its order of gates."""
+    """Reorder our columns (…, 4·hidden) to ONNX's rows, in its order of gates."""
     rows = values.T.reshape(4, -1, *values.shape[:-1])
     return rows[list(GATES)].reshape(-1, *values.shape[:-1])
