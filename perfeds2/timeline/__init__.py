@@ -1,1 +1,1 @@
-"""What happens when: the protocol's rounds, the virtual clock that plays them, and the timeline it leaves."""
+"""Simulate when things happen: the protocol's rounds, the virtual clock and the resulting timeline."""

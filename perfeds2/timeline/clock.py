@@ -1,9 +1,10 @@
-"""The virtual clock: play one round of the protocol on a cell.
+"""Play one round of the protocol on a cell with a virtual clock.
 
-Between two borders (the fading is redrawn, or a UE comes or goes) gains and bandwidths stand still or follow a trace, so every
-arrival is one formula. The protocol says when the round closes, and unfinished work is carried over. There is no time step:
-times are exact in float64. When a UE comes or goes, the band is shared out again. Absent UEs neither compute nor send; a UE
-that returns without a job is handed the newest model.
+Time advances from border to border: a border is a redraw of the fading or a UE that leaves or returns. Between
+borders, gains and bandwidths are constant or follow a trace, so each arrival time is a closed formula, exact in
+float64; there is no time step. The protocol decides when the round closes, and unfinished work carries over to the
+next round. When a UE leaves or returns, the band is shared again. Absent UEs neither compute nor send; a UE that
+returns without a job gets the newest model.
 """
 
 import math
@@ -45,12 +46,12 @@ from perfeds2.timeline.state import (
     too_few,
 )
 
-LEAST_LEFT = np.finfo(float).eps  # of its payload a job has at least this left until it has arrived
-MAX_BORDERS = 100_000  # of one round of a fleet
+LEAST_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
+MAX_BORDERS = 100_000  # borders in one round of a fleet before we give up
 
 
 def start_clock(conditions: Conditions) -> Clock:
-    """Return the clock at second 0, when the first UEs have just been handed w_0."""
+    """Return the clock at time 0, just after the first UEs have received w_0."""
     cell, n = conditions.cell, conditions.cell.ues
     zeros = np.zeros(n)
     clock = Clock(
@@ -69,7 +70,7 @@ def start_clock(conditions: Conditions) -> Clock:
 
 
 def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
-    """Play one round. Return None if it is known not to close by ``until_s``, or if too few UEs have energy left."""
+    """Play one round; return None if it cannot close by ``until_s`` or if too few UEs have energy left."""
     cell, protocol, opened_s = conditions.cell, conditions.protocol, clock.time_s
     presence = conditions.presence
     present = None if presence is None else presence.here(opened_s)
@@ -84,7 +85,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
             if too_few(clock.server.versions, clock.server.round, protocol, has_energy):
                 return None
         closing = close_round(clock.server, air.arrival_s, protocol, planned)
-        if closing.time_s < clock.time_s:  # the round waited only for UEs that have left
+        if closing.time_s < clock.time_s:  # the round was waiting only for UEs that have left
             closing = replace(closing, time_s=clock.time_s)
         change_s = math.inf if presence is None else presence.changes_s(clock.time_s)
         border_s = min(cell.changes_s(clock.time_s), change_s)
@@ -117,7 +118,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
 
 
 def _planned(conditions: Conditions, clock: Clock, signal_hz: PerUe) -> Planned | None:
-    """Ask the schedule for the UEs of the round that opens now."""
+    """Ask the schedule for the UEs of the round that opens now, and check its answer."""
     schedule, quorum, n = conditions.schedule, conditions.protocol.quorum, conditions.cell.ues
     if schedule is None:
         return None
@@ -159,7 +160,7 @@ def _mask(ues: Planned, n: int) -> Mask:
 def _share_out(
     conditions: Conditions, clock: Clock, present: Mask | None, planned: Planned | None, signal_hz: PerUe
 ) -> Air:
-    """Ask the policy for the bands of the UEs that are present and have no uplink of their own."""
+    """Ask the policy to share the band among the present UEs that have no uplink of their own."""
     cell, compute_s, bits = conditions.cell, clock.compute_s, clock.bits
     if clock.jobs is not None and cell.fleet is not None:
         served = cell.fleet.shares_band if present is None else present & cell.fleet.shares_band
@@ -185,18 +186,18 @@ def _send(
     bandwidth_hz: PerUe,
     signal_hz: PerUe,
 ) -> Air:
-    """Return the rates with these bands and signals, and when every update arrives if nothing changes."""
+    """Return the rates for these bandwidths and signals, and each update's arrival time if nothing changes."""
     fleet, cap = conditions.cell.fleet, conditions.cell.cap_bits_per_s_hz
     rate, arrival_s = np.empty_like(clock.bits), np.empty_like(clock.bits)
 
     def fill(at: slice) -> None:
-        """Now, computing, sending: on the shared band."""
+        """Fill in the rates and arrival times of one block of UEs on the shared band."""
         rate[at] = bits_per_s = rate_bps(bandwidth_hz[at], signal_hz[at], cap)
         bits, arrival = clock.bits[at], arrival_s[at]
-        with np.errstate(divide="ignore", invalid="ignore"):  # no rate: never; no bits at no rate: replaced below
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0 gives infinity; 0/0 is overwritten below
             np.divide(bits, bits_per_s, out=arrival)
         arrival += clock.time_s + clock.compute_s[at]
-        # A job that is open when the round opens is over later, however few bits rounding left it.
+        # An unfinished job arrives after the current time, even if rounding has left it almost no bits.
         np.maximum(arrival, math.nextafter(clock.time_s, math.inf), out=arrival)
         np.copyto(arrival, clock.arrived_s[at], where=bits == 0)
 
@@ -220,11 +221,11 @@ def _send(
 def _advance(
     conditions: Conditions, clock: Clock, now_s: float, present: Mask | None, air: Air
 ) -> tuple[WorkLeft, PerUe | None]:
-    """Return the work left at a later second, with no UE coming or going before it, and the energy spent by then."""
+    """Return the work left at ``now_s`` and the energy spent by then; no UE may leave or return before it."""
     fleet, least_bits = conditions.cell.fleet, LEAST_LEFT * conditions.payload_bits
     compute_s = clock.compute_s - (now_s - clock.time_s)
     bits = np.minimum(compute_s, 0.0)
-    bits *= air.rate_bps  # minus the bits sent on the shared band
+    bits *= air.rate_bps  # negative: the bits sent on the shared band
     bits += clock.bits
     np.maximum(bits, least_bits, out=bits)
     np.maximum(compute_s, 0.0, out=compute_s)
@@ -256,12 +257,12 @@ def _advance(
 def _clock(
     clock: Clock, now_s: float, server: Server, work: WorkLeft, planned: Planned | None, spent_j: PerUe | None
 ) -> Clock:
-    """Return the clock at another second. Several times as fast as ``replace``, and called in every round."""
+    """Return the clock at another time. Called every round; ``replace`` would be several times slower."""
     return Clock(now_s, server, *work, planned, spent_j, clock.model_s, clock.sent_s, clock.jobs)
 
 
 def _clear_idle(conditions: Conditions, work: WorkLeft, server: Server) -> None:
-    """UEs without a job have nothing to do. Changes the arrays in place."""
+    """Clear the work of UEs without a job, in place."""
     if conditions.has_idle:
         compute_s, bits, arrived_s = work
         (idle,) = (server.versions == IDLE).nonzero()
@@ -269,7 +270,7 @@ def _clear_idle(conditions: Conditions, work: WorkLeft, server: Server) -> None:
 
 
 def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
-    """Start the jobs of UEs that have just been handed a model. Changes the arrays of work in place."""
+    """Start the jobs of UEs that have just received a model. Changes the arrays of work in place."""
     cell, jobs = conditions.cell, clock.jobs
     clock.compute_s[handed] = conditions.compute_s[handed]
     clock.bits[handed] = conditions.payload_bits
@@ -292,7 +293,7 @@ def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
 
 
 def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
-    """Where unplanned UEs rest: plan the round that opens now, and start the jobs of the planned UEs."""
+    """Plan the round that opens now and start the jobs of its UEs, for protocols where unplanned UEs rest."""
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # simulate requires a schedule
     server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
@@ -302,9 +303,9 @@ def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
 def _change_presence(
     conditions: Conditions, clock: Clock, before: Mask, present: Mask, planned: Planned | None
 ) -> tuple[Clock, Jobs]:
-    """Pause or drop the jobs of UEs that left, and let those that returned continue or start one.
+    """Pause or drop the jobs of UEs that left, and let UEs that returned continue their job or start one.
 
-    Returns also the parts of jobs that were interrupted. Changes the arrays of work in place.
+    Also returns the interrupted parts of jobs. Changes the arrays of work in place.
     """
     assert conditions.presence is not None
     assert clock.jobs is not None
@@ -322,7 +323,7 @@ def _change_presence(
 
 
 def _may_work(conditions: Conditions, spent_j: PerUe | None, present: Mask | None) -> Mask | None:
-    """Return which UEs are present and have energy left; None: all of them."""
+    """Return which UEs are present and have energy left; None means all of them."""
     if conditions.budget is None or spent_j is None:
         return present
     has_energy = ~conditions.budget.gone(spent_j)
@@ -338,7 +339,7 @@ def _close(
     opened_s: float,
     interrupted: list[Jobs],
 ) -> tuple[Clock, RoundInfo]:
-    """Close the round: merge, and hand out the new model to the UEs that are present."""
+    """Close the round: merge its updates and hand the new model to the UEs that are present."""
     server, now_s, merged = clock.server, closing.time_s, closing.merged
     work, spent_j = _advance(conditions, clock, now_s, present, air)
     then_present = None if present is None else conditions.cell.here(now_s)

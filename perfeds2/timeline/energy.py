@@ -1,8 +1,9 @@
-"""How many joules went into a timeline: by whom, for what, and until when?
+"""Compute the energy that went into a timeline: per UE, per activity and over time.
 
-Every job takes its computing power while it computes and its sending power while it sends, also if nobody merges it. Waiting
-for a model or for a round to close is free. What a job that was cut short had sent is not in a timeline: it counts as sent
-at the mean rate of that UE's merged uploads (of everybody's, if it has none). Only models with joules a bit ask for it.
+A job draws computing power while it computes and sending power while it sends, even if it is never merged. Waiting
+for a model or for the round to close is free. A timeline does not record how many bits an interrupted job had sent;
+we assume the mean rate of that UE's merged uploads, or of all uploads if it has none. Only models with a cost per bit
+need this.
 """
 
 from dataclasses import dataclass
@@ -20,11 +21,11 @@ PerUe = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules of a timeline."""
+    """Energy of a timeline, in joules."""
 
-    computing_j: PerUe  # of each UE
+    computing_j: PerUe  # per UE
     sending_j: PerUe
-    by_time_j: Float[np.ndarray, " t"]  # of everybody, until each of the seconds asked for
+    by_time_j: Float[np.ndarray, " t"]  # of all UEs, until each requested time
 
     @property
     def ue_j(self) -> PerUe:
@@ -37,7 +38,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Powers:
-    """What each UE takes in a second, and when its computing begins once its model is there."""
+    """Power draw of each UE, and the fixed delay between hand-out and computing."""
 
     computing_w: PerUe
     sending_w: PerUe
@@ -47,9 +48,9 @@ class Powers:
 def energy_of(
     timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Float[np.ndarray, " t"]
 ) -> Energy:
-    """The joules of all jobs, by UE and by time."""
+    """Return the energy of all jobs, by UE and until each time in ``times_s``."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
-    downlink_s = cell.downlink_s if timeline.log is None else 0.0  # a log has the waits for models
+    downlink_s = cell.downlink_s if timeline.log is None else 0.0  # a log already contains the waits for models
     powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, downlink_s)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, times_s)
     for jobs in timeline.short_row_jobs():
@@ -61,19 +62,19 @@ def energy_of(
 
 
 def job_joules(jobs: Jobs, powers: Powers) -> tuple[Float[np.ndarray, " j"], Float[np.ndarray, " j"]]:
-    """Computing and sending, of each job."""
+    """Return the computing and the sending energy of each job."""
     began_s = _began_s(jobs, powers)
     computing = powers.computing_w[jobs.ue] * (jobs.sending_s - began_s)
     return computing, powers.sending_w[jobs.ue] * (jobs.arrival_s - jobs.sending_s)
 
 
 def _began_s(jobs: Jobs, powers: Powers) -> Float[np.ndarray, " j"]:
-    """When a job's computing begins: with the model there."""
+    """Return when each job began to compute, which is when its model had arrived."""
     return np.minimum(jobs.start_s + jobs.model_s + powers.downlink_s, jobs.sending_s)
 
 
 def _until(jobs: Jobs, powers: Powers, times_s: Float[np.ndarray, " t"]) -> Float[np.ndarray, " t"]:
-    """The joules of these jobs until each second: the power of everybody together changes at the borders of their jobs."""
+    """Return the energy of these jobs until each time; the total power changes only where a job changes state."""
     computing_w, sending_w = powers.computing_w[jobs.ue], powers.sending_w[jobs.ue]
     at_s = np.concatenate([_began_s(jobs, powers), jobs.sending_s, jobs.arrival_s])
     change_w = np.concatenate([computing_w, sending_w - computing_w, -sending_w])
@@ -85,12 +86,12 @@ def _until(jobs: Jobs, powers: Powers, times_s: Float[np.ndarray, " t"]) -> Floa
 
 
 def _sending_seconds(timeline: Timeline) -> PerUe:
-    """The mean time that each UE sent for a merged upload."""
+    """Return the mean time that each UE needed to send a merged upload."""
     ue, start_s = timeline.ues.ravel(), timeline.start_s[timeline.versions.ravel()]
     seconds = timeline.arrival_s.ravel() - start_s - timeline.compute_s[ue]
     seconds = seconds if timeline.model_s is None else seconds - timeline.model_s.ravel()
     merges = timeline.merges
-    if timeline.log is not None:  # without the time that a UE was away
+    if timeline.log is not None:  # exclude the time a UE was away
         jobs = timeline.jobs()
         mine = np.flatnonzero(jobs.outcome == MERGED)
         own = np.bincount(jobs.ue[mine], (jobs.arrival_s - jobs.sending_s)[mine], timeline.population)
@@ -100,13 +101,13 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
     return np.maximum(np.where(merges > 0, own, everybody), 1e-12)
 
 
-# ---- a crowd that is restarted has more jobs than memory holds: its long rows are added up whole
+# ---- A large fleet with restarts has more jobs than fit in memory, so its long rows are summed without expanding them
 
 
 def _of_long_rows(
     timeline: Timeline, powers: Powers, times_s: Float[np.ndarray, " t"]
 ) -> tuple[PerUe, PerUe, Float[np.ndarray, " t"]]:
-    """The same for these rows, each as spread evenly over its time."""
+    """Return the energy of the long rows, spreading each row evenly over its duration."""
     n, long, by_time_j = timeline.population, timeline.long_rows, np.zeros(times_s.size)
     if not long.any():
         return np.zeros(n), np.zeros(n), by_time_j
@@ -127,7 +128,7 @@ def _of_long_rows(
 
 
 def _covering(n: int, first: np.ndarray, past: np.ndarray, worth: Float[np.ndarray, " r"]) -> PerUe:
-    """For each UE the sum over the rows it is in."""
+    """Return, for each UE, the sum of ``worth`` over the rows that cover it."""
     change = np.zeros(n + 1)
     np.add.at(change, first, worth)
     np.add.at(change, past, -worth)

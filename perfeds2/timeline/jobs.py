@@ -1,6 +1,6 @@
-"""The jobs of a timeline, and the log of their parts where UEs leave and return.
+"""Store the jobs of a timeline, and the log of their parts when UEs leave and return.
 
-A job that is interrupted has several rows in a log, each within one stay of its UE. The last row says how the job ended.
+An interrupted job has several rows in a log, one per stay of its UE. The last row says how the job ended.
 """
 
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ import numpy as np
 from jaxtyping import Float, Int
 
 MERGED, LOST, OPEN = 0, 1, 2
-PAUSED = 3  # in a log: the UE has left and keeps the job
+PAUSED = 3  # only in a log: the UE has left and keeps the job
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """One row per job, or per part of one: computing until ``sending_s``, sending until ``arrival_s``, over at ``end_s``."""
+    """One row per job or part: computing until ``sending_s``, sending until ``arrival_s``, over at ``end_s``."""
 
     ue: Int[np.ndarray, " j"]
-    version: Int[np.ndarray, " j"]  # the model it worked from
+    version: Int[np.ndarray, " j"]  # model the job started from
     start_s: Float[np.ndarray, " j"]
     sending_s: Float[np.ndarray, " j"]
-    arrival_s: Float[np.ndarray, " j"]  # never later than end_s: a job that had not arrived by then is cut there
+    arrival_s: Float[np.ndarray, " j"]  # at most end_s: a job that has not arrived by then is cut there
     end_s: Float[np.ndarray, " j"]
-    outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended)
-    round: Int[np.ndarray, " j"]  # in which it ended; K for open jobs; -1 for a part that was continued
-    model_s: Float[np.ndarray, " j"]  # seconds until its model had arrived; computing began then
+    outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended first)
+    round: Int[np.ndarray, " j"]  # round in which it ended; K for open jobs; -1 for a part that was continued
+    model_s: Float[np.ndarray, " j"]  # seconds from hand-out until the model arrived and computing began
 
     @classmethod
     def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
@@ -41,19 +41,19 @@ def in_order(log: Jobs) -> Jobs:
 
 
 def job_ends(log: Jobs) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
-    """Return how the job of each row of a sorted log ended, and in which round: what its last row says."""
+    """Return how and in which round the job of each row ended, given a sorted log."""
     last = np.where(log.outcome == PAUSED, log.ue.size - 1, np.arange(log.ue.size))
     last = np.minimum.accumulate(last[::-1])[::-1]  # the next row that is not paused
     return log.outcome[last], log.round[last]
 
 
 def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
-    """Return a sorted log as it was when this many rounds had closed, and the rows that were open then, uncut."""
+    """Return a sorted log as it was after ``rounds`` rounds, and the rows that were open then, uncut."""
     _, over = job_ends(log)
     begun = np.flatnonzero((log.version <= rounds) & (log.start_s <= time_s))
     log, over = log.take(begun), over[begun]
     running, held = log.round >= rounds, over >= rounds
-    # a job that is paused then gets an empty row
+    # A job that is paused at the cut gets an empty row.
     last = held & ~np.append((log.ue[1:] == log.ue[:-1]) & held[1:], False)
     away = np.flatnonzero(last & ~running)
     now, open_, round_ = np.full(away.size, time_s), np.full(away.size, OPEN), np.full(away.size, rounds)
@@ -72,7 +72,7 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
 
 
 def check_log(log: Jobs, ues: int, rounds: int) -> None:
-    """Raise ValueError unless a log can belong to this many UEs and rounds."""
+    """Raise ValueError unless the log fits this many UEs and rounds."""
     if {values.shape for values in vars(log).values()} != {(log.ue.size,)}:
         raise ValueError("timeline log must have columns of one length.")
     check_whole("log", log.ue, 0, ues - 1)

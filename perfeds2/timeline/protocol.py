@@ -1,8 +1,7 @@
-"""When does a round close, and who gets the new model?
+"""Decide when a round closes, which updates it merges and which UEs get the new model.
 
-This is the protocol, and all of it. It knows no weights, no radio and no clock of its own: it is told when updates
-arrived and answers who is merged. The virtual clock and a real server drive the same two functions, ``close_round`` and
-``hand_out``, so what is simulated is what is deployed.
+This module is the whole protocol. It knows no weights, no radio and no clock: the caller says when updates arrived.
+The virtual clock and a real server both call ``close_round`` and ``hand_out``, so a deployment behaves as simulated.
 """
 
 from dataclasses import dataclass, replace
@@ -12,37 +11,41 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 Stale = Literal["restart", "wait", "ignore"]
-Planned = Int[np.ndarray, "*groups A"]  # whom a round closes on: A UEs, or the first complete of several groups of A
-Here = Bool[np.ndarray, " n"]  # who is there
-IDLE = -1  # the version of a UE that waits for its turn
+Planned = Int[np.ndarray, "*groups A"]  # A UEs that close a round, or groups of A: the first complete one does
+Here = Bool[np.ndarray, " n"]  # which UEs are present
+IDLE = -1  # version of a UE without a job
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
-GROUP = 64  # values whose minimum is looked at before they are
+GROUP = 64  # values per group, in the search for the k-th smallest
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A of n updates close a round; none that is merged is staler than S. Synchronous: A = n. Asynchronous: A = 1, S = None.
+    """Close a round on A of n updates, none staler than S. Synchronous: A = n. Asynchronous: A = 1, S = None.
 
-    What happens to a UE that would exceed the bound (errata 10, 11):
+    ``stale`` says what happens to a UE that would exceed the staleness bound (errata 10, 11):
 
-    - ``restart``: it is handed the new model and starts over (Algorithm 1). A slow UE can starve.
-    - ``wait``: the round stays open until every UE can still be merged in time (Section VI). At most A·(S+1) UEs work
-      at once, more could never be served in time; the others wait for their turn.
-    - ``ignore``: it finishes, its update is refused, and it is handed the model of the next round.
+    - ``restart``: the UE gets the new model and starts over (Algorithm 1). A slow UE can starve.
+    - ``wait``: the round stays open until every other UE can still be merged in time (Section VI). At most A·(S+1) UEs
+      work at once, since more could never be merged in time; the others wait for their turn.
+    - ``ignore``: the UE finishes, its update is refused, and it gets the model of the next round.
 
-    With ``rests``, only those a round is planned for are handed its model, when it opens; the others rest until they are.
-    These are the rounds of most papers that choose UEs: synchronous, with nobody stale.
+    With ``rests``, only the UEs planned for a round get its model, when it opens; the others rest. Most papers that
+    select UEs use such rounds: synchronous, with no stale updates.
 
-    With ``drafts``, the first A of those close a round who were not merged in the round before (SAFA). Who was, and has arrived
-    again, is handed the new model, too; where the others are fewer than A, all are waited for, and those fill up.
+    With ``drafts`` (SAFA), a round closes on the first A arrivals among the UEs not merged in the previous round. A
+    UE that was merged then and has arrived again also gets the new model. If fewer than A other UEs are at work, the
+    round waits for all updates and fills the remaining slots with UEs merged in the previous round.
+
+    Raises:
+        ValueError: If a value is out of range or the options contradict each other.
     """
 
     quorum: int  # A
-    max_staleness: int | None = None  # S; None is no bound
+    max_staleness: int | None = None  # S; None for no bound
     stale: Stale = "restart"
-    rests: bool = False  # who is not planned has no job
-    drafts: bool = False  # who was merged last round comes last
+    rests: bool = False  # whether UEs outside the plan have no job
+    drafts: bool = False  # whether UEs merged in the previous round come last
 
     def __post_init__(self) -> None:
         if self.quorum < 1:
@@ -62,14 +65,23 @@ class Protocol:
 
     @property
     def waits(self) -> bool:
+        """Whether a round may stay open to keep updates within the staleness bound."""
         return self.stale == "wait" and self.max_staleness is not None
 
     @property
     def most_at_work(self) -> int | None:
-        """A·(S+1): more jobs than this cannot all be merged within the bound. None without a bound."""
+        """A·(S+1), the most jobs that can all be merged within the staleness bound; None without a bound."""
         return None if self.max_staleness is None else self.quorum * (self.max_staleness + 1)
 
     def check(self, ues: int) -> None:
+        """Check that the quorum fits a number of UEs.
+
+        Args:
+            ues: n, the number of UEs.
+
+        Raises:
+            ValueError: If the quorum exceeds it.
+        """
         if self.quorum > ues:
             raise ValueError(f"quorum must be at most the number of UEs, {ues}, got {self.quorum}.")
 
@@ -78,31 +90,31 @@ class Protocol:
 class Server:
     """What the server knows while a round is open."""
 
-    round: int  # k: the open round; the newest model is w_k
+    round: int  # k, the open round; the newest model is w_k
     versions: Int[np.ndarray, " n"]  # the model each UE works from, or IDLE
-    merged_in: Int[np.ndarray, " n"]  # the last round each UE was merged in; -1 for never
-    opened_s: float  # when w_k existed: no round closes before it opens, whoever arrived early
+    merged_in: Int[np.ndarray, " n"]  # the last round that merged each UE, or -1
+    opened_s: float  # when w_k was created; a round cannot close before it opens, even if all updates are there
 
 
 @dataclass(frozen=True)
 class Closing:
-    """How a round ends, as far as the arrivals tell."""
+    """When a round closes and on which updates, given the arrivals so far."""
 
-    time_s: float  # infinite while the arrivals do not suffice
-    merged: Int[np.ndarray, " A"]  # in order of arrival, ties by UE number
-    refused: Int[np.ndarray, " r"]  # arrived by then, but staler than the bound, or not drafted
+    time_s: float  # infinite while too few updates have arrived
+    merged: Int[np.ndarray, " A"]  # in order of arrival; ties by UE number
+    refused: Int[np.ndarray, " r"]  # arrived in time, but too stale or not drafted
 
 
 @dataclass(frozen=True)
 class HandOut:
-    """Who starts a new job when a round closes, and whose job ends without a merge."""
+    """The UEs that start a new job when a round closes, and those whose job ended without a merge."""
 
     handed: Int[np.ndarray, " h"]
     lost: Int[np.ndarray, " l"]
 
 
 def open_server(ues: int, protocol: Protocol, here: Here | None = None) -> Server:
-    """Round 0 opens: everybody who may work and is there is handed w_0, or whoever is invited later."""
+    """Open round 0 and hand w_0 to every present UE that may work; with ``rests``, ``invite`` does that later."""
     protocol.check(ues)
     versions = np.full(ues, IDLE, np.int64)
     if not protocol.rests:
@@ -111,7 +123,7 @@ def open_server(ues: int, protocol: Protocol, here: Here | None = None) -> Serve
 
 
 def invite(server: Server, planned: Planned, here: Here | None = None) -> tuple[Server, Int[np.ndarray, " h"]]:
-    """Where the unplanned rest: hand the open round's model to those planned who are there and have no job. Returns them, too."""
+    """Hand the open round's model to the planned UEs that are present and idle, and return those UEs too."""
     handed = planned[server.versions[planned] == IDLE]
     handed = handed if here is None else handed[here[handed]]
     versions = server.versions.copy()
@@ -122,13 +134,13 @@ def invite(server: Server, planned: Planned, here: Here | None = None) -> tuple[
 def close_round(
     server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None = None
 ) -> Closing:
-    """Given when each UE's update arrived (infinite: not yet), when does the open round close, and on whom?"""
+    """Return when the open round closes and on which UEs, given each UE's arrival time (infinite if not yet known)."""
     versions = server.versions
     fresh = versions >= oldest_version(server.round, protocol)
     all_fresh = fresh.all()
     eligible_s = arrival_s if all_fresh else np.where(fresh, arrival_s, np.inf)
     if planned is not None:
-        if planned.ndim == 2:  # several groups: the first that is complete
+        if planned.ndim == 2:  # the first complete group closes the round
             planned = planned[eligible_s[planned].max(axis=1).argmin()]
         close_s = eligible_s[planned].max()
         merged = np.sort(planned)
@@ -148,15 +160,15 @@ def close_round(
 
 
 def oldest_version(round_: int, protocol: Protocol) -> int:
-    """The oldest model whose update the round may still merge; IDLE is older."""
+    """Return the oldest model whose update the round may merge. IDLE is always older."""
     return 0 if protocol.max_staleness is None else max(round_ - protocol.max_staleness, 0)
 
 
 def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | None = None) -> tuple[Server, HandOut]:
-    """Close the round: w_{k+1} exists. Returns the server of the next round, and who was handed the new model.
+    """Close the round and hand out w_{k+1}; return the server of the next round and the UEs involved.
 
-    Who is not there is handed nothing, and the newest model when it comes (``welcome``); a job it has goes on until it
-    is merged or lost.
+    Absent UEs get no model now; ``welcome`` hands them the newest one when they return. A job that an absent UE holds
+    continues until it is merged or lost.
     """
     new = server.round + 1
     versions, merged_in = server.versions.copy(), server.merged_in.copy()
@@ -167,7 +179,7 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | 
         handed = _next_in_turn(versions, merged_in, protocol, here)
     elif protocol.rests:
         versions[closing.merged] = versions[lost] = IDLE
-        handed = NOBODY  # who is planned next is invited then
+        handed = NOBODY  # invite hands the model to the next planned UEs
     else:
         versions[closing.merged] = versions[lost] = new
         if protocol.stale == "restart" and protocol.max_staleness is not None:
@@ -178,13 +190,13 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | 
         handed = np.concatenate([closing.merged, lost])
         if here is not None:
             versions[handed] = IDLE
-            handed = np.flatnonzero(here & (versions == IDLE))  # also who came at this very second
+            handed = np.flatnonzero(here & (versions == IDLE))  # includes UEs that return at this very time
     versions[handed] = new
     return Server(new, versions, merged_in, closing.time_s), HandOut(handed, lost)
 
 
 def leave(server: Server, gone: Int[np.ndarray, " g"]) -> Server:
-    """Who left loses its job."""
+    """Drop the jobs of UEs that left."""
     versions = server.versions.copy()
     versions[gone] = IDLE
     return replace(server, versions=versions)
@@ -193,7 +205,7 @@ def leave(server: Server, gone: Int[np.ndarray, " g"]) -> Server:
 def welcome(
     server: Server, protocol: Protocol, here: Here, planned: Planned | None = None
 ) -> tuple[Server, Int[np.ndarray, " h"]]:
-    """In the middle of a round: hand its model to those who are there without a job and may have one. Returns them, too."""
+    """Hand the open round's model to UEs that are present, idle and allowed a job, and return those UEs too."""
     if protocol.rests:
         return (server, NOBODY) if planned is None else invite(server, planned.ravel(), here)
     versions = server.versions.copy()
@@ -207,7 +219,7 @@ def welcome(
 def _next_in_turn(
     versions: Int[np.ndarray, " n"], merged_in: Int[np.ndarray, " n"], protocol: Protocol, here: Here | None
 ) -> Int[np.ndarray, " h"]:
-    """Who takes the free places: of those without a job who are there, longest out first."""
+    """Return the UEs that take the free slots: those present and idle, longest without a merge first."""
     idle = np.flatnonzero(versions == IDLE)
     free = most_at_work(versions.size, protocol) - (versions.size - idle.size)
     idle = idle if here is None else idle[here[idle]]
@@ -221,7 +233,7 @@ def obstacle(
     planned: Planned | None,
     present: Here | None = None,
 ) -> str:
-    """Return why a round cannot close, and what to do."""
+    """Return why a round cannot close, and how to fix it."""
     bound = protocol.max_staleness
     for ue in np.flatnonzero(np.isinf(arrival_s)) if planned is None else planned.ravel():
         version = server.versions[ue]
@@ -241,7 +253,7 @@ def obstacle(
 
 
 def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:
-    """Close on the first who were not merged in the round before, if there are A of them, else when all have arrived."""
+    """Close on the first A UEs not merged in the previous round; with fewer of them, wait for all updates."""
     again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
     at_work = server.versions != IDLE
     merged = np.lexsort((arrival_s, again, ~at_work))[: protocol.quorum]
@@ -261,25 +273,26 @@ def most_at_work(ues: int, protocol: Protocol) -> int:
 
 
 def _smallest(rank: int, values: Float[np.ndarray, " n"]) -> float:
-    """The ``rank``-th smallest of many values, counting from 1, found among the few that can be it.
+    """Return the ``rank``-th smallest value, counting from 1, by looking only at the few candidates.
 
-    With the values in groups, ``rank`` groups have their minimum at or below the ``rank``-th smallest of the minima: so
-    many values at least are no larger than that, and the one we look for is among them.
+    Split the values into groups. At least ``rank`` groups have a minimum at or below the ``rank``-th smallest
+    minimum, so at least ``rank`` values are no larger than it, and the wanted value is one of them.
     """
     groups = values.size // GROUP
     if groups > 2 * rank:
         minima = values[: GROUP * groups].reshape(GROUP, groups).min(axis=0)
         values = values[values <= np.partition(minima, rank - 1)[rank - 1]]
     values = values.copy()
-    values.partition(rank - 1)  # np.partition takes longer for few values
+    values.partition(rank - 1)  # in place, because np.partition is slower for few values
     return float(values[rank - 1])
 
 
 def _everyone_in_time(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> float:
-    """The earliest time at which this round can close with everybody else still able to be merged within the bound.
+    """Return the earliest time the round can close so that all other jobs can still be merged within the bound.
 
-    A job on version v must be merged by round v + S. Rounds after this one up to round m take A·(m − k) jobs, so of the
-    N jobs due by m at least N − A·(m − k) must have arrived now. (Jobs are handed out so that this is never above A.)
+    A job on version v must be merged by round v + S. The rounds after this one, up to round m, take A·(m − k) jobs,
+    so of the N jobs due by round m at least N − A·(m − k) must have arrived now. Jobs are handed out so that this
+    never exceeds A.
     """
     assert protocol.max_staleness is not None
     jobs = np.flatnonzero(server.versions != IDLE)
@@ -296,7 +309,7 @@ def _everyone_in_time(server: Server, arrival_s: Float[np.ndarray, " n"], protoc
 def _pick(
     arrival_s: Float[np.ndarray, " n"], versions: Int[np.ndarray, " n"], close_s: float, protocol: Protocol
 ) -> Int[np.ndarray, " A"]:
-    """The A updates to merge of those that arrived by ``close_s``: the earliest, or, where a round waited, the stalest first."""
+    """Return the A updates to merge that arrived by ``close_s``: the earliest, or with ``wait`` the stalest."""
     (arrived,) = (arrival_s <= close_s).nonzero()
     if arrived.size <= protocol.quorum:
         return arrived

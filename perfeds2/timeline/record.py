@@ -1,4 +1,4 @@
-"""The record of a run: which UE was merged in each round, how stale its update was, and when; and its file."""
+"""Record which UE was merged in each round, how stale its update was, and when; save and load such records."""
 
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 State = Literal["computing", "sending", "waiting", "idle"]
-JOBS_AT_A_TIME = 2**22  # a quarter of a gigabyte
+JOBS_AT_A_TIME = 2**22  # about a quarter of a gigabyte
 LONG_ROW = 32  # UEs
-SHOWN_ROUNDS, SHOWN_UES = 40, 30  # in a drawing
+SHOWN_ROUNDS, SHOWN_UES = 40, 30  # in a plot
 LOG = "log_"
-MAX_BYTES = 1 << 34  # unpacked; a million UEs with a million merged updates take 0.1 GB
+MAX_BYTES = 1 << 34  # uncompressed; a million UEs with a million merged updates take 0.1 GB
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Spent:
 
     computing_s: float
     sending_s: float
-    waiting_s: float  # at the server, for the round to close
+    waiting_s: float  # for the round to close, after the update arrived
     busy_s: float  # computing or sending
-    lost_s: float  # the part of busy_s that went into jobs without a merge
+    lost_s: float  # the part of busy_s spent on jobs without a merge
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class Timeline:
     staleness: Int[np.ndarray, "K A"]  # it started from model k - staleness (τ in the paper)
     arrival_s: Float[np.ndarray, "K A"]  # when its update was complete at the server
     time_s: Float[np.ndarray, " K"]  # when round k closed
-    compute_s: Float[np.ndarray, " n"]  # how long each UE computes on one job
-    # Jobs that ended without a merge. A row stands for lost_count UEs with successive numbers, from lost_ue on.
+    compute_s: Float[np.ndarray, " n"]  # computing time of one job
+    # Jobs that ended without a merge. A row stands for lost_count consecutive UEs, starting at lost_ue.
     lost_ue: Int[np.ndarray, " l"]
-    lost_version: Int[np.ndarray, " l"]  # the model they worked from
+    lost_version: Int[np.ndarray, " l"]  # the model they started from
     lost_round: Int[np.ndarray, " l"]  # they ended when this round closed
     lost_arrival_s: Float[np.ndarray, " l"]  # infinite for updates that had not arrived
     open_version: Int[np.ndarray, " n"]  # the model each UE holds when the timeline ends, or IDLE
-    open_arrival_s: Float[np.ndarray, " n"]  # when that job's update arrived, if it has (else infinite)
+    open_arrival_s: Float[np.ndarray, " n"]  # when the update of that job arrived; infinite if it has not
     lost_count: Int[np.ndarray, " l"]
-    # With a downlink: seconds from a hand-out until the UE had the model, for merged, lost and open jobs.
+    # With a downlink: seconds from hand-out until the UE had the model, for merged, lost and open jobs.
     model_s: Float[np.ndarray, "K A"] | None = None
     lost_model_s: Float[np.ndarray, " l"] | None = None
     open_model_s: Float[np.ndarray, " n"] | None = None
-    log: Jobs | None = None  # where UEs leave and return: the parts of their jobs, sorted
+    log: Jobs | None = None  # if UEs leave and return: the parts of their jobs, sorted
 
     def __post_init__(self) -> None:
         _check(self)
@@ -68,43 +68,47 @@ class Timeline:
 
     @property
     def rounds(self) -> int:
+        """K, the number of closed rounds."""
         return self.ues.shape[0]
 
     @property
     def quorum(self) -> int:
+        """A, the updates merged per round."""
         return self.ues.shape[1]
 
     @property
     def population(self) -> int:
-        """n, merged or not."""
+        """n, the number of UEs, merged or not."""
         return self.compute_s.size
 
     @property
     def end_s(self) -> float:
+        """When the last round closed, in seconds; 0 without rounds."""
         return float(self.time_s[-1]) if self.rounds else 0.0
 
     @property
     def start_s(self) -> Float[np.ndarray, " K_plus_1"]:
-        """When model w_k existed: the start of round k, and the end of the last."""
+        """When each model w_k was created: the start of every round, then the end of the last one. Shape (K + 1,)."""
         return np.concatenate([[0.0], self.time_s])
 
     @property
     def versions(self) -> Int[np.ndarray, "K A"]:
-        """The model each merged update was computed from."""
+        """The model that each merged update was computed from, shape (K, A)."""
         return np.arange(self.rounds)[:, None] - self.staleness
 
     @property
     def depth(self) -> int:
-        """How many recent models an arrival can refer to."""
+        """How many recent models a merged update can refer to."""
         return int(self.staleness.max(initial=0)) + 1
 
     @property
     def merges(self) -> Int[np.ndarray, " n"]:
+        """How often each UE was merged, shape (n,)."""
         return np.bincount(self.ues.ravel(), minlength=self.population)
 
     @property
     def shares(self) -> Float[np.ndarray, " n"]:
-        """The participation each UE achieved, η of eq. (15)."""
+        """The participation share that each UE achieved, η in eq. (15), shape (n,)."""
         return self.merges / max(self.ues.size, 1)
 
     @property
@@ -119,15 +123,21 @@ class Timeline:
 
     @property
     def in_vain(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
-        """The updates that arrived and were not merged: their UEs, and the rounds that discarded them."""
+        """The updates that arrived but were not merged: their UEs, and the rounds that discarded them."""
         row, ue = _one_by_one(self.lost_ue, self.lost_count)
         arrived = np.isfinite(self.lost_arrival_s[row])
         return ue[arrived], self.lost_round[row][arrived]
 
     def jobs(self, ues: range | None = None) -> Jobs:
-        """Return every job (of the UEs in a range): the merged ones, then the lost ones, then those still open.
+        """Return every job: first the merged ones, then the lost ones, then the open ones.
 
-        Where UEs leave and return there is a row for each part of a job, with the outcome of the whole.
+        If UEs leave and return, each part of a job has a row of its own, with the outcome of the whole job.
+
+        Args:
+            ues: Only the jobs of these UEs, a contiguous range; None for all.
+
+        Returns:
+            One row per job or part of a job, times in seconds.
         """
         ues = range(self.population) if ues is None else ues
         if self.log is not None:
@@ -140,7 +150,7 @@ class Timeline:
         return replace(jobs, sending_s=sending_s, arrival_s=np.clip(jobs.arrival_s, sending_s, jobs.end_s))
 
     def _uncut_jobs(self, ues: range, lost_rows: Int[np.ndarray, " r"]) -> Jobs:
-        """Return the merged, the lost (of these rows) and the open jobs of a range; updates that had not arrived never do."""
+        """Return the merged, lost (in ``lost_rows``) and open jobs of some UEs; missing arrivals are infinite."""
         merged_ue, open_ = self.ues.ravel(), np.flatnonzero(self.open_version != IDLE)
         merged = np.flatnonzero((merged_ue >= ues.start) & (merged_ue < ues.stop))
         open_ = open_[(open_ >= ues.start) & (open_ < ues.stop)]
@@ -163,7 +173,14 @@ class Timeline:
         return Jobs(ue, version, start_s, end_s, arrival_s, end_s, outcome, round_, model_s)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
-        """Return what one UE did, as (state, from second, to second), without gaps from 0 to the end."""
+        """Return what one UE did, without gaps from time 0 to the end.
+
+        Args:
+            ue: The UE's number.
+
+        Returns:
+            Triples (state, from second, to second), in order of time.
+        """
         jobs = self.jobs(range(ue, ue + 1))
         intervals: list[tuple[State, float, float]] = []
         now = 0.0
@@ -183,7 +200,11 @@ class Timeline:
         return intervals
 
     def seconds(self) -> dict[State, float]:
-        """Return the UE-seconds spent in each state, over all UEs."""
+        """Return the UE-seconds spent in each state, summed over all UEs.
+
+        Returns:
+            A mapping from "computing", "sending", "waiting" and "idle" to UE-seconds.
+        """
         spent = self._spent
         idle = max(self.end_s * self.population - spent.computing_s - spent.sending_s - spent.waiting_s, 0.0)
         return {
@@ -206,11 +227,11 @@ class Timeline:
 
     @cached_property
     def _spent(self) -> Spent:
-        """The sums over all jobs; those of long rows are added without writing out their jobs."""
+        """The sums over all jobs; long rows are added without expanding them into jobs."""
         long = self.long_rows
         first, past = self.lost_ue[long], (self.lost_ue + self.lost_count)[long]
         lasted_s = (self.start_s[self.lost_round + 1] - self.start_s[self.lost_version])[long]
-        before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing of all UEs with smaller numbers
+        before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing time of all UEs with smaller numbers
         computing_s = (before_s[past] - before_s[first]).sum()
         busy_s = (lasted_s * (past - first)).sum()
         sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
@@ -227,13 +248,17 @@ class Timeline:
 
     @cached_property
     def long_rows(self) -> Bool[np.ndarray, " l"]:
-        """The rows of lost jobs with many UEs, all of which were sending. There can be more such jobs than memory holds."""
+        """Mask of the rows with many UEs, all sending when their job was lost; such jobs may not fit in memory."""
         lasted_s = self.start_s[self.lost_round + 1] - self.start_s[self.lost_version]
         long = (self.lost_count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
         return long & (self.log is None) & (self.lost_model_s is None)
 
     def short_row_jobs(self) -> Iterator[Jobs]:
-        """Yield all jobs but those of ``long_rows``, for one range of UEs after the other."""
+        """Yield all jobs except those of ``long_rows``, one range of UEs at a time.
+
+        Yields:
+            The jobs of one range of UEs.
+        """
         lost = {name: column[~self.long_rows] for name, column in self.columns.items() if name.startswith("lost_")}
         rest = replace(self, **lost)
         parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
@@ -249,7 +274,17 @@ class Timeline:
         return own | {LOG + name: column for name, column in log.items()}
 
     def prefix(self, rounds: int) -> "Timeline":
-        """Return the first rounds of this timeline, exactly as a shorter simulation would have left them."""
+        """Return the first rounds of this timeline, exactly as a shorter simulation would record them.
+
+        Args:
+            rounds: How many rounds to keep.
+
+        Returns:
+            The shorter timeline.
+
+        Raises:
+            ValueError: If the timeline has fewer rounds.
+        """
         if not 0 <= rounds <= self.rounds:
             raise ValueError(f"prefix must have 0 to {self.rounds} rounds, got {rounds}.")
         if rounds == self.rounds:
@@ -276,19 +311,36 @@ class Timeline:
         return replace(self, **shorter, open_version=open_version, open_arrival_s=open_arrival_s, log=log)
 
     def until(self, time_s: float) -> int:
-        """Return how many rounds had closed by a time."""
+        """Return how many rounds had closed by a time.
+
+        Args:
+            time_s: Simulated time in seconds.
+
+        Returns:
+            The number of rounds that closed at or before it.
+        """
         return int(np.searchsorted(self.time_s, time_s, side="right"))
 
     def save(self, path: Path | str) -> None:
-        """Write one .npz; the same timeline always gives the same bytes."""
+        """Write the timeline to an .npz file. Equal timelines give equal bytes.
+
+        Args:
+            path: The file to write.
+        """
         save_timelines(path, {"": self})
 
     @classmethod
     def load(cls, path: Path | str) -> "Timeline":
-        """Read the one timeline of a file.
+        """Read the only timeline of a file.
+
+        Args:
+            path: An .npz file written by ``save``, or the folder of a run.
+
+        Returns:
+            The timeline.
 
         Raises:
-            ValueError: If the file is not a timeline, or holds several.
+            ValueError: If the file is not a timeline or holds several.
         """
         timelines = load_timelines(path)
         if list(timelines) != [""]:
@@ -308,9 +360,10 @@ class Timeline:
         return as_html(repr(self), self.prefix(min(self.rounds, SHOWN_ROUNDS)).frame(), self.plot)
 
     def frame(self) -> "pd.DataFrame":
-        """Return a row per job: its UE, its model, when it computed, sent and waited, and its outcome.
+        """Return a table with one row per job: its UE, model, times and outcome.
 
-        ``round`` and ``staleness`` are those of the merge, and missing for jobs that were not merged.
+        Returns:
+            A data frame. ``round`` and ``staleness`` are those of the merge, and missing if there was none.
         """
         import pandas as pd
 
@@ -321,7 +374,15 @@ class Timeline:
         return pd.DataFrame(vars(jobs)).assign(outcome=words, round=round_, staleness=round_ - jobs.version)
 
     def plot(self, axes: "Axes | None" = None, *, until_s: float | None = None) -> "Axes":
-        """Draw what each of the first UEs does, over the first seconds."""
+        """Draw what each of the first UEs does over the first rounds.
+
+        Args:
+            axes: Where to draw; None for new axes.
+            until_s: Draw the rounds that closed by this time, in seconds; None for the first 40 rounds.
+
+        Returns:
+            The axes.
+        """
         shown = self.prefix(min(self.rounds, SHOWN_ROUNDS) if until_s is None else self.until(until_s))
         ues = range(min(self.population, SHOWN_UES))
         jobs = shown.jobs(ues)
@@ -339,14 +400,14 @@ LOG_COLUMNS = {LOG + field.name for field in fields(Jobs)}
 def _one_by_one(
     first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]
 ) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
-    """Write out rows that stand for UEs with successive numbers: the row each comes from, and its UE."""
+    """Expand rows that stand for consecutive UEs; return the row each UE comes from, and the UEs."""
     count = np.maximum(count, 0)
     row = np.repeat(np.arange(count.size), count)
     return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
 
 
 def _check(timeline: Timeline) -> None:
-    """Raise ValueError unless the columns of a timeline have the right shapes and hold possible numbers."""
+    """Raise ValueError unless the columns of a timeline have the right shapes and possible values."""
     columns = {name: column for name, column in timeline.columns.items() if name in COLUMNS}
     k, n, lost = timeline.time_s.size, timeline.compute_s.size, timeline.lost_ue.size
     ues = timeline.ues
@@ -389,14 +450,14 @@ def _check(timeline: Timeline) -> None:
 
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
-    """Write several named timelines into one .npz (keys ``name/field``; the name may be empty)."""
+    """Write several named timelines to one .npz file (keys ``name/field``; a name may be empty)."""
     with (
         write_atomically(Path(path)) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         for name, timeline in timelines.items():
             for field, values in timeline.columns.items():
-                entry = zipfile.ZipInfo(f"{name}/{field}".lstrip("/") + ".npy")  # without the time of day
+                entry = zipfile.ZipInfo(f"{name}/{field}".lstrip("/") + ".npy")  # without a timestamp
                 with archive.open(entry, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
 
@@ -424,7 +485,7 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
     grouped: dict[str, dict[str, np.ndarray]] = {}
     for key, values in arrays.items():
         name, _, field = key.rpartition("/")
-        if isinstance(values, np.ndarray):  # np.load gives the bytes of members that are not arrays
+        if isinstance(values, np.ndarray):  # np.load returns raw bytes for members that are not arrays
             grouped.setdefault(name, {})[field] = values
     try:
         return {name: _from_columns(columns) for name, columns in (grouped or {"": {}}).items()}

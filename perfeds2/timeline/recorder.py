@@ -1,4 +1,4 @@
-"""Collect the rounds of a timeline, one after the other."""
+"""Collect the rounds of a simulation into a timeline."""
 
 from dataclasses import replace
 
@@ -11,23 +11,23 @@ from perfeds2.timeline.protocol import IDLE
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import RoundInfo
 
-MANY_LOST = 256  # jobs lost at once; from here on successive UEs share a row
+MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs share a row
 
 
 class Recorder:
-    """Collects rounds, from where a timeline ended."""
+    """Append rounds to where a timeline ended."""
 
     def __init__(self, past: Timeline) -> None:
         self._compute_s = past.compute_s
         self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
-        self._models = [[past.model_s, past.lost_model_s]]  # Nones without a downlink
-        self.parts: list[Jobs] = []  # of jobs, where UEs come and go
+        self._models = [[past.model_s, past.lost_model_s]]  # None without a downlink
+        self.parts: list[Jobs] = []  # parts of jobs, if UEs leave and return
         if past.log is not None:
             self.parts.append(past.log.take(past.log.outcome != OPEN))
 
     def add(self, info: RoundInfo, model_s: Float[np.ndarray, " n"] | None = None) -> None:
-        """Add a round, and with a downlink how long each UE had waited for its model."""
+        """Add a round and, with a downlink, how long each UE waited for its model."""
         self.parts += [*info.interrupted, *info.ended]
         for part in info.interrupted:
             left = part.take(part.outcome == LOST)
@@ -40,7 +40,7 @@ class Recorder:
             version, arrived_s = versions[lost], arrival_s[lost]
             arrived_s[arrived_s > now_s] = np.inf
             first = np.arange(lost.size)
-            if lost.size > MANY_LOST:  # one row for UEs with successive numbers and the same fate
+            if lost.size > MANY_LOST:  # one row for consecutive UEs that lost the same job
                 same = (np.diff(version) == 0) & (arrived_s[1:] == arrived_s[:-1])
                 same &= True if model_s is None else np.diff(model_s[lost]) == 0
                 first = np.concatenate([[0], 1 + np.flatnonzero((np.diff(lost) != 1) | ~same)])
@@ -51,7 +51,7 @@ class Recorder:
             self._models.append([model_s[None, merged], model_s[lost]])
 
     def add_rounds(self, rounds: list[np.ndarray], lost: list[np.ndarray]) -> None:
-        """Several rounds at once: their fields of a timeline, and those of the jobs lost in them."""
+        """Add several rounds at once: their timeline columns, and the columns of the jobs lost in them."""
         self._rounds.append(rounds)
         self._lost.append(lost)
 
@@ -62,7 +62,7 @@ class Recorder:
         model_s: Float[np.ndarray, " n"] | None = None,
         open_parts: Jobs | None = None,
     ) -> Timeline:
-        """Return what was recorded, with the jobs that were open when the clock stopped."""
+        """Return the recorded rounds, with the jobs that were open when the clock stopped."""
         models = (None, None, None)
         if model_s is not None:
             merged, lost = zip(*self._models, strict=True)
@@ -75,7 +75,7 @@ class Recorder:
 
 
 def nothing_yet(compute_s: Float[np.ndarray, " n"], quorum: int, downlink: Downlink | None = None) -> Timeline:
-    """Return a timeline of no rounds: every UE holds w_0."""
+    """Return a timeline without rounds, in which every UE holds w_0."""
     n, none, never = compute_s.size, np.empty(0, np.int64), np.empty(0)
     ues, arrival_s = np.empty((0, quorum), np.int64), np.empty((0, quorum))
     open_ = np.zeros(n, np.int64), np.full(n, np.inf)

@@ -1,4 +1,4 @@
-"""Simulate rounds: validate the inputs and choose who plays (the NumPy clock or the compiled loops)."""
+"""Simulate rounds: validate the inputs and choose a clock (NumPy or the compiled loops)."""
 
 import math
 from collections.abc import Callable
@@ -31,24 +31,27 @@ def simulate(
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> Timeline:
-    """Play the protocol on a cell for a number of rounds, for all rounds that close by ``horizon_s``, or both limits.
+    """Play the protocol on a cell for a number of rounds, until a time, or until the first of the two.
 
     Args:
         cell: The UEs and their radio.
-        protocol: When a round closes and who gets the new model.
-        payload_bits: Size of one upload.
+        protocol: When a round closes and which UEs get the new model.
+        payload_bits: Size of one upload in bits.
         samples: Samples that one job computes on.
         rounds: Stop after this many rounds.
-        horizon_s: Stop at this simulated second.
+        horizon_s: Stop at this simulated time, in seconds.
         bandwidth: Policy that shares the band.
-        schedule: The UEs each round closes on; None: the first arrivals.
-        shares: Participation target of each UE; None: equal.
+        schedule: The UEs that each round closes on; None for the first arrivals.
+        shares: Participation target of each UE, shape (n,); None for equal targets.
         budget: Energy of the UEs. The timeline ends early when fewer than A UEs have energy left.
-        watch: Called with everything about every round.
-        tell: Called with the number of closed rounds and the second reached.
+        watch: Called with the full record of every round. Uses the NumPy clock.
+        tell: Called with the number of closed rounds and the simulated time.
 
     Returns:
-        The timeline. It is the same to the last bit whichever clock plays.
+        The timeline. Both clocks give the same one, bit for bit.
+
+    Raises:
+        ValueError: If an argument is out of range, the arguments do not fit together, or a round can never close.
     """
     if rounds is None and horizon_s is None:
         raise ValueError("simulate needs rounds or horizon_s, got neither.")
@@ -93,9 +96,9 @@ def play(
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
-    """Continue from a clock for more rounds. Return where it stopped, and the timeline: the past and what followed."""
+    """Continue from a clock; return the clock where it stopped, and the past timeline with the new rounds appended."""
     if past is None:
-        downlink = conditions.cell.downlink if clock.jobs is None else None  # else waits are in the log
+        downlink = conditions.cell.downlink if clock.jobs is None else None  # otherwise the log has the waits
         past = nothing_yet(conditions.compute_s, conditions.protocol.quorum, downlink)
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")

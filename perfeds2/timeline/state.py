@@ -1,4 +1,4 @@
-"""The state of the clock: what stays the same, where every UE stands, and what happened in a round."""
+"""Define the state of the clock: the fixed conditions, the progress of every UE, and the record of a round."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -19,19 +19,19 @@ from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol
 PerUe = Float[np.ndarray, " n"]
 Mask = Bool[np.ndarray, " n"]
 Ues = Int[np.ndarray, " _"]
-WorkLeft = tuple[PerUe, PerUe, PerUe]  # seconds to compute, bits to send, and when the update arrived, as in ``Clock``
-# From a round's number to the UEs it must close on, or groups of them of which the first complete one closes it. A
-# parameter named ``moment`` gets all that is known when the round opens, instead of its number.
+WorkLeft = tuple[PerUe, PerUe, PerUe]  # compute_s, bits and arrived_s, as in ``Clock``
+# Maps a round number to the UEs that close the round, or to groups of UEs: the first complete one closes it.
+# If its parameter is named ``moment``, the schedule gets a ``Moment`` instead of the round number.
 Schedule = Callable[[Any], Planned]
-ALL_BUT = 1 - 1e-9  # who has spent so much of its budget has spent it: sums are rounded
+ALL_BUT = 1 - 1e-9  # a budget counts as spent from this fraction on, because sums are rounded
 
 
-# ---- energy: a UE looks at what it has left when it would be handed a model, and finishes a job that it has begun
+# ---- Energy: a UE's budget is checked only when it would get a model, so a UE always finishes a job it has begun
 
 
 @dataclass(frozen=True)
 class Work:
-    """What everybody has left to do at a second."""
+    """The work that every UE has left at a time."""
 
     time_s: float
     compute_s: PerUe
@@ -40,13 +40,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Budget:
-    """What each UE may spend, and what its work takes."""
+    """The energy that each UE may spend, and the power that its work draws."""
 
     joules: PerUe | float  # infinite for a UE without a budget
     computing_w: PerUe
     sending_w: PerUe
     joules_per_bit: float
-    computing_s: PerUe  # of one job, with its model there
+    computing_s: PerUe  # of one job, once its model has arrived
 
     @classmethod
     def of(cls, joules: PerUe | float, model: EnergyModel, cell: Cell, samples: float) -> "Budget":
@@ -54,9 +54,10 @@ class Budget:
         return cls(joules, model.computing_w(cell), model.radio_w(cell), model.joules_per_bit, computing_s)
 
     def spent(self, before: Work, after: Work, arrival_s: PerUe, job_s: PerUe | None = None) -> PerUe:
-        """Joules between two seconds with no new jobs between them; ``arrival_s`` is when updates are complete.
+        """Return the joules spent between two times, given that no job starts between them.
 
-        ``job_s`` is how long everybody's job computes, where jobs of a UE differ.
+        ``arrival_s`` is when each update is complete. ``job_s`` is the computing time of each UE's current job, if
+        jobs of a UE differ.
         """
         job_s = self.computing_s if job_s is None else job_s
         computed_s = np.minimum(before.compute_s, job_s) - np.minimum(after.compute_s, job_s)
@@ -70,16 +71,16 @@ class Budget:
 
 
 def too_few(versions: Int[np.ndarray, " n"], round_: int, protocol: Protocol, has_energy: Mask | None = None) -> bool:
-    """Whether fewer than A UEs have a job that this round could merge, so that it cannot close any more.
+    """Return whether fewer than A UEs have a job that this round could merge, so that it can never close.
 
-    Where UEs come and go, who has none and has energy may still get one.
+    If UEs leave and return, an idle UE with energy counts too, because it may still get a job.
     """
     can = versions >= oldest_version(round_, protocol)
     can = can if has_energy is None else can | (has_energy & (versions == IDLE))
     return int(np.count_nonzero(can)) < protocol.quorum
 
 
-# ---- the clock
+# ---- The clock
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,13 @@ class Conditions:
 
     @cached_property
     def usual_s(self) -> PerUe:
-        """The expected time until a UE that is handed a model now has computed."""
+        """Expected time from hand-out until a UE has computed its update."""
         cell = self.cell
         return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
 
     @property
     def presence(self) -> Availability | None:
-        """When UEs are there; None: always."""
+        """When UEs are present; None if they always are."""
         return None if self.cell.fleet is None else self.cell.fleet.presence
 
     @cached_property
@@ -114,22 +115,22 @@ class Conditions:
 
     @cached_property
     def looks(self) -> bool:
-        """Whether the schedule looks at the moment, not only at the round's number."""
+        """Whether the schedule takes a ``Moment`` instead of a round number."""
         return self.schedule is not None and "moment" in inspect.signature(self.schedule).parameters
 
 
 @dataclass(frozen=True)
 class JobTimes:
-    """The times of each UE's job, where UEs come and go or their jobs differ."""
+    """The times of each UE's job, for fleets where UEs leave and return or jobs differ."""
 
-    begun_s: PerUe  # when its current part began
-    sending_s: PerUe  # when it begins to send, if it stays
+    begun_s: PerUe  # when the current part began
+    sending_s: PerUe  # when the UE begins to send, if it stays
     model_s: PerUe  # how long the part waits for the model
     job_s: PerUe  # computing time of the whole job
-    rate_factor: PerUe  # of the UE's own uplink
+    rate_factor: PerUe  # multiplies the rate of the UE's own uplink
 
     def begin(self, ues: Ues, now_s: float, compute_s: PerUe) -> "JobTimes":
-        """Begin or continue the jobs of these UEs, with this much left to wait for and to compute."""
+        """Begin or continue the jobs of these UEs; ``compute_s`` is the time left to wait and compute."""
         begun_s, sending_s, model_s = self.begun_s.copy(), self.sending_s.copy(), self.model_s.copy()
         begun_s[ues], sending_s[ues] = now_s, now_s + compute_s[ues]
         model_s[ues] = np.maximum(compute_s[ues] - self.job_s[ues], 0.0)
@@ -138,14 +139,14 @@ class JobTimes:
 
 @dataclass(frozen=True)
 class Clock:
-    """The state of every UE at a time."""
+    """The state of every UE at one time."""
 
     time_s: float
     server: Server
     compute_s: PerUe  # seconds left to wait for the model and to compute
     bits: PerUe  # bits left to send
     arrived_s: PerUe  # when the update was complete at the server; infinite if it is not
-    planned: Planned | None = None  # the UEs the round closes on, where only they are handed its model
+    planned: Planned | None = None  # UEs that close the round, if only they get its model
     spent_j: PerUe | None = None  # None without a budget
     model_s: PerUe | None = None  # how long each UE waited for its model; None without a downlink
     sent_s: float = 0.0  # when the base station has sent all models
@@ -162,7 +163,7 @@ class Clock:
 
 
 class Air(NamedTuple):
-    """The bands that were shared out, and the rates and arrivals they give if nothing changes."""
+    """The bandwidths in use, and the rates and arrival times they give if nothing changes."""
 
     uplink: Uplink
     bandwidth_hz: PerUe
@@ -181,14 +182,14 @@ class RoundInfo:
     uplink: Uplink
     bandwidth_hz: PerUe
     rate_bps: PerUe
-    arrival_s: PerUe  # when each update arrives if the round lasts long enough
+    arrival_s: PerUe  # when each update arrives if the round stays open long enough
     versions: Int[np.ndarray, " n"]  # the model each UE worked from when the round closed
     interrupted: Sequence[Jobs]  # parts of jobs whose UE left before the round closed
-    ended: Sequence[Jobs]  # parts of jobs that ended when it closed
+    ended: Sequence[Jobs]  # parts of jobs that ended when the round closed
 
 
 def open_parts(clock: Clock, present: Mask | None) -> Jobs:
-    """Return the parts of the jobs that are open."""
+    """Return the current parts of all open jobs."""
     ues = np.flatnonzero(clock.server.versions != IDLE)
     return parts_of(clock, ues, np.minimum(clock.arrived_s[ues], clock.time_s), OPEN, clock.time_s, present)
 
@@ -201,7 +202,10 @@ def parts_of(
     end_s: float | None = None,
     present: Mask | None = None,
 ) -> Jobs:
-    """Return the current parts of these UEs' jobs: at work until one second, over at another. Those of absent UEs are empty."""
+    """Return the current parts of these UEs' jobs, at work until ``until_s`` and over at ``end_s``.
+
+    The part of an absent UE is empty, unless its update has already arrived.
+    """
     jobs, server = clock.jobs, clock.server
     assert jobs is not None
     end = np.full(ues.size, clock.time_s if end_s is None else end_s)

@@ -1,1 +1,1 @@
-"""The clock in compiled loops: optional, faster, and the same to the last bit. Everything else calls only ``play_fast``."""
+"""Run the clock in compiled loops: optional, faster and identical bit for bit."""

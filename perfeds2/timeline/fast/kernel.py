@@ -1,9 +1,9 @@
-"""What does the clock of ``simulate`` show, in plain loops that a compiler can read?
+"""Play rounds in plain loops that Numba compiles.
 
-The compiled clock. It plays the same rounds with the same formulas in the same order, so that its times are those of the NumPy
-clock to the last bit; the two share no function. Logarithms and long sums are not the same everywhere: they are NumPy's own loops,
-called by their address (``loops``). Only ``loading`` imports this file, and only when it pays: Numba takes a second
-to load.
+The loops evaluate the same formulas in the same order as the NumPy clock, so the times agree bit for bit; the two
+share no function. Logarithms and long sums differ between implementations, so the loops call NumPy's own by address
+(``loops``). Only ``loading`` imports this module, and only when that saves time, because Numba takes a second to
+load.
 """
 
 from typing import NamedTuple
@@ -12,36 +12,36 @@ import numpy as np
 
 from perfeds2.timeline.fast.numbers import apply, compiled, compiled_with_memory, entrance
 
-IDLE = -1  # the version of a UE without a job
-DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the rounds ended; ASK: let the NumPy clock see to this one
+IDLE = -1  # version of a UE without a job
+DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the loop stopped; ASK: the NumPy clock must play this round
 RESTART, WAIT, IGNORE = range(3)
 EQUAL_SHARE, PLANNED_SHARE, EQUAL_FINISH = range(3)
 LN2 = float(np.log(2))
-LEAST_LEFT = float(np.finfo(float).eps)  # of its payload a job has at least this left until it has arrived
-MANY_LOST = 256  # jobs lost at once; from here on UEs with successive numbers and the same fate are one row
-MARGIN = 1e-12  # of the proof that nobody else arrives
+LEAST_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
+MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs that lost the same job share a row
+MARGIN = 1e-12  # safety margin of the proof that no other UE arrives
 
 
 class Rules(NamedTuple):
     """What stays the same from round to round."""
 
     quorum: int
-    bound: int  # S; below 0: none
+    bound: int  # S; below 0 for no bound
     stale: int
     policy: int
-    planned: bool  # whether rounds close on rows of UEs
-    at_work: int  # so many UEs may hold a job at once
+    planned: bool  # whether rounds close on given rows of UEs
+    at_work: int  # UEs that may hold a job at once
     payload_bits: float
     bandwidth_hz: float
-    most_nats: float  # that modulation carries a second and hertz; infinite: whatever the signal allows
+    most_nats: float  # most nat/s/Hz that modulation carries; infinite for no limit
     horizon_s: float
-    others: int  # UEs that are not followed: they send, and never arrive
-    others_hz: float  # no signal of theirs is stronger
-    others_s: float  # none of them computes for less
+    others: int  # UEs that are not followed: they send but never arrive
+    others_hz: float  # none of their signals is stronger
+    others_s: float  # none of them computes for less time
 
 
 class Followed(NamedTuple):
-    """Those who are followed, by rising number, and where each stands."""
+    """The UEs that are followed, in ascending order, and the state of each."""
 
     ues: np.ndarray
     job_s: np.ndarray
@@ -53,7 +53,7 @@ class Followed(NamedTuple):
 
 
 class RoundBuffers(NamedTuple):
-    """Output of the loop: the rounds played, and the jobs lost in them."""
+    """Output buffers for the rounds played and the jobs lost in them."""
 
     ues: np.ndarray
     staleness: np.ndarray
@@ -67,7 +67,7 @@ class RoundBuffers(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room to work in: of one round, for everybody."""
+    """Scratch arrays for one round, each with a value per followed UE."""
 
     band: np.ndarray
     rate: np.ndarray
@@ -82,14 +82,14 @@ class Scratch(NamedTuple):
     call: np.ndarray
 
 
-# ---- rounds, one after the other
+# ---- Rounds
 
 
 @entrance
 def play_rounds(loops, rules, followed, signals, rows, round_, time_s, hope, record):
-    """Rounds with equal parts of the band, until the signals are used up, or why not.
+    """Play rounds with equal bandwidths until the signals are used up or there is a reason to stop.
 
-    Returns (why, rounds played, rows of lost jobs, the second reached).
+    Returns (reason, rounds played, rows of lost jobs, time reached in seconds).
     """
     scratch, lost_rows = new_scratch(followed.ues.size), 0
     for played in range(signals.shape[0]):
@@ -115,7 +115,7 @@ def play_rounds(loops, rules, followed, signals, rows, round_, time_s, hope, rec
 
 
 def play_one_round(play, draw, loops, searching):
-    """Call both entrances once, so that everything is compiled or read from the cache."""
+    """Call both entry points once, so that everything is compiled or read from the cache."""
     signals, two = np.ones((1, 2)), np.ones(2)
     draw(signals, np.uint64(0), 0, 0, np.arange(2))
     policy = EQUAL_FINISH if searching else EQUAL_SHARE
@@ -126,7 +126,7 @@ def play_one_round(play, draw, loops, searching):
 
 
 def new_buffers(rounds, quorum, lost_rows):
-    """Return empty arrays for rounds and for rows of lost jobs."""
+    """Return empty buffers for this many rounds and rows of lost jobs."""
     table, whole = (rounds, quorum), np.int64
     return RoundBuffers(
         *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
@@ -154,7 +154,7 @@ def new_scratch(n):
 
 @compiled
 def who_is_served(rules, followed, rows, played, serve):
-    """The planned, or everybody, as far as they have something to send. Equal shares are for everybody."""
+    """Mark the UEs with something to send: the planned ones, or all of them for equal shares or without a plan."""
     planned = rules.planned and rules.policy != EQUAL_SHARE
     for i in range(serve.size):
         serve[i] = followed.bits[i] > 0 and not planned
@@ -166,7 +166,7 @@ def who_is_served(rules, followed, rows, played, serve):
 
 @compiled
 def _equal_parts(rules, scratch):
-    """The same band for everybody who is served."""
+    """Give the same bandwidth to every UE that is served."""
     count = rules.others
     for i in range(scratch.band.size):
         count += scratch.serve[i]
@@ -177,7 +177,7 @@ def _equal_parts(rules, scratch):
 
 @compiled
 def settle(loops, rules, followed, signal, rows, played, round_, time_s, hope, record, lost_rows, scratch):
-    """Play a round whose bands are shared out. Returns DONE or why not, the next row for lost jobs, and when it closed."""
+    """Play a round whose bandwidths are set; return the reason, the next row for lost jobs and the closing time."""
     _arrivals(loops[0], rules, followed, signal, time_s, scratch)
     close_s = _close(rules, followed, rows, played, round_, scratch)
     if close_s == np.inf:
@@ -203,12 +203,12 @@ def settle(loops, rules, followed, signal, rows, played, round_, time_s, hope, r
 
 @compiled
 def _arrivals(log1p, rules, followed, signal, time_s, scratch):
-    """Everybody's rate, and when its update is complete if the round lasts: now, computing, sending."""
+    """Compute the rate and the arrival time of every UE, if the round stays open long enough."""
     n, band, rate, arrival = signal.size, scratch.band, scratch.rate, scratch.arrival
     for i in range(n):
         rate[i] = signal[i] / band[i] if band[i] > 0 else 0.0
     apply(log1p, rate, n, scratch.call)
-    soonest_s = np.nextafter(time_s, np.inf)  # an open job is over later, however few bits rounding left it
+    soonest_s = np.nextafter(time_s, np.inf)  # an open job arrives later, even with almost no bits left
     for i in range(n):
         rate[i] = min(rate[i], rules.most_nats) * (band[i] / LN2)
         if followed.bits[i] == 0:
@@ -219,7 +219,7 @@ def _arrivals(log1p, rules, followed, signal, time_s, scratch):
 
 @compiled
 def _close(rules, followed, rows, played, round_, scratch):
-    """When the round closes, and on whom: in order of arrival, ties by number."""
+    """Return when the round closes; write the merged UEs in order of arrival, ties by number."""
     versions, arrival, eligible, merged = followed.versions, scratch.arrival, scratch.eligible, scratch.merged
     oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
     for i in range(arrival.size):
@@ -227,7 +227,7 @@ def _close(rules, followed, rows, played, round_, scratch):
     close_s = -np.inf
     if rules.planned:
         for slot in range(rules.quorum):
-            merged[slot] = rows[played, slot]  # in rising order
+            merged[slot] = rows[played, slot]  # in ascending order
             close_s = max(close_s, eligible[merged[slot]])
         _sort(merged, rules.quorum, eligible, scratch.order)
     else:
@@ -242,7 +242,7 @@ def _close(rules, followed, rows, played, round_, scratch):
 
 @compiled
 def _smallest(values, count, rank):
-    """The ``rank``-th smallest, counting from 1; the values change places."""
+    """Return the ``rank``-th smallest value, counting from 1. Reorders the values."""
     low, high, place = 0, count - 1, rank - 1
     while low < high:
         pivot = values[(low + high) // 2]
@@ -267,7 +267,7 @@ def _smallest(values, count, rank):
 
 @compiled
 def _everyone_in_time(rules, versions, arrival, copy, round_):
-    """The earliest second at which the round can close with all other jobs still able to be merged within the bound."""
+    """Return the earliest time the round can close so that all other jobs can still be merged within the bound."""
     close_s = -np.inf
     for later in range(rules.bound + 1):
         due = 0
@@ -283,7 +283,7 @@ def _everyone_in_time(rules, versions, arrival, copy, round_):
 
 @compiled
 def _pick(waits, quorum, versions, close_s, scratch):
-    """The A updates to merge, in order of arrival: the earliest; where the round waited, the stalest first."""
+    """Select the A updates to merge, in order of arrival: the earliest, or with ``wait`` the stalest."""
     arrival, merged, key, order, count = scratch.eligible, scratch.merged, scratch.key, scratch.order, 0
     for i in range(arrival.size):
         if arrival[i] <= close_s:
@@ -302,7 +302,7 @@ def _pick(waits, quorum, versions, close_s, scratch):
 
 @compiled
 def _sort(places, count, key, spare):
-    """By rising key, those with the same key as they were: short stretches, then two into one."""
+    """Sort stably by key: insertion sort on runs of 16, then merge the runs."""
     for start in range(0, count, 16):
         for i in range(start + 1, min(start + 16, count)):
             place, value, j = places[i], key[places[i]], i
@@ -329,9 +329,9 @@ def _sort(places, count, key, spare):
 
 @compiled
 def _hopeless(log1p, rules, followed, round_, time_s, close_s, hope, scratch):
-    """Whether nobody who is not followed can have arrived: with the strongest fading there is, from a job's start to its end."""
+    """Return whether no unfollowed UE can have arrived, even with the strongest fading since its job began."""
     if round_ % (rules.bound + 1) == 0:
-        hope[0], hope[1] = 0.0, time_s + rules.others_s  # never merged, they all start over together
+        hope[0], hope[1] = 0.0, time_s + rules.others_s  # they are never merged, so they all restart together
     sending = rules.others
     for i in range(followed.bits.size):
         sending += followed.bits[i] > 0
@@ -344,7 +344,7 @@ def _hopeless(log1p, rules, followed, round_, time_s, close_s, hope, scratch):
 
 @compiled
 def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
-    """Find the jobs that end without a merge and write them down from a row on. Returns the next free row, below 0 if there are too few."""
+    """Record the jobs that end without a merge; return the next free row, or -1 if the buffer is full."""
     n, versions, others, new = arrival.size, followed.versions, 0, round_ + 1
     for slot in range(rules.quorum):
         followed.merged_in[merged[slot]] = round_
@@ -352,9 +352,9 @@ def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
         return row
     count, others_version = 0, round_ - round_ % (rules.bound + 1)
     for i in range(n):
-        if rules.stale == RESTART:  # whoever would be merged too stale starts over
+        if rules.stale == RESTART:  # a UE that would be merged too stale restarts
             lost[i] = versions[i] < new - rules.bound and followed.merged_in[i] != round_
-        else:  # whoever is too stale is refused when it has arrived
+        else:  # an update that is too stale is refused when it has arrived
             lost[i] = versions[i] != IDLE and versions[i] < round_ - rules.bound and arrival[i] <= close_s
         count += lost[i]
     if rules.others and others_version < new - rules.bound:
@@ -380,7 +380,7 @@ def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
 
 @compiled
 def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
-    """One more row; behind ``first`` one row goes on where successive UEs share its fate."""
+    """Record one lost job; after row ``first``, extend the last row if the UE follows it and lost the same job."""
     if (
         row > first
         and record.lost_ue[row - 1] + record.lost_count[row - 1] == ue
@@ -398,7 +398,7 @@ def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
 
 @compiled
 def _hand_out(rules, followed, new, scratch):
-    """The new model exists. Who was merged or lost is handed it; where a round waits, whoever is out longest."""
+    """Hand the new model to the merged and lost UEs, or with ``wait`` to the idle UEs longest without a merge."""
     merged, lost, order, key = scratch.merged, scratch.lost, scratch.order, scratch.key
     versions, waits = followed.versions, rules.stale == WAIT and rules.bound >= 0
     ended = IDLE if waits else new
@@ -422,7 +422,7 @@ def _hand_out(rules, followed, new, scratch):
 
 @compiled
 def _carry_over(rules, followed, rate, arrival, new, time_s, now_s):
-    """Take what was computed and sent off everybody's work, and start the new jobs."""
+    """Subtract the work done in the round, and start the new jobs."""
     lasted_s, least_bits = now_s - time_s, LEAST_LEFT * rules.payload_bits
     for i in range(rate.size):
         if followed.versions[i] == new:

@@ -1,13 +1,14 @@
 """Load the compiled loops when that saves time, and compile them in the background for the next run.
 
-``$PERFEDS2_CLOCK`` may be ``numpy`` (never use them) or ``compiled`` (use them at once, even if they must be compiled first).
+``$PERFEDS2_CLOCK`` may be ``numpy`` (never use them) or ``compiled`` (use them at once, compiling them first if
+needed).
 """
 
 import hashlib
 import math
 import os
 import platform
-import subprocess  # only ever starts this very Python
+import subprocess  # starts only this Python
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,27 +22,27 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
-LOAD_S, COMPILE_S = 1.0, 20.0  # what loading and compiling take; for less work the NumPy clock is faster
+LOAD_S, COMPILE_S = 1.0, 20.0  # time to load and to compile; for less work the NumPy clock is faster
 COMPILE_PAYS_S = 1.5  # from this much work on, compile for the next run
-COMPILING_S = 300.0  # after this, another process may start compiling
+COMPILING_S = 300.0  # after this time another process may start compiling
 
 
 @dataclass(frozen=True)
 class Kernel:
     """The compiled functions."""
 
-    names: ModuleType  # with its records, and the reasons why it stops
+    names: ModuleType  # the kernel module, for its records and stop reasons
     play: Callable[..., tuple[int, int, int, float]]
     draw: Callable[..., None]
-    loops: tuple[Any, ...]  # NumPy's logarithms
+    loops: tuple[Any, ...]  # NumPy's logarithms, exponential and sum
 
 
 class Loaded:
     """What this process has loaded."""
 
-    kernels: ClassVar[dict[bool, Kernel]] = {}  # with policies that search, and without
-    broken = False  # they cannot be loaded; the NumPy clock plays
-    spent_s = 0.0  # estimated time of the NumPy clock on rounds that the compiled loops could have played
+    kernels: ClassVar[dict[bool, Kernel]] = {}  # keyed by whether the policy needs a search
+    broken = False  # loading failed; use the NumPy clock
+    spent_s = 0.0  # estimated time the NumPy clock spent on rounds that the compiled loops support
     compiling: "ClassVar[subprocess.Popen[bytes] | None]" = None
 
 
@@ -63,7 +64,7 @@ def allowed() -> bool:
 
 
 def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | None:
-    """Return the compiled loops if they are loaded, or worth loading for this much work of the NumPy clock."""
+    """Return the compiled loops if they are loaded, or worth loading for ``work_s`` seconds of the NumPy clock."""
     if searching in Loaded.kernels or Loaded.broken:
         return Loaded.kernels.get(searching)
     at_once = os.environ.get(VARIABLE) == "compiled"
@@ -81,7 +82,7 @@ def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | No
 
 
 def _load(searching: bool, folder: Path | None) -> None:
-    """Import the loops, and compile them unless the folder has them."""
+    """Import the loops, compiling them unless the cache folder has them."""
     import numba.core.config
 
     config: Any = numba.core.config
@@ -95,7 +96,7 @@ def _load(searching: bool, folder: Path | None) -> None:
             from perfeds2.timeline.fast.search import play_searching as play
         kernel.play_one_round(play, draw, loops(), searching)
         Loaded.kernels[searching] = Kernel(kernel, play, draw, loops())
-    except Exception:  # an unknown NumPy or a broken file in the folder: the NumPy clock gives the same
+    except Exception:  # an unknown NumPy or a corrupt cache: the NumPy clock gives the same result
         Loaded.broken = True
         if folder is not None:
             _ready(folder, searching).unlink(missing_ok=True)
@@ -107,7 +108,7 @@ def _load(searching: bool, folder: Path | None) -> None:
 def _folder() -> Path | None:
     """Return the cache folder for these sources, versions and processor, or None.
 
-    Its contents are executed, so nobody else may be able to write to it.
+    Its contents are executed, so no other user may have write access.
     """
     chosen = os.environ.get(FOLDER) or None
     if str(chosen).lower() == "off":
@@ -136,7 +137,7 @@ def _ready(folder: Path, searching: bool) -> Path:
 
 
 def _start_compiling(folder: Path) -> None:
-    """Start a process that fills the folder, unless one is running."""
+    """Start a process that fills the cache folder, unless one is running."""
     lock = folder / "compiling"
     try:
         if lock.exists() and time.time() - lock.stat().st_mtime > COMPILING_S:
@@ -156,7 +157,7 @@ def _start_compiling(folder: Path) -> None:
 
 
 def compile_for_others() -> None:
-    """Fill the folder at low priority: first what most runs need."""
+    """Fill the cache folder at low priority, starting with what most runs need."""
     if hasattr(os, "nice"):
         os.nice(10)
     folder = _folder()

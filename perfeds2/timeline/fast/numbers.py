@@ -1,4 +1,4 @@
-"""How are NumPy's logarithms and its random numbers had inside compiled loops?"""
+"""Call NumPy's logarithms and draw its random numbers inside compiled loops."""
 
 import ctypes
 import inspect
@@ -12,31 +12,31 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-NJIT: Any = numba.njit  # its types do not name all it takes
+NJIT: Any = numba.njit  # its type stubs do not list all its options
 CONFIG: Any = numba.core.config
 
 
 def entrance(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile it when Python calls it first. (A test run's type checks, which are wrapped around functions, are taken off.)"""
+    """Compile a function when Python first calls it, without the type checks that test runs wrap around it."""
     return NJIT(cache=CONFIG.CACHE_DIR != "", error_model="numpy")(inspect.unwrap(function))
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for what only compiled functions call."""
+    """Compile a function that only compiled functions call."""
     inside = NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
     return inside(inspect.unwrap(function))
 
 
 def compiled_with_memory(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for what takes new memory."""
+    """Compile a function that only compiled functions call and that allocates memory."""
     return NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(inspect.unwrap(function))
 
 
-# ---- NumPy's own logarithms and sums
+# ---- NumPy's logarithms and sums
 
 
 class _Ufunc(ctypes.Structure):
-    """The beginning of NumPy's ``PyUFuncObject``, behind what every object has; it is part of its C interface."""
+    """The first fields of NumPy's ``PyUFuncObject`` after the object header, as in NumPy's C API."""
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("nin", "nout", "nargs", "identity")),
@@ -46,7 +46,7 @@ class _Ufunc(ctypes.Structure):
 
 
 def loop_of(ufunc: np.ufunc, kind: str = "d->d") -> tuple[int, int]:
-    """The address of the loop by which NumPy works out a function of float64 on this processor, and of the data it wants."""
+    """Return the addresses of NumPy's float64 loop for a ufunc on this processor, and of the data it expects."""
     inside = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
     if (inside.nin, inside.nout, inside.nargs, inside.ntypes) != (ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.ntypes):
         raise RuntimeError("this NumPy keeps its loops elsewhere")
@@ -60,7 +60,7 @@ def loops() -> tuple[tuple[int, int], ...]:
 
 @intrinsic
 def _call(typing_context, loop, arguments, counts, steps, data):  # noqa: ARG001 (Numba passes it)
-    """Call a loop: with where its arguments are, how many there are, how far apart, and its data."""
+    """Call a ufunc loop with pointers to its arguments, their count, their strides and its data."""
 
     def generate(context, builder, signature, values):  # noqa: ARG001
         address = llvmlite.ir.IntType(64)
@@ -76,7 +76,7 @@ call_loop: Any = _call  # Numba adds the first argument
 
 @compiled
 def apply(loop, values, count, call):
-    """Put what the function makes of them in the place of so many values."""
+    """Apply a ufunc loop to the first ``count`` values, in place."""
     call[0] = call[1] = values.ctypes.data
     call[2] = count
     call[3] = call[4] = 8
@@ -86,7 +86,7 @@ def apply(loop, values, count, call):
 
 @compiled
 def add_up(loop, values, count, total, call):
-    """Add up the first values in NumPy's order. ``total`` is memory for the sum."""
+    """Sum the first ``count`` values in NumPy's order. ``total`` provides memory for the sum."""
     total[0] = 0.0
     call[0] = call[2] = total.ctypes.data
     call[1] = values.ctypes.data
@@ -98,12 +98,12 @@ def add_up(loop, values, count, total, call):
     return total[0]
 
 
-# ---- the fading's random numbers: Philox 4×64, whose numbers belong to (seed, round, stream, UE)
+# ---- Random numbers of the fading: Philox 4×64, keyed by (seed, round, stream, UE)
 
 
 @intrinsic
 def _high(typing_context, a, b):  # noqa: ARG001 (Numba passes it)
-    """The upper half of a product of two 64-bit numbers."""
+    """Return the upper 64 bits of the product of two 64-bit numbers."""
 
     def generate(context, builder, signature, arguments):  # noqa: ARG001
         wide = llvmlite.ir.IntType(128)
@@ -118,7 +118,7 @@ upper: Any = _high  # Numba adds the first argument
 
 @entrance
 def draw(uniform, seed, first_round, stream, ues):
-    """U of these UEs in successive rounds, a row each."""
+    """Fill row r with the uniform numbers U of these UEs in round ``first_round + r``."""
     four = np.empty(4)
     for row in range(uniform.shape[0]):
         drawn = np.int64(-1)

@@ -1,13 +1,13 @@
-"""Play rounds in compiled loops, where they can and where that saves time.
+"""Play rounds in compiled loops, where they apply and save time.
 
-The result is that of the NumPy clock, to the last bit. So the compiled loops may take over in the middle of a run and hand back:
-what they do not support (``knows``), the NumPy clock plays; without Numba it plays everything; while the loops are being
-compiled, once, in a process of their own, it plays on.
+The result equals that of the NumPy clock bit for bit, so the compiled loops can take over in the middle of a run and
+hand back. The NumPy clock plays what the loops do not support (``knows``), everything if Numba is missing, and the
+rounds until a background process has compiled the loops.
 
-Of a crowd of a million UEs the loops follow only those that can arrive. A round takes the first A, and with ``restart`` a job has
-S + 1 rounds, then it starts over; a UE at the edge of the cell cannot send all its bits in that time even in the best of fadings.
-Whom to follow is a guess, and a bound proves in every round that no other UE could have arrived: a guess that fails costs
-time, never a digit.
+In a crowd of a million UEs, the loops follow only the UEs that can arrive. A round takes the first A updates, and
+with ``restart`` a job has S + 1 rounds before it starts over; a UE at the edge of the cell cannot send all its bits
+in that time even with the best fading. Which UEs to follow is a guess, and in every round a bound proves that no
+other UE could have arrived. A wrong guess costs time but never changes the result.
 """
 
 import math
@@ -27,13 +27,13 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.state import Clock, Conditions
 
-Tell = Callable[[int, float], None]  # gets the number of closed rounds and the second reached
-ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes for a round, and for each UE
-AT_A_TIME = 65_536  # signals drawn in advance: as many as fit into the processor's cache
-FEW_ROUNDS = 64  # drawn first, when the number of rounds is unknown
+Tell = Callable[[int, float], None]  # gets the number of closed rounds and the simulated time
+ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes per round, and per UE and round
+AT_A_TIME = 65_536  # signals drawn in advance: as many as fit in the processor's cache
+FEW_ROUNDS = 64  # first block, when the number of rounds is unknown
 LOST_ROWS = 4_096
-LEAST_CROWD = 50_000  # UEs; with fewer, following everybody is quick
-HOPE = 8  # times as many are followed as can be merged in S + 1 rounds: A·(S + 1)
+LEAST_CROWD = 50_000  # UEs; smaller crowds are followed completely
+HOPE = 8  # follow this many times A·(S + 1), the updates merged in S + 1 rounds
 
 KNOWN_CONDITIONS = ["cell", "protocol", "payload_bits", "compute_s", "shares", "bandwidth", "schedule"]
 KNOWN_RULES = ["quorum", "max_staleness", "stale"]
@@ -57,12 +57,12 @@ POLICIES: list[policies.Policy] = [
     policies.equal_share,
     policies.planned_share,
     policies.equal_finish,
-]  # by their numbers in ``kernel``
+]  # in the order of their numbers in ``kernel``
 STALE = {"restart": 0, "wait": 1, "ignore": 2}
 
 
 def knows(conditions: Conditions) -> bool:
-    """Return whether the compiled loops support these conditions. An unknown field with a value of its own rules them out."""
+    """Return whether the compiled loops support these conditions. Fields they do not know must have their defaults."""
     if not loading.allowed():
         return False
     cell, schedule = conditions.cell, conditions.schedule
@@ -77,22 +77,22 @@ def knows(conditions: Conditions) -> bool:
         and own.signal_of_amplitude is Cell.signal_of_amplitude
         and any(conditions.bandwidth is policy for policy in POLICIES)
         and (schedule is None or not conditions.looks)
-        and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is nothing or infinite
+        and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is 0 or infinite
     )
 
 
 def _nothing_else(record: Any, known: list[str]) -> bool:
-    """Return whether every other field has its default."""
+    """Return whether every field that is not in ``known`` has its default."""
     return all(getattr(record, f.name) is f.default or f.name in known for f in fields(record))
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Those who are followed, and the best that the others can hope for."""
+    """The UEs to follow, and bounds on the best case of the others."""
 
-    hopeful: Int[np.ndarray, " h"]  # UEs, in rising order
-    strongest_hz: float  # no other UE's signal is ever above this
-    least_s: float  # no other UE computes for less
+    hopeful: Int[np.ndarray, " h"]  # UEs, in ascending order
+    strongest_hz: float  # no other UE's signal ever exceeds this
+    least_s: float  # no other UE computes for less time
 
 
 def play_fast(
@@ -104,19 +104,19 @@ def play_fast(
     tell: Tell | None,
     crowd: Crowd | None = None,
 ) -> Clock | None:
-    """Play rounds and add them to the record, as far as the compiled loops can, if that saves time.
+    """Play rounds in the compiled loops and record them, as far as the loops apply and save time.
 
     Args:
-        conditions: What ``knows`` accepts.
-        clock: Where to start; of a crowd, the state of the UEs that are followed.
-        record: Gets the rounds.
+        conditions: Conditions that ``knows`` accepts.
+        clock: Where to start; for a crowd, the state of the followed UEs only.
+        record: Receives the rounds.
         last: Stop before this round.
-        horizon_s: Stop before the first round that closes after this second.
-        tell: Called with the number of closed rounds and the second reached.
+        horizon_s: Stop before the first round that closes after this time, in seconds.
+        tell: Called with the number of closed rounds and the simulated time.
         crowd: The UEs to follow; the loops prove in every round that no other UE could have arrived.
 
     Returns:
-        The clock after the last round, the given clock if none was played, or None if that proof failed.
+        The clock after the last round, the given clock if no round was played, or None if that proof failed.
     """
     server, n, bound = clock.server, conditions.cell.ues, conditions.protocol.max_staleness
     if last is not None and server.round >= last:
@@ -141,7 +141,7 @@ def play_fast(
         return clock
     versions, merged_in = server.versions.copy(), server.merged_in.copy()
     if bound is not None and crowd is not None:
-        versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all start over together
+        versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all restart together
     versions[ues], merged_in[ues] = followed.versions, followed.merged_in
     later = replace(server, round=round_, versions=versions, merged_in=merged_in, opened_s=time_s)
     arrays = {"compute_s": followed.compute_s, "bits": followed.bits, "arrived_s": followed.arrived_s}
@@ -149,7 +149,7 @@ def play_fast(
 
 
 def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None, ues: int) -> float:
-    """Estimate the seconds that the NumPy clock would take for the rest."""
+    """Estimate the seconds that the NumPy clock would take for the remaining rounds."""
     round_, rounds = clock.server.round, math.inf if last is None else last - clock.server.round
     if horizon_s is not None:
         by_then = (horizon_s - clock.time_s) * round_ / clock.time_s if clock.time_s > 0 else 0.0
@@ -190,7 +190,7 @@ def _play(
     last: int | None,
     tell: Tell | None,
 ) -> tuple[int, float] | None:
-    """Play block after block of rounds. Return the open round and when it opened; None if a UE not followed might arrive."""
+    """Play rounds in blocks; return the open round and when it opened, or None if an unfollowed UE might arrive."""
     hope = np.array([0.0, rules.others_s])
     loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // followed.ues.size, 1), FEW_ROUNDS, LOST_ROWS
     while last is None or round_ < last:
@@ -220,7 +220,7 @@ def _play(
 
 
 def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "rounds A"]:
-    """Return the sorted UEs of the coming rounds: as many rounds as the schedule plans correctly."""
+    """Return the sorted UEs of the coming rounds, up to the first round that the schedule plans incorrectly."""
     if conditions.schedule is None:
         return np.empty((rounds, 0), np.int64)
     quorum, n = conditions.protocol.quorum, conditions.cell.ues
@@ -228,7 +228,7 @@ def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "r
     for row in range(rounds):
         try:
             planned = np.asarray(conditions.schedule(first + row))
-        except Exception:  # if the round is reached, the NumPy clock asks again and raises
+        except Exception:  # the NumPy clock asks again if it reaches the round, and raises then
             rounds = row
             break
         if planned.shape != (quorum,) or planned.dtype.kind not in "iu":
@@ -243,7 +243,7 @@ def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "r
 def _signals(
     kernel: loading.Kernel, cell: Cell, ues: Int[np.ndarray, " f"], first: int, rounds: int
 ) -> Float[np.ndarray, "rounds f"]:
-    """Return the signals of UEs in successive rounds, as ``Cell.signal_hz`` does for one."""
+    """Return the signals of UEs in successive rounds, as ``Cell.signal_hz`` does for one round."""
     mean_hz, k = cell.mean_signal_hz, cell.rician_k
     mean_hz = mean_hz if ues.size == mean_hz.size else mean_hz[ues]
     if k == math.inf:
@@ -257,14 +257,11 @@ def _signals(
     return signals
 
 
-# ---- a crowd
+# ---- Crowds
 
 
 def find_crowd(conditions: Conditions) -> Crowd | None:
-    """Return whom to follow; None where all must be: their work counts, or they are few.
-
-    ``conditions`` are those that ``knows`` accepts.
-    """
+    """Return the UEs to follow, or None if all must be followed. ``knows`` must accept ``conditions``."""
     protocol, n = conditions.protocol, conditions.cell.ues
     most = protocol.most_at_work
     if protocol.stale != "restart" or most is None or conditions.schedule is not None:
@@ -274,7 +271,7 @@ def find_crowd(conditions: Conditions) -> Crowd | None:
 
 
 def split_crowd(conditions: Conditions, hopeful: int) -> Crowd:
-    """Hope for those with the best mean signals; where modulation sets the rate, for those with the shortest jobs."""
+    """Follow the UEs with the best mean signals or, if modulation limits the rate, with the shortest jobs."""
     cell, compute_s = conditions.cell, conditions.compute_s
     worth, cap = cell.mean_signal_hz, cell.cap_bits_per_s_hz
     if cap is not None:
@@ -288,7 +285,7 @@ def split_crowd(conditions: Conditions, hopeful: int) -> Crowd:
 def play_crowd(
     conditions: Conditions, crowd: Crowd, rounds: int | None, horizon_s: float | None, tell: Tell | None
 ) -> Timeline | None:
-    """Return the timeline from second 0, or None if nothing was played or a UE that is not followed might arrive."""
+    """Return the timeline from time 0, or None if no round was played or an unfollowed UE might arrive."""
     n, ues = conditions.cell.ues, crowd.hopeful
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
     clock = Clock(0.0, open_server(n, conditions.protocol), conditions.compute_s[ues], full_bits, never)

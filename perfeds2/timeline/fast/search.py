@@ -1,8 +1,8 @@
-"""With which bands do UEs end together, in plain loops that a compiler can read?
+"""Share the band so that UEs finish together, in plain loops that Numba compiles.
 
-The policy ``equal_finish`` of ``allocation.bandwidth``, with the same formulas in the same order, so that a band is the same to the
-last bit; the two share no function. It is a file of its own because it takes as long to compile as all the rest of the clock,
-and most runs do without.
+This is the policy ``equal_finish`` of ``allocation.bandwidth`` with the same formulas in the same order, so the
+bandwidths agree bit for bit; the two share no function. It is a separate module because it takes as long to compile
+as the rest of the clock, and most runs do not need it.
 """
 
 import math
@@ -12,14 +12,14 @@ import numpy as np
 from perfeds2.timeline.fast.kernel import ASK, DONE, LN2, new_scratch, settle, who_is_served
 from perfeds2.timeline.fast.numbers import add_up, apply, compiled, entrance
 
-MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # of the iterations: steps, UEs at a time, the fewest bits
-# Rows of ``work``, with a number for each UE that is served:
+MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # iterations, UEs per block, lower limit on bits
+# Rows of ``work``, with one value per served UE:
 SIGNAL, NATS, COMPUTE_S, GIVEN, LIMIT_S, SPARE_S, EFFICIENCY, FALL, LOAD, SENDING_S, CLOSER, SPARE, TOTAL = range(13)
 
 
 @entrance
 def play_searching(loops, rules, followed, signals, rows, round_, time_s, hope, record):
-    """What ``play_rounds`` does, with this policy."""
+    """Play rounds as ``play_rounds`` does, with the policy ``equal_finish``."""
     scratch, work, lost_rows = new_scratch(followed.ues.size), np.empty((TOTAL + 1, followed.ues.size)), 0
     for played in range(signals.shape[0]):
         who_is_served(rules, followed, rows, played, scratch.serve)
@@ -46,7 +46,7 @@ def play_searching(loops, rules, followed, signals, rows, round_, time_s, hope, 
 
 @compiled
 def _share_band(loops, rules, followed, signal, scratch, work):
-    """Everybody's band in this round. False where it is no number."""
+    """Compute every UE's bandwidth; return False if the result is NaN or exceeds the band."""
     count = 0
     for i in range(signal.size):
         if scratch.serve[i]:
@@ -64,7 +64,7 @@ def _share_band(loops, rules, followed, signal, scratch, work):
 
 @compiled
 def _finish_together(loops, band_hz, most, count, work, call):
-    """Share a band so that the last ends as early as it can: signals, nats and computing in, bands out."""
+    """Share the band so that the last UE finishes as early as possible; inputs and bandwidths are rows of ``work``."""
     signal, nats, compute_s, given = work[SIGNAL], work[NATS], work[COMPUTE_S], work[GIVEN]
     limit_s, spare_s, efficiency, snr = work[LIMIT_S], work[SPARE_S], work[EFFICIENCY], work[LOAD]
     last, latest_s = 0, -np.inf
@@ -93,7 +93,7 @@ def _finish_together(loops, band_hz, most, count, work, call):
         miss = total / band_hz - 1
         if (unsure < 1e-11 and abs(miss) * band_hz < 1e-11 * band_hz) or high <= low * (1 + 1e-14):
             break
-        if abs(miss) > unsure:  # only then is it certain on which side we are
+        if abs(miss) > unsure:  # otherwise the error may hide on which side of the root we are
             if miss > 0:
                 low = max(low, after_s)
             else:
@@ -106,7 +106,7 @@ def _finish_together(loops, band_hz, most, count, work, call):
 
 @compiled
 def _needs(loops, after_s, most, start, stop, work, call):
-    """The bands that bring these home at a time, how fast they fall with it, and (returned) how far off they may be."""
+    """Compute the bandwidths with which UEs finish at a given time, and their slopes; return their error bound."""
     nats, given, limit_s, spare_s = work[NATS], work[GIVEN], work[LIMIT_S], work[SPARE_S]
     efficiency, fall, load, sending_s, closer = work[EFFICIENCY], work[FALL], work[LOAD], work[SENDING_S], work[CLOSER]
     largest, unsure = -np.inf, 1.0
@@ -143,7 +143,7 @@ def _needs(loops, after_s, most, start, stop, work, call):
 
 @compiled
 def _efficiency(loops, after_s, start, stop, work, call):
-    """u = ln(1 + u/Γ) from scratch: by Halley's rule, near saturation by a series. Writes over loads and falls."""
+    """Solve u = ln(1 + u/Γ) by Halley's method, or near saturation by a series. Overwrites the rows LOAD and FALL."""
     limit_s, spare_s, efficiency = work[LIMIT_S], work[SPARE_S], work[EFFICIENCY]
     load, closer, headroom, count = work[LOAD], work[CLOSER], work[FALL], stop - start
     for i in range(start, stop):
@@ -171,7 +171,7 @@ def _efficiency(loops, after_s, start, stop, work, call):
 
 @compiled
 def _closer(log, load, guess, spare, start, stop, call):
-    """One step of Halley's rule on u − ln(1 + u/Γ), in place."""
+    """Take one step of Halley's method on u − ln(1 + u/Γ), in place."""
     for i in range(start, stop):
         spare[i] = (load[i] + guess[i]) / load[i]
     apply(log, spare[start:], stop - start, call)
@@ -183,7 +183,7 @@ def _closer(log, load, guess, spare, start, stop, call):
 
 @compiled
 def _excess(snr, log, most):
-    """x/ln(1+x) − 1, by a series where x is small."""
+    """Return x/ln(1+x) − 1, by a series for small x."""
     if snr < 1e-3:
         return snr * (1 / 2 - snr * (1 / 12 - snr * (1 / 24 - snr * (19 / 720))))
     return snr / min(log, most) - 1
