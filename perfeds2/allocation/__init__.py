@@ -1,1 +1,1 @@
-"""What is shared out on the cell: participation, rounds and the uplink band."""
+"""Allocate what the UEs of a cell share: participation, rounds and the uplink band."""

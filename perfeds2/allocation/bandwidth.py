@@ -1,7 +1,7 @@
-"""Who gets how much of the uplink band in a round?
+"""Share the uplink band among the UEs of a round.
 
 A bandwidth policy is any function from an ``Uplink`` (what the base station knows when the round opens) to one
-bandwidth per UE. The answer stands until the round closes.
+bandwidth per UE. The bandwidths hold until the round closes or a UE leaves or returns.
 """
 
 from collections.abc import Callable
@@ -19,37 +19,44 @@ Mask = Bool[np.ndarray, " n"]
 
 @dataclass(frozen=True)
 class Uplink:
-    """What a bandwidth policy may look at."""
+    """What a bandwidth policy may look at when a round opens. Arrays have shape (n,)."""
 
     round: int
     bandwidth_hz: float  # B, to be shared
     signal_hz: PerUe  # p·h·d^−κ / N0 in this round
-    compute_s: PerUe  # seconds of computing still to do before sending
-    bits: PerUe  # bits still to send; 0 for a UE that has nothing to send
+    compute_s: PerUe  # seconds of computing left before the UE can send
+    bits: PerUe  # bits left to send; 0 for a UE with nothing to send
     shares: PerUe  # η, participation targets, summing to 1
-    planned: Mask | None  # the round's planned UEs; None when the first arrivals close it
-    most_bits_per_s_hz: float | None = None  # what modulation carries at most; None: whatever the signal allows
+    planned: Mask | None  # the round's planned UEs; None if the first arrivals close it
+    most_bits_per_s_hz: float | None = None  # limit of the modulation; None for no limit
 
 
 Policy = Callable[[Uplink], Bandwidth]
 
 
 def equal_share(uplink: Uplink) -> Bandwidth:
-    """Give the same band to every UE that has something to send."""
+    """Give the same bandwidth to every UE that has something to send.
+
+    Args:
+        uplink: The state of the uplink when the round opens.
+
+    Returns:
+        The bandwidth of each UE in Hz, shape (n,).
+    """
     return _evenly(uplink, uplink.bits > 0)
 
 
 def planned_share(uplink: Uplink) -> Bandwidth:
-    """Give the same band to every planned UE that has something to send; without a plan, as ``equal_share``."""
+    """Give the same bandwidth to every planned UE with something to send; without a plan, act as ``equal_share``."""
     return _evenly(uplink, _planned(uplink))
 
 
 def equal_finish(uplink: Uplink) -> Bandwidth:
-    """The planned UEs all end at the same, earliest possible time (Theorem 2); nobody else gets any band.
+    """Let all planned UEs finish at the same, earliest possible time (Theorem 2); the other UEs get no band.
 
-    Without a plan, all UEs with something to send end together. Then *which* A arrive first is rounding noise, settled
-    by UE number (erratum 12): give the rounds a schedule, or choose another policy. A UE that still computes keeps its
-    band from the start, because the allocation stands for the whole round.
+    Without a plan, all UEs with something to send finish together. Which A of them arrive first is then decided by
+    rounding errors and UE numbers (erratum 12), so use a schedule or another policy. A UE that is still computing
+    holds its band from the start, because the allocation stays fixed for the whole round.
     """
     return _end_together(uplink, _planned(uplink), uplink.bits, uplink.compute_s)
 
@@ -57,23 +64,23 @@ def equal_finish(uplink: Uplink) -> Bandwidth:
 def weighted_rate(uplink: Uplink) -> Bandwidth:
     """Let every UE send at a rate proportional to its share: r_i/η_i is equal (Theorem 4's other extreme)."""
     serve = (uplink.bits > 0) & (uplink.shares > 0)
-    # To send η_i bits in the same time from now on is to send at rates in proportion to η_i.
+    # Sending η_i bits in the same time, starting now, means sending at rates proportional to η_i.
     return _end_together(uplink, serve, uplink.shares, np.zeros(serve.size))
 
 
 def between(theta: float) -> Policy:
-    """A policy between Theorem 4's extremes: ``weighted_rate`` at θ = 0, all band to the planned UEs at θ = 1.
+    """Return a policy between Theorem 4's extremes: ``weighted_rate`` at θ = 0, all band to the planned UEs at θ = 1.
 
-    Each UE outside the plan keeps 1 − θ of its weighted-rate band w_i. What they give up goes to the planned UEs so that
-    the last of them ends as early as it can, none getting less than its own w_i. So, with a plan:
+    Each UE outside the plan keeps 1 − θ of its weighted-rate bandwidth w_i. The rest goes to the planned UEs so that
+    the last of them finishes as early as possible, with at least w_i each. With a plan:
 
     - b_i ≥ w_i for every planned UE and every θ (Theorem 4's lower bounds), and Σb = B;
-    - a larger θ never makes the round's last planned UE end later;
-    - θ = 1 is ``equal_finish`` exactly when ``equal_finish`` itself keeps the lower bounds. It need not: to a planned UE
-      with few bits left it gives less than w_i.
+    - a larger θ never delays the last planned UE of the round;
+    - θ = 1 equals ``equal_finish`` exactly when ``equal_finish`` itself respects the lower bounds. It may not: a
+      planned UE with few bits left can get less than w_i.
 
-    Without a plan everybody is served, the bounds b_i ≥ w_i would leave only w itself, and each UE keeps (1 − θ)·w_i:
-    then θ = 1 is ``equal_finish``.
+    Without a plan every UE is served, and the bounds b_i ≥ w_i would allow only w itself. Each UE then keeps (1 −
+    θ)·w_i, and θ = 1 equals ``equal_finish``.
     """
     if not 0 <= theta <= 1:
         raise ValueError(f"theta must be from 0 (weighted_rate) to 1 (all band to the planned UEs), got {theta}.")
@@ -91,10 +98,10 @@ def between(theta: float) -> Policy:
 
 
 def max_throughput(uplink: Uplink) -> Bandwidth:
-    """The largest Σ r_i over the UEs with something to send.
+    """Maximize Σ r_i over the UEs with something to send.
 
-    At the optimum all marginal rates dr/db = ln(1+x) − x/(1+x) are equal, hence all x = g_i/b_i: the band goes in
-    proportion to the signals, and a UE at the edge of the cell gets next to nothing.
+    At the optimum all marginal rates dr/db = ln(1+x) − x/(1+x) are equal, hence all x = g_i/b_i are equal: the
+    bandwidths are proportional to the signals, and a UE at the edge of the cell gets almost nothing.
     """
     signal = np.where(uplink.bits > 0, uplink.signal_hz, 0.0)
     total = signal.sum()
@@ -102,10 +109,10 @@ def max_throughput(uplink: Uplink) -> Bandwidth:
 
 
 def proportional_fair(uplink: Uplink) -> Bandwidth:
-    """The largest Σ ln r_i over the UEs with something to send: (dr/db)/r is the same number λ for all of them.
+    """Maximize Σ ln r_i over the UEs with something to send: (dr/db)/r equals the same λ for all of them.
 
-    With x = g/b this reads φ(x) = λg for φ(x) = x·((1+x)ln(1+x) − x) / ((1+x)ln(1+x)), which rises with x. λ is
-    found by Newton's rule on 1/Σb, kept in its bracket.
+    With x = g/b this reads φ(x) = λg for φ(x) = x·((1+x)ln(1+x) − x) / ((1+x)ln(1+x)), which increases with x. We
+    find λ by Newton's method on 1/Σb, kept inside a bracket.
     """
     serve = uplink.bits > 0
     if not serve.any():
@@ -113,7 +120,7 @@ def proportional_fair(uplink: Uplink) -> Bandwidth:
     signal, band = _signal(uplink, serve), uplink.bandwidth_hz
     snr = signal * signal.size / band  # x at equal shares
     at_equal_shares = np.exp(_log_fairness(snr)[0]) / signal
-    low, high = at_equal_shares.min(), at_equal_shares.max()  # with λ above all of these everybody has less than B/n
+    low, high = at_equal_shares.min(), at_equal_shares.max()  # with λ above all of these, every UE gets less than B/n
     price, given, total = high, signal / snr, band
     for _ in range(MOST_STEPS):
         snr, slope = _at_fairness(price * signal, snr)
@@ -128,9 +135,9 @@ def proportional_fair(uplink: Uplink) -> Bandwidth:
 
 
 def allocate(policy: Policy, uplink: Uplink) -> Bandwidth:
-    """Ask the policy and check its answer: b ≥ 0, finite, Σb ≤ B."""
+    """Ask the policy for bandwidths and check them: b ≥ 0, finite, Σb ≤ B."""
     bandwidth = np.asarray(policy(uplink), float)
-    is_share = bandwidth.shape == uplink.bits.shape and bandwidth.min() >= 0  # NaN fails this, too
+    is_share = bandwidth.shape == uplink.bits.shape and bandwidth.min() >= 0  # also rejects NaN
     if is_share and bandwidth.sum() <= uplink.bandwidth_hz * (1 + 1e-9):
         return bandwidth
     name = getattr(policy, "__name__", type(policy).__name__)
@@ -141,7 +148,7 @@ def allocate(policy: Policy, uplink: Uplink) -> Bandwidth:
 
 
 def _planned(uplink: Uplink) -> Mask:
-    """Who must be served: the planned UEs, or all of them, as far as they have something to send."""
+    """Return the UEs to serve: those with something to send, and planned if there is a plan."""
     return uplink.bits > 0 if uplink.planned is None else uplink.planned & (uplink.bits > 0)
 
 
@@ -156,7 +163,7 @@ def _end_together(
     compute_s: PerUe,
     least_hz: Bandwidth | None = None,
 ) -> Bandwidth:
-    """Share the band among the UEs served so that they end together; the others keep theirs of ``least_hz``, or have none."""
+    """Share the band so that the served UEs finish together; the others keep ``least_hz``, or 0 without it."""
     if not serve.any():
         return np.zeros(serve.size)
     least_hz = np.zeros(serve.size) if least_hz is None else least_hz
@@ -167,7 +174,7 @@ def _end_together(
 
 
 def _spread(serve: Mask, bandwidth: Array) -> Bandwidth:
-    """Bandwidths of the UEs served, among zeros for the others."""
+    """Return the bandwidths of the served UEs, with 0 for the others."""
     everybody = np.zeros(serve.size)
     everybody[serve] = bandwidth
     return everybody
@@ -185,8 +192,8 @@ def _signal(uplink: Uplink, serve: Mask) -> Array:
 
 
 MOST_STEPS = 200  # the hardest of thousands of cells over twelve decades took 14
-BLOCK = 32_768  # UEs worked on at a time: as many as the processor's cache holds
-NO_BITS = 1e-100  # fewer than this count as this many: the crumbs that rounding leaves must not underflow to no band
+BLOCK = 32_768  # UEs per block: as many as fit in the processor's cache
+NO_BITS = 1e-100  # lower limit on bits, so that what rounding leaves does not underflow to a bandwidth of 0
 
 
 def _finish_together(
@@ -197,15 +204,15 @@ def _finish_together(
     least_hz: Array,
     most: float = np.inf,
 ) -> Array:
-    """Share the band so that the last UE ends as early as it can, nobody getting less than ``least_hz``.
+    """Share the band so that the last UE finishes as early as possible and every UE gets at least ``least_hz``.
 
-    To end at T a UE needs b_i(T) = R_i/u_i: R_i = bits·ln2/(T − compute) in nat/s, u_i = ln(1 + g_i/b_i), or what modulation
-    carries at ``most`` where that is less. We look for
-    Σ max(b_i(T), least_i) = B. No band at all brings UE i home before compute_i + bits_i·ln2/g_i. The unknown is the
-    time after the latest of those limits: it keeps its digits even where a UE is close to its limit.
+    To finish at time T, a UE needs b_i(T) = R_i/u_i with R_i = bits·ln2/(T − compute) in nat/s and u_i = ln(1 +
+    g_i/b_i), capped at ``most``, the limit of the modulation. We solve Σ max(b_i(T), least_i) = B. No bandwidth lets
+    UE i finish before compute_i + bits_i·ln2/g_i. The unknown is the time after the latest of these limits, which
+    stays accurate even when a UE is close to its limit.
 
-    1/Σb is nearly a straight line in that time, both far from the limits (b ~ 1/T) and close to them, so Newton's rule
-    on it, kept inside a bracket, takes about four steps, and u is carried along from step to step.
+    1/Σb is nearly linear in that time, both far from the limits (b ~ 1/T) and close to them, so Newton's method on
+    it, kept inside a bracket, takes about four steps. Each step starts from the u of the previous one.
     """
     nats = np.maximum(bits, NO_BITS) * np.log(2)
     limit_s = nats / signal_hz
@@ -214,7 +221,7 @@ def _finish_together(
     spare_hz = bandwidth_hz - float(least_hz.sum())
     if spare_hz <= 1e-12 * bandwidth_hz:
         return least_hz
-    # With equal parts of the spare band everybody is home by ``high``; with all of it the last UE is not before ``low``.
+    # With equal parts of the spare band all UEs finish by ``high``; with all of it the last one still needs ``low``.
     snr = signal_hz / (least_hz + spare_hz / bits.size)
     high = float((limit_s * _excess(snr, most) - spare_s).max())
     low = float(limit_s[last] * _excess(signal_hz[last : last + 1] / bandwidth_hz, most)[0])
@@ -231,7 +238,7 @@ def _finish_together(
         miss = total / bandwidth_hz - 1
         if (unsure < 1e-11 and abs(miss) * bandwidth_hz < 1e-11 * spare_hz) or high <= low * (1 + 1e-14):
             break
-        if abs(miss) > unsure:  # only then is it certain on which side we are
+        if abs(miss) > unsure:  # otherwise the error may hide on which side of the root we are
             low, high = (max(low, after_s), high) if miss > 0 else (low, min(high, after_s))
         newton = float(after_s + miss * total / slope) if slope > 0 else low
         after_s = newton if low < newton < high else float(np.sqrt(low * high))
@@ -242,17 +249,17 @@ def _finish_together(
 def _needs(
     after_s: float, nats: Array, limit_s: Array, spare_s: Array, efficiency: Array, most: float
 ) -> tuple[Array, Array, float]:
-    """The bandwidths that bring these UEs home at a time, how fast they fall with it, and how far off they may be.
+    """Return the bandwidths with which these UEs finish at a given time, their slopes, and a bound on their error.
 
-    The efficiencies u are updated in place: from their old values while everybody is far from its limit and moves
-    little, else from scratch.
+    Updates the efficiencies u in place: from their old values while every UE is far from its limit and u changes
+    little, otherwise from scratch.
     """
     headroom_s = after_s + spare_s
     sending_s = headroom_s + limit_s
     load = limit_s / sending_s  # Γ
     unsure = 1.0
     if load.max() < 0.1:
-        np.maximum(efficiency, 3.6, out=efficiency)  # as it is at such loads; Halley's rule is safe from there
+        np.maximum(efficiency, 3.6, out=efficiency)  # lower limit of u at such loads, safe for Halley's method
         for _ in range(3):
             closer = closer_nats_per_hz(load, efficiency)
             unsure = float(np.abs(closer / efficiency - 1).max()) ** 3
@@ -263,7 +270,7 @@ def _needs(
         efficiency[:], unsure = nats_per_hz(np.log1p(headroom_s / limit_s)), 0.0
     carried = efficiency if most == np.inf else np.minimum(efficiency, most)
     needed = nats / (sending_s * carried)
-    # −db/dT = b/(T − compute) · (Γ + u)/(Γ + u − 1), a factor below 4/u also where Γ + u − 1 has lost its digits
+    # −db/dT = b/(T − compute) · (Γ + u)/(Γ + u − 1); the factor stays below 4/u, even if Γ + u − 1 has lost its digits
     reach = load + efficiency
     fall = needed / sending_s * reach / np.maximum(reach - 1, efficiency / 4)
     if most < np.inf:
@@ -272,7 +279,7 @@ def _needs(
 
 
 def _excess(snr: Array, most: float) -> Array:
-    """x/ln(1+x) − 1: how much longer than its limit a UE sends at a signal-to-noise ratio of x."""
+    """Return x/ln(1+x) − 1: how much longer than its limit a UE sends at a signal-to-noise ratio of x."""
     excess = snr / np.minimum(np.log1p(snr), most) - 1
     weak = snr < 1e-3
     if weak.any():
@@ -282,19 +289,22 @@ def _excess(snr: Array, most: float) -> Array:
 
 
 def _at_fairness(target: Array, snr: Array) -> tuple[Array, Array]:
-    """The x with φ(x) = target, from a guess, and the slope of ln φ against ln x: between 1 and 2, so Newton is quick."""
+    """Return the x with φ(x) = target, from a guess, and the slope of ln φ against ln x.
+
+    The slope lies between 1 and 2, so Newton's method converges quickly.
+    """
     slope, target = np.ones(snr.size), np.log(target)
     for _ in range(MOST_STEPS):
         value, slope = _log_fairness(snr)
         step = (target - value) / slope
         snr = snr * np.exp(step)
-        if np.abs(step).max() < 1e-7:  # its square is below what float64 can tell
+        if np.abs(step).max() < 1e-7:  # its square is below float64 precision
             break
     return snr, slope
 
 
 def _log_fairness(snr: Array) -> tuple[Array, Array]:
-    """ln φ(x) of ``proportional_fair``, and its slope against ln x."""
+    """Return ln φ(x) of ``proportional_fair``, and its slope against ln x."""
     log = np.log1p(snr)
     gain = (1 + snr) * log - snr
     weak = snr < 1e-2
@@ -312,5 +322,5 @@ POLICIES: dict[str, Callable[..., Any]] = {
     "weighted_rate": weighted_rate,
     "max_throughput": max_throughput,
     "proportional_fair": proportional_fair,
-    "between:THETA": between,  # a number behind the colon makes the policy
+    "between:THETA": between,  # the number after the colon is θ
 }

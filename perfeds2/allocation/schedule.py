@@ -1,8 +1,8 @@
-"""Which UEs does each round wait for?
+"""Plan which UEs each round waits for.
 
-A schedule Π is planned before anything runs: row k holds the A different UEs that round k closes on, in rising order.
-``deficit`` is the one to use. ``printed`` and ``printed_fixed`` are the paper's Algorithm 2, kept to compare (erratum 9).
-Those who choose when a round opens, as other papers do, are in ``schedulers``.
+A schedule Π is planned before the run: row k holds the A different UEs that round k closes on, in ascending order.
+Use ``deficit``. ``printed`` and ``printed_fixed`` are the paper's Algorithm 2, kept for comparison (erratum 9).
+Schedulers that choose UEs when a round opens, as in other papers, are in ``schedulers``.
 """
 
 from collections.abc import Callable
@@ -25,35 +25,35 @@ from perfeds2.allocation.schedulers import (
 from perfeds2.allocation.shares import Shares, check_shares
 
 Rows = Int[np.ndarray, "K A"]
-Merges = Int[np.ndarray, " m"]  # one number for every merge
+Merges = Int[np.ndarray, " m"]  # one number per merge
 
 
 def deficit(shares: Shares, quorum: int, rounds: int) -> Rows:
-    """Largest deficit first: round k takes the A UEs with the smallest merges so far − η_i·A·(k+1), ties to the smaller UE.
+    """Plan by largest deficit: round k takes the A UEs with the smallest merges so far − η_i·A·(k+1), ties by number.
 
-    η_i·A·(k+1) is what UE i is due once round k (from 0) has closed. How far may merges stray from what is due, at the
-    end of any round, for shares that can be met at all (η_i ≤ 1/A, Ση = 1; others are an error)?
+    η_i·A·(k+1) is what UE i is due once round k (from 0) has closed. For feasible shares (η_i ≤ 1/A, Ση = 1; others
+    are an error), merges differ from what is due, at the end of any round, by at most:
 
-    - Equal shares: below 1. This is round robin, with period n/gcd(n, A).
-    - A = 1: never 1 or more ahead, never more than H_n − 1 = 1/2 + 1/3 + … + 1/n behind. (Ahead: what is due beyond
-      what was merged sums to 1 before the pick, so the largest is positive. Behind: let a_j be the mean of the j largest
-      deficits after a round. If the picked UE stays among them, a_j has not grown; if not, it was among the j+1
-      largest before, and a_j ≤ a_{j+1} + 1/(j+1). As a_n = 0, a_1 ≤ 1/2 + … + 1/n.) A = n − 1 is the mirror image.
-    - In between we know no proof. A search over hundreds of thousands of shares, hill-climbing included, found at most
-      1.4 either way; the tests hold it to less than 2.
+    - Equal shares: less than 1. This is round robin, with period n/gcd(n, A).
+    - A = 1: less than 1 ahead, and at most H_n − 1 = 1/2 + 1/3 + … + 1/n behind. (Ahead: the deficits sum to 1 before
+      the pick, so the largest is positive. Behind: let a_j be the mean of the j largest deficits after a round. If
+      the picked UE stays among them, a_j has not grown; if not, it was among the j+1 largest before, and a_j ≤
+      a_{j+1} + 1/(j+1). Since a_n = 0, a_1 ≤ 1/2 + … + 1/n.) A = n − 1 is the mirror image.
+    - Other A: we have no proof. A search over hundreds of thousands of shares, including hill climbing, found at most
+      1.4 in either direction; the tests require less than 2.
     """
     check_shares(shares, quorum, None)
     return _largest_deficit_first(tuple(map(float, shares)), quorum, rounds).copy()
 
 
-@lru_cache(maxsize=32)  # a plan asks for the same again and again
+@lru_cache(maxsize=32)  # planning a run asks for the same schedule many times
 def _largest_deficit_first(shares: tuple[float, ...], quorum: int, rounds: int) -> Rows:
     n = len(shares)
     due, ue = np.array(shares) * quorum, np.arange(n)
     merges = np.zeros(n)
     rows = np.empty((rounds, quorum), np.int64)
     for k in range(rounds):
-        # Whole billionths, so that rounding breaks no tie; then the UE number, which makes every key different.
+        # Whole billionths, so that rounding breaks no tie; then the UE number, which makes every key unique.
         behind = np.rint((merges - due * (k + 1)) * 1e9).astype(np.int64) * n + ue
         rows[k] = np.sort(np.argpartition(behind, quorum - 1)[:quorum])
         merges[rows[k]] += 1
@@ -61,17 +61,17 @@ def _largest_deficit_first(shares: tuple[float, ...], quorum: int, rounds: int) 
 
 
 def printed(shares: Shares, quorum: int, rounds: int) -> Rows:
-    """Algorithm 2 to the letter: the fill-up stands inside the loop over UEs, and takes the first UEs (erratum 9).
+    """Plan with Algorithm 2 as printed: the fill-up is inside the loop over UEs and takes the first UEs (erratum 9).
 
-    Read so: sums over Π count the entries of the running round as they stand; a UE whose turn in the loop comes when
-    the row is full, or that has had its share, is struck out (Π[k][i] = 0) even if the fill-up had put it in; the
-    fill-up sets Π[k][0 : A − sum] = 1. Where that leaves a row short of A, it is completed with the first UEs not in it.
+    We read it as follows. Sums over Π include the current entries of the running round. A UE that is reached when the
+    row is full, or that has had its share, is removed (Π[k][i] = 0), even if the fill-up had added it. The fill-up
+    sets Π[k][0 : A − sum] = 1. If a row still has fewer than A UEs, the first UEs not in it complete it.
     """
     return _algorithm_2(shares, quorum, rounds, fill_inside=True)
 
 
 def printed_fixed(shares: Shares, quorum: int, rounds: int) -> Rows:
-    """Algorithm 2 with the fill-up moved behind the loop over UEs: the first UEs not yet in the row (erratum 9)."""
+    """Plan with Algorithm 2, but fill up after the loop over UEs, with the first UEs not in the row (erratum 9)."""
     return _algorithm_2(shares, quorum, rounds, fill_inside=False)
 
 
@@ -88,7 +88,7 @@ def _algorithm_2(shares: Shares, quorum: int, rounds: int, *, fill_inside: bool)
             in_row = int(row.sum())
             so_far = total + in_row
             achieved = (merges[ue] + row[ue]) / so_far if so_far else 0.0
-            if in_row < quorum and achieved <= shares[ue] * (1 + 1e-12):  # ≤ as printed, whatever the last digit says
+            if in_row < quorum and achieved <= shares[ue] * (1 + 1e-12):  # ≤ as printed, tolerating rounding
                 row[ue] = True
                 if fill_inside:
                     row[: quorum - int(row.sum())] = True
@@ -102,10 +102,10 @@ def _algorithm_2(shares: Shares, quorum: int, rounds: int, *, fill_inside: bool)
 
 
 def period(schedule: Rows) -> int | None:
-    """The smallest number of rounds after which the schedule repeats (Theorem 3's K_p), or None if it is not seen to.
+    """Return the number of rounds after which the schedule repeats (Theorem 3's K_p), or None if none is visible.
 
-    Seen means at least twice: a finite schedule shows a period only up to half its length. A share that is no fraction
-    with a small denominator gives none.
+    The period is the smallest one. It is visible if it occurs at least twice, so it is at most half the schedule's
+    length. Shares that are not fractions with a small denominator give none.
     """
     row = np.unique(schedule, axis=0, return_inverse=True)[1].ravel()
     again = 1 + np.flatnonzero(row[1 : row.size // 2 + 1] == row[:1])
@@ -113,15 +113,15 @@ def period(schedule: Rows) -> int | None:
 
 
 def achieved_shares(schedule: Rows, ues: int) -> Shares:
-    """The shares η a schedule gives (the paper's eq. (15))."""
+    """Return the shares η that a schedule gives (the paper's eq. (15))."""
     return np.bincount(schedule.ravel(), minlength=ues) / max(schedule.size, 1)
 
 
 def longest_gap(schedule: Rows, ues: int) -> Int[np.ndarray, " n"]:
-    """The most rounds in a row each UE sits out before a merge, from the start on: the stalest it is ever merged.
+    """Return the most consecutive rounds that each UE sits out before a merge: its largest staleness.
 
-    A UE merged in rounds p and then q works from model p + 1, so it is q − p − 1 rounds stale; the first time, q. What
-    follows a UE's last merge does not count, and a UE that is never merged sits out all rounds.
+    A UE merged in round p and next in round q works from model p + 1, so its staleness is q − p − 1; at its first
+    merge it is q. Rounds after a UE's last merge do not count. A UE that is never merged sits out all rounds.
     """
     _, ue, gap = _gaps(schedule)
     longest = np.full(ues, -1, np.int64)
@@ -130,7 +130,7 @@ def longest_gap(schedule: Rows, ues: int) -> Int[np.ndarray, " n"]:
 
 
 def _gaps(schedule: Rows) -> tuple[Merges, Merges, Merges]:
-    """Every merge: in which round, whose, and how many rounds that UE had sat out."""
+    """Return, for every merge, its round, its UE and how many rounds that UE had sat out."""
     round_ = np.repeat(np.arange(schedule.shape[0]), schedule.shape[1])
     ue = schedule.ravel()
     order = np.lexsort((round_, ue))
@@ -142,13 +142,14 @@ def _gaps(schedule: Rows) -> tuple[Merges, Merges, Merges]:
 def check_schedule(
     schedule: Rows, ues: int, max_staleness: int | None, stale: Literal["restart", "wait", "ignore"]
 ) -> None:
-    """Refuse a schedule that is none (A different UEs a row), or on which the protocol could wait for ever.
+    """Reject a schedule without A different UEs per row, or one that could make the protocol wait forever.
 
-    A planned UE that has sat out more than S rounds is too stale to be merged, and its round never closes. With
-    ``restart`` it was handed a newer model in time, so any schedule does. With ``wait`` nobody hands it one; with
-    ``ignore`` only if it happened to arrive before. With ``wait`` at most A·(S+1) UEs hold a job at all.
+    A planned UE that has sat out more than S rounds is too stale to be merged, so its round never closes. With
+    ``restart`` it got a newer model in time, so any schedule works. With ``wait`` it gets no newer model; with
+    ``ignore`` it gets one only if it happened to arrive before. With ``wait``, moreover, at most A·(S+1) UEs hold a
+    job.
 
-    To check a schedule that ``as_schedule`` will repeat, pass it twice over: ``np.concatenate([rows, rows])``.
+    To check a schedule that ``as_schedule`` will repeat, pass it twice: ``np.concatenate([rows, rows])``.
     """
     outside = (schedule < 0) | (schedule >= ues)
     repeated = (np.diff(np.sort(schedule, axis=1), axis=1) == 0).any(axis=1)
@@ -178,10 +179,11 @@ def check_schedule(
 
 
 def as_schedule(rows: Rows) -> Callable[[int], Chosen]:
-    """The rows as the clock asks for them: round -> UEs. Behind its last row a schedule goes on periodically.
+    """Return the rows as a function from round to UEs. After its last row, the schedule repeats.
 
-    With its period where it has one (Theorem 3), so that the seam is not felt; else from its first row again, where a UE
-    may sit out longer than in the rows themselves (plan as many rounds as will be played, or see ``check_schedule``).
+    It repeats with its period if it has one (Theorem 3), so that the pattern continues unchanged. Otherwise it
+    restarts at the first row, where a UE may sit out longer than within the rows: plan as many rounds as you play, or
+    see ``check_schedule``.
     """
     if rows.shape[0] == 0:
         raise ValueError("a schedule needs at least 1 row, got none.")
@@ -204,5 +206,5 @@ SCHEDULES: dict[str, Callable[..., Any] | None] = {
     "proportional_fair": proportional_fair,
     "age": age,
     "fedcs": fedcs,
-    "chen:DEADLINE": chen,  # a number of seconds behind the colon makes the schedule
+    "chen:DEADLINE": chen,  # the number after the colon is the deadline in seconds
 }

@@ -1,11 +1,12 @@
-"""Whom does a base station choose that looks at the channel, at ages or at its own turn?
+"""Choose the UEs of a round when it opens, by channel, age or turn.
 
-The schedulers that papers on federated learning over radio compare with. Each chooses A UEs when a round opens, from what
-is known then (``Moment``). A round's fading belongs to (seed, UE, round), so it is known at the round's start to everybody
-alike; with a coherence time they know the fading of now, not what it becomes inside the round. A scheduler is a pure function: asked again about the same moment it gives the same answer, so a run can be cut into
-pieces. Your own is one too: a function with a parameter named ``moment``.
+These are the schedulers that papers on federated learning over radio compare with. Each chooses A UEs from what is
+known when the round opens (``Moment``). A round's fading depends only on (seed, UE, round), so all schedulers know
+the same fading at the start of the round; with a coherence time they know the current fading, but not how it changes
+during the round. A scheduler is a pure function: the same moment gives the same answer, so a run can be split into
+pieces. To write your own, define a function with a parameter named ``moment``.
 
-Where UEs come and go, who is away when a round opens is chosen only where too few are there.
+If UEs leave and return, absent UEs are chosen only when too few are present.
 """
 
 from collections.abc import Callable
@@ -28,48 +29,48 @@ class Moment:
 
     round: int  # k
     time_s: float  # now
-    quorum: int  # A, how many are to be chosen
+    quorum: int  # A, the number of UEs to choose
     bandwidth_hz: float  # B
-    signal_hz: PerUe  # p·h·d^−κ / N0 in this round, or now where it changes inside rounds
-    compute_s: PerUe  # computing left before a UE can send; all of it for a UE without a job
-    bits: PerUe  # bits left to send; all of them for a UE without a job
+    signal_hz: PerUe  # p·h·d^−κ / N0 in this round, or now if it changes during rounds
+    compute_s: PerUe  # seconds of computing left; a full job for a UE without one
+    bits: PerUe  # bits left to send; a full upload for a UE without a job
     versions: Numbers  # the model each UE works from, or -1 if it rests
-    merged_in: Numbers  # the last round each UE was merged in; -1 for never
-    most_bits_per_s_hz: float | None = None  # what no link exceeds, if anything
-    own_bps: PerUe | None = None  # rates of uplinks beside the band; NaN for who has none
-    here: Mask | None = None  # who is there now; None: everybody always is
+    merged_in: Numbers  # the last round that merged each UE, or -1
+    most_bits_per_s_hz: float | None = None  # limit of the modulation; None for no limit
+    own_bps: PerUe | None = None  # rates of UEs' own uplinks; NaN for UEs on the shared band
+    here: Mask | None = None  # which UEs are present; None if all always are
 
     @property
     def age(self) -> Numbers:
-        """How many rounds a UE has sat out since it was merged last, or since the start."""
+        """How many rounds each UE has sat out since its last merge, or since the start."""
         return self.round - 1 - self.merged_in
 
     @property
     def away(self) -> Mask:
-        """Who is not there now."""
+        """UEs that are absent now."""
         return np.zeros(self.versions.size, bool) if self.here is None else ~self.here
 
 
 def round_robin(cell: Cell, quorum: int) -> Callable[[int], Chosen]:
-    """In turn: A after A, from the smallest number on (RR of Yang et al. 2020)."""
+    """Choose UEs in turn, A at a time, from the smallest number on (RR of Yang et al. 2020)."""
     return lambda round_: (quorum * round_ + np.arange(quorum)) % cell.ues
 
 
 def random(cell: Cell, quorum: int, seed: int) -> Callable[[int], Chosen]:
-    """By lot, every A alike, drawn anew each round (RS of Yang et al. 2020; FedAvg's own choice)."""
+    """Choose A UEs uniformly at random in each round (RS of Yang et al. 2020; FedAvg's own choice)."""
     return lambda round_: np.random.default_rng([seed, 11, round_]).choice(cell.ues, quorum, replace=False)
 
 
 def best_channel(moment: Moment) -> Chosen:
-    """Those heard best in this round. A UE at the edge of the cell may never be."""
+    """Choose the UEs with the strongest signals in this round. A UE at the edge of the cell may never be chosen."""
     return _first(moment, -moment.signal_hz)
 
 
 def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
-    """Those heard best compared with their own mean over the rounds so far, this one included (PF of Yang et al. 2020).
+    """Choose the UEs with the best signal relative to their own mean over the rounds so far (PF of Yang et al. 2020).
 
-    So everybody is chosen when it is good for itself, wherever it is in the cell. With a coherence time, the mean is over the
-    blocks of time so far.
+    The mean includes the current round. Each UE is thus chosen when its own channel is good, wherever it is in the
+    cell. With a coherence time, the mean is over the time blocks so far.
     """
     seen = _Seen(cell)
     return lambda moment: _first(
@@ -78,18 +79,19 @@ def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
 
 
 def age(moment: Moment) -> Chosen:
-    """The A oldest: who was merged longest ago; of equally old ones those heard best (after the age of update, Yang et al. 2020).
+    """Choose the A UEs merged longest ago, ties by signal (after the age of update, Yang et al. 2020).
 
-    Of all sets of A this leaves the smallest sum of ages.
+    Of all sets of A UEs, this one leaves the smallest sum of ages.
     """
     return _first(moment, -moment.signal_hz, -moment.age)
 
 
 def fedcs(moment: Moment) -> Chosen:
-    """FedCS's greedy choice (Nishio and Yonetani 2019, algorithm 3): again and again whoever makes the round least longer.
+    """Choose greedily the UE that extends the round least (FedCS; Nishio and Yonetani 2019, algorithm 3).
 
-    As there, uploads are thought to follow one another, each on the whole band: a UE adds its sending, and what of its computing
-    the uploads before it do not cover. There a round takes as many as end by a deadline; here it takes A, the first of the same order.
+    As in FedCS, we assume that uploads follow one another, each on the whole band. A UE adds its sending time, and
+    the part of its computing time that earlier uploads do not cover. FedCS takes the UEs that finish by a deadline;
+    we take the first A in the same order.
     """
     sending_s = np.where(moment.away, 1 / TINY, _sending_s(moment, moment.bandwidth_hz))
     elapsed_s, chosen = 0.0, np.empty(0, np.int64)
@@ -101,16 +103,17 @@ def fedcs(moment: Moment) -> Chosen:
     return np.sort(chosen)
 
 
-TINY = 1e-200  # of a rate or a signal: as good as none
+TINY = 1e-200  # rates and signals below this count as zero
 WATERFALL = 10**0.0023  # m, 0.023 dB: the threshold of the packet errors
 
 
 def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
-    """The assignment of UEs to resource blocks with the fewest packet errors (Chen et al. 2021), who is late last.
+    """Assign UEs to resource blocks with the fewest packet errors (Chen et al. 2021), late UEs last.
 
-    A blocks of B/A each; a UE on a block loses its packet with probability q = 1 − exp(−m·b/g). The assignment has the largest
-    sum of 1 − q. Noise is flat in our cells, so all blocks are alike to a UE, and the best assignment is the A UEs with the smallest
-    q. Whoever computes and sends longer than the deadline is not chosen as long as there are others.
+    There are A blocks of B/A each; a UE on a block loses its packet with probability q = 1 − exp(−m·b/g). The
+    assignment maximizes the sum of 1 − q. Noise is flat in our cells, so all blocks are alike to a UE, and the best
+    assignment takes the A UEs with the smallest q. A UE that needs longer than the deadline to compute and send is
+    chosen only if no others are left.
     """
     if not 0 < deadline_s < np.inf:
         raise ValueError(f"the deadline must be a number of seconds above 0, got {deadline_s}.")
@@ -126,7 +129,7 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
 
 
 def _sending_s(moment: Moment, bandwidth_hz: float) -> PerUe:
-    """How long each UE would send on such a band; very long where it is not heard at all."""
+    """Return how long each UE would send on this bandwidth; very long if its signal is zero."""
     rate = rate_bps(bandwidth_hz, moment.signal_hz, moment.most_bits_per_s_hz)
     if moment.own_bps is not None:
         rate = np.where(np.isnan(moment.own_bps), rate, moment.own_bps)
@@ -134,15 +137,15 @@ def _sending_s(moment: Moment, bandwidth_hz: float) -> PerUe:
 
 
 def _first(moment: Moment, *keys: PerUe | Numbers) -> Chosen:
-    """The A UEs with the smallest keys, the last key first; ties go to the smaller number. Who is away comes last."""
+    """Return the A UEs with the smallest keys, the last key first, ties by number. Absent UEs come last."""
     return np.sort(np.lexsort((np.arange(keys[0].size), *keys, moment.away))[: moment.quorum])
 
 
 def of_those_here(planned: Callable[[int], Chosen]) -> Callable[[Moment], Chosen]:
-    """A plan made beforehand, where UEs come and go: who is away when its round opens is replaced.
+    """Return a fixed plan adapted to UEs that leave and return: it replaces the UEs absent when their round opens.
 
-    In its place comes who is there, is not planned and was merged longest ago; the smaller number of equals. Where too few are
-    there, the round waits for those of the plan, the smaller numbers first.
+    The replacement is the present, unplanned UE merged longest ago, ties by number. If too few UEs are present, the
+    round waits for absent UEs of the plan, smaller numbers first.
     """
 
     def choose(moment: Moment) -> Chosen:
@@ -156,7 +159,7 @@ def of_those_here(planned: Callable[[int], Chosen]) -> Callable[[Moment], Chosen
 
 
 class _Seen:
-    """The mean signal of the rounds, or blocks of time, up to one. It remembers the sum up to the last it was asked for."""
+    """The mean signal of all rounds (or time blocks) so far. Caches the sum up to the last request."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell, self._blocks, self._sum = cell, 0, np.zeros(cell.ues)

@@ -1,7 +1,8 @@
-"""How often should each UE take part?
+"""Compute how often each UE should take part.
 
-A participation share η_i is the fraction of all merges that are UE i's: Ση = 1. A UE merges at most once a round of A
-merges, so η_i ≤ 1/A; and it must come back often enough for the staleness bound S, so η_i ≥ 1/(A·S) (erratum 5).
+A participation share η_i is the fraction of all merges that belong to UE i, so Ση = 1. A UE merges at most once in a
+round of A merges, so η_i ≤ 1/A; and it must return often enough for the staleness bound S, so η_i ≥ 1/(A·S) (erratum
+5).
 """
 
 from collections.abc import Callable
@@ -13,22 +14,23 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 
 Shares = Float[np.ndarray, " n"]
-TOLERANCE = 1e-9  # shares that miss a bound by less were meant to meet it
+TOLERANCE = 1e-9  # shares that violate a bound by less than this count as feasible
 
 
 def equal_shares(ues: int) -> Shares:
-    """Everybody the same."""
+    """Return the same share for every UE."""
     return np.full(ues, 1 / ues)
 
 
 def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int = 1) -> Shares:
-    """In proportion to how often a UE could deliver: η_i ∝ 1 / (its expected seconds to compute and send one update).
+    """Return shares proportional to how often a UE could deliver: η_i ∝ 1 / (expected seconds of one update).
 
-    Sending is on an equal share B/n of the band, its expectation taken over one round's Rayleigh fading, by quadrature.
-    The paper leaves this choice open; ours gives UEs near the base station, or with a fast processor, larger shares.
+    An update is computed, then sent on an equal part B/n of the band; the expectation is over one round's Rayleigh
+    fading, by quadrature. The paper leaves this choice open; ours favors UEs close to the base station or with a fast
+    processor.
     """
-    # Points and weights of a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40). Deep fades make 1/rate large,
-    # but the density h·e^(−h²/2) takes that back, so plain Gauss does it to 2e-6.
+    # Nodes and weights for a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40). Deep fades make
+    # 1/rate large, but the density h·e^(−h²/2) compensates, so plain Gauss quadrature is accurate to 2e-6.
     fading, weight = np.polynomial.legendre.leggauss(48)
     fading, weight = 4.5 * (fading + 1), 4.5 * weight
     weight = weight * fading * np.exp(-fading * fading / 2)
@@ -44,9 +46,9 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
 
 
 def share_bounds(quorum: int, max_staleness: int | None) -> tuple[float, float]:
-    """The range of a single share: (1/(A·S), 1/A), or from 0 without a bound on staleness.
+    """Return the range of a single share: (1/(A·S), 1/A), or (0, 1/A) without a staleness bound.
 
-    S = 0 allows only fresh updates: everybody is merged in every round, η_i = 1/A, which needs A = n.
+    S = 0 allows only fresh updates: every UE is merged in every round, η_i = 1/A, which needs A = n.
     """
     if quorum < 1:
         raise ValueError(f"quorum must be at least 1, got {quorum}.")
@@ -54,10 +56,10 @@ def share_bounds(quorum: int, max_staleness: int | None) -> tuple[float, float]:
 
 
 def check_shares(shares: Shares, quorum: int, max_staleness: int | None) -> None:
-    """Refuse shares that no schedule can give: 1/(A·S) ≤ η_i ≤ 1/A and Ση = 1. The error offers the nearest that can."""
+    """Reject shares unless 1/(A·S) ≤ η_i ≤ 1/A and Ση = 1. The error names the nearest feasible shares."""
     low, high = share_bounds(quorum, max_staleness)
     shares = np.asarray(shares, float)
-    wrong = np.flatnonzero(~((shares >= low * (1 - TOLERANCE)) & (shares <= high * (1 + TOLERANCE))))  # NaN, too
+    wrong = np.flatnonzero(~((shares >= low * (1 - TOLERANCE)) & (shares <= high * (1 + TOLERANCE))))  # also NaN
     if wrong.size == 0 and abs(shares.sum() - 1) <= TOLERANCE:
         return
     nearest = nearest_feasible(shares, quorum, max_staleness)
@@ -70,7 +72,7 @@ def check_shares(shares: Shares, quorum: int, max_staleness: int | None) -> None
 
 
 def nearest_feasible(shares: Shares, quorum: int, max_staleness: int | None) -> Shares:
-    """The feasible shares closest to these (Euclidean): clip(η − μ, 1/(A·S), 1/A) with the μ that makes the sum 1."""
+    """Return the closest feasible shares (Euclidean): clip(η − μ, 1/(A·S), 1/A) with the μ that makes the sum 1."""
     low, high = share_bounds(quorum, max_staleness)
     shares = np.asarray(shares, float)
     n = shares.size
@@ -84,7 +86,7 @@ def nearest_feasible(shares: Shares, quorum: int, max_staleness: int | None) -> 
             f"no shares are feasible: {n} UEs cannot all be merged every {max_staleness} rounds of {quorum}; "
             f"raise max_staleness to {least} or the quorum to {-(-n // max(max_staleness or 1, 1))}."
         )
-    # Σ clip(η − μ) falls with μ, in straight pieces that end where a share meets one of its bounds.
+    # Σ clip(η − μ) decreases with μ and is piecewise linear, with a knot where a share meets a bound.
     knots = np.sort(np.concatenate([shares - high, shares - low]))
     first, last = 0, knots.size - 1
     while last - first > 1:

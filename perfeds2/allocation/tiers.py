@@ -1,8 +1,8 @@
-"""Who is about equally fast, and whose turn is it?
+"""Group UEs of similar speed into tiers, and choose whose turn it is.
 
-FedAT and TiFL sort the UEs by how long a job takes them into tiers of equal size, so that nobody waits for one much slower than
-itself. TiFL lets one tier work at a time, FedAT all of them at once, each in its own rounds. In both, those of a tier who are
-not chosen rest: these schedules are for rounds with ``Protocol(…, rests=True)``.
+FedAT and TiFL sort the UEs by job duration into tiers of equal size, so that no UE waits for a much slower one. In
+TiFL one tier works at a time; in FedAT all tiers work at once, each in its own rounds. In both, the UEs of a tier
+that are not chosen rest: these schedules need ``Protocol(…, rests=True)``.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from perfeds2.network.cell import Cell
 
 @dataclass(frozen=True)
 class Tiers:
-    """Which tier each UE is in; 0 is the fastest."""
+    """The tier of each UE; 0 is the fastest."""
 
     of: tuple[int, ...]
 
@@ -32,12 +32,12 @@ class Tiers:
 
     @property
     def smallest(self) -> int:
-        """As many as every tier has."""
+        """Size of the smallest tier."""
         return min(own.size for own in self.members)
 
 
 def tiers_by_latency(cell: Cell, payload_bits: float, samples: float, count: int, quorum: int = 1) -> Tiers:
-    """Tiers of equal size, as far as n allows it, by the expected seconds of a job on an equal share of the band."""
+    """Sort UEs into tiers of (nearly) equal size by the expected seconds of a job on an equal share of the band."""
     slowest_last = np.argsort(-distance_shares(cell, payload_bits, samples, quorum), kind="stable")
     of = np.empty(cell.ues, int)
     for tier, own in enumerate(np.array_split(slowest_last, min(count, cell.ues))):
@@ -47,7 +47,7 @@ def tiers_by_latency(cell: Cell, payload_bits: float, samples: float, count: int
 
 @dataclass(frozen=True)
 class OneTier:
-    """TiFL (Chai et al. 2020) with its static, uniform choice: each round draws a tier, every one alike, and A of its UEs by lot."""
+    """TiFL (Chai et al. 2020), static and uniform: each round draws a tier at random, and A of its UEs."""
 
     tiers: Tiers
     quorum: int
@@ -60,7 +60,7 @@ class OneTier:
 
 @dataclass(frozen=True)
 class AllTiers:
-    """FedAT (Chai et al. 2021): every tier has A of its UEs at work; when all of them have arrived, it draws others by lot."""
+    """FedAT (Chai et al. 2021): each tier has A of its UEs at work, and draws anew when all have arrived."""
 
     tiers: Tiers
     quorum: int
@@ -76,6 +76,6 @@ class AllTiers:
         lots = np.random.default_rng([self.seed, 13, tier, moment.round])
         if moment.here is None:
             return np.sort(lots.choice(members, self.quorum, replace=False))
-        others = lots.permutation(np.setdiff1d(members, at_work))  # somebody is away: those who are there come first
+        others = lots.permutation(np.setdiff1d(members, at_work))  # a UE is absent: prefer those present
         others = others[np.argsort(~moment.here[others], kind="stable")]
         return np.sort(np.concatenate([at_work, others[: self.quorum - at_work.size]]))
