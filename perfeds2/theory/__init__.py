@@ -1,1 +1,1 @@
-"""The paper's constants and bounds, how to measure the ones and use the others."""
+"""Measure the paper's constants and evaluate its convergence bounds."""

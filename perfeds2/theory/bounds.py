@@ -1,9 +1,10 @@
-"""How small do the gradients of F become in K rounds, and which server steps β allow the claim?
+"""Bound the gradients of F after K rounds, and the server steps β for which the bound holds.
 
-Every bound here reads: mean over the rounds of E‖∇F(w_k)‖² ≤ start / K + floor. ``printed`` is Theorem 1 as the paper
-has it, which its planning rule uses; ``scheduled`` is the same with the schedule's own shares (erratum 8). Neither is
-true of every schedule. ``proved`` follows the paper's steps with the inequality the right way round (erratum 15), and
-``sharpened`` leaves one step out and gets a smaller floor for more β. docs/explanation/theory.md has the proofs.
+Every bound has the form: mean over the rounds of E‖∇F(w_k)‖² ≤ start / K + floor. ``printed`` is Theorem 1 as in the
+paper, which its planning rule uses; ``scheduled`` is the same with the schedule's own shares (erratum 8). Neither
+holds for every schedule. ``proved`` follows the paper's steps with the inequality in the right direction (erratum
+15), and ``sharpened`` skips one step, which lowers the floor and allows a larger β. docs/explanation/theory.md has
+the proofs.
 """
 
 import math
@@ -17,7 +18,7 @@ from perfeds2.theory.constants import Batch, Constants, diversity, noise, smooth
 
 @dataclass(frozen=True)
 class Premises:
-    """What Theorem 1 needs to know of the objective and of the protocol."""
+    """What Theorem 1 needs to know about the objective and the protocol."""
 
     smoothness: float  # L_F
     noise: float  # σ_F²
@@ -61,17 +62,17 @@ class Bound:
     """mean_k E‖∇F(w_k)‖² ≤ start / K + floor, if β is admissible; otherwise nothing is claimed."""
 
     start: float  # 2(F(w_0) − F(w*))/β
-    floor: float  # what no number of rounds removes
-    admissible: bool  # whether β meets the condition that goes with the bound
+    floor: float  # the part that more rounds do not reduce
+    admissible: bool  # whether β meets the condition of the bound
 
     def after(self, rounds: int) -> float:
-        """The bound after K rounds; infinite where it claims nothing."""
+        """Return the bound after K rounds; infinite if nothing is claimed."""
         if rounds < 1:
             raise ValueError(f"a bound needs at least 1 round, got {rounds}.")
         return self.start / rounds + self.floor if self.admissible else math.inf
 
     def rounds_needed(self, epsilon: float) -> int | None:
-        """The smallest K whose bound is at most ε; None when the floor is not below ε or nothing is claimed."""
+        """Return the smallest K whose bound is at most ε; None if the floor is not below ε or nothing is claimed."""
         if epsilon <= 0:
             raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")
         if not self.admissible or self.floor >= epsilon:
@@ -79,40 +80,40 @@ class Bound:
         return max(1, math.ceil(self.start / (epsilon - self.floor)))
 
 
-# The conditions on β, as brackets that must not be positive, and the largest β each admits.
+# The conditions on β, as brackets that must not be positive, and the largest β that each allows.
 
 
 def printed_bracket(premises: Premises) -> float:
-    """L_Fβ² − β + 2L_F²β²S² − 1, from the condition printed in Theorem 1 (erratum 7: not what its proof needs)."""
+    """Return L_Fβ² − β + 2L_F²β²S² − 1, from Theorem 1's printed condition (erratum 7: not what its proof needs)."""
     product = premises.smoothness * premises.beta
     return product * premises.beta - premises.beta + 2 * (product * premises.staleness) ** 2 - 1
 
 
 def corrected_bracket(premises: Premises) -> float:
-    """L_Fβ − 1 + 2L_F²β²S²: what the proof of Theorem 1 drops must have this sign (erratum 7)."""
+    """Return L_Fβ − 1 + 2L_F²β²S², the factor of the term that the proof of Theorem 1 drops (erratum 7)."""
     product = premises.smoothness * premises.beta
     return product - 1 + 2 * (product * premises.staleness) ** 2
 
 
 def proved_bracket(premises: Premises) -> float:
-    """L_Fβ − 1 + 8L_F²β²S² (erratum 15)."""
+    """Return L_Fβ − 1 + 8L_F²β²S² (erratum 15)."""
     product = premises.smoothness * premises.beta
     return product - 1 + 8 * (product * premises.staleness) ** 2
 
 
 def largest_printed_beta(smoothness: float, staleness: int) -> float:
-    """The positive root of (L_F + 2L_F²S²)β² − β − 1."""
+    """Return the positive root of (L_F + 2L_F²S²)β² − β − 1."""
     curvature = smoothness + 2 * (smoothness * staleness) ** 2
     return (1 + math.sqrt(1 + 4 * curvature)) / (2 * curvature)
 
 
 def largest_corrected_beta(smoothness: float, staleness: int) -> float:
-    """The positive root of 2L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
+    """Return the positive root of 2L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
     return 2 / (smoothness * (1 + math.sqrt(1 + 8 * staleness**2)))
 
 
 def largest_proved_beta(smoothness: float, staleness: int) -> float:
-    """The positive root of 8L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
+    """Return the positive root of 8L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
     return 2 / (smoothness * (1 + math.sqrt(1 + 32 * staleness**2)))
 
 
@@ -120,17 +121,17 @@ def largest_proved_beta(smoothness: float, staleness: int) -> float:
 
 
 def printed(premises: Premises, quorum: int) -> Bound:
-    """Theorem 1: 2Δ/(βK) + 4(L_Fβ + 2L_F²β²S²)(σ_F² + γ_F²)√A, under its printed condition."""
+    """Return Theorem 1: 2Δ/(βK) + 4(L_Fβ + 2L_F²β²S²)(σ_F² + γ_F²)√A, under its printed condition."""
     return _theorem_1(premises, math.sqrt(quorum))
 
 
 def scheduled(premises: Premises, share_sums: Float[np.ndarray, " K"]) -> Bound:
-    """Theorem 1 with the schedule's own Σ_{i∈A_k} η_i, averaged over the rounds, in place of √A (erratum 8)."""
+    """Return Theorem 1 with the schedule's own Σ_{i∈A_k} η_i, averaged over the rounds, in place of √A (erratum 8)."""
     return _theorem_1(premises, float(np.mean(share_sums)))
 
 
 def share_sums(ues: Int[np.ndarray, "K A"], shares: Float[np.ndarray, " n"]) -> Float[np.ndarray, " K"]:
-    """Σ_{i∈A_k} η_i of each round, from who was merged (π) and the shares η."""
+    """Return Σ_{i∈A_k} η_i of each round, from the merged UEs (π) and the shares η."""
     return shares[ues].sum(axis=1)
 
 
@@ -145,24 +146,24 @@ def _theorem_1(premises: Premises, participation: float) -> Bound:
 
 
 def merge_error(premises: Premises, spread: float) -> float:
-    """2(σ_F² + θγ_F²), a bound on the mean over the rounds of E[T1] = E‖X + Y‖².
+    """Return 2(σ_F² + θγ_F²), a bound on the mean over the rounds of E[T1] = E‖X + Y‖².
 
-    X is the sampling noise of a merge, Y the participants' deviation from the average UE. Lemma 3 bounds the
-    deviation over all UEs, not over those merged; θ (``spread``) makes up for that. See ``spread_of_*``.
+    X is the sampling noise of a merge, Y the deviation of the merged UEs from the average UE. Lemma 3 bounds the
+    deviation over all UEs, not over the merged ones; θ (``spread``) corrects for that. See ``spread_of_*``.
     """
     return 2 * (premises.noise + spread * premises.diversity)
 
 
 def spread_of_any_schedule(ues: int, quorum: int) -> float:
-    """θ = n/A: true of every schedule in which a UE merges at most one job from a model version."""
+    """Return θ = n/A, valid for every schedule in which a UE merges at most one job per model version."""
     return ues / quorum
 
 
 def spread_of_shares(shares: Float[np.ndarray, " n"]) -> float:
-    """θ = n·max η, 1 for equal participation: true if γ_F² bounds (1/n)Σ_i sup_w ‖∇F_i(w) − ∇F(w)‖².
+    """Return θ = n·max η, valid if γ_F² bounds (1/n)Σ_i sup_w ‖∇F_i(w) − ∇F(w)‖²; 1 for equal participation.
 
-    That asks more than Lemma 3, where the supremum stands outside the sum. The two agree when UEs differ by a constant
-    gradient (a shared Hessian, a quadratic loss).
+    This is a stronger requirement than Lemma 3, where the supremum is outside the sum. The two agree if UEs differ by
+    a constant gradient (a shared Hessian, a quadratic loss).
     """
     shares = np.asarray(shares, float)
     if (shares < 0).any() or not math.isclose(shares.sum(), 1, rel_tol=1e-6):
@@ -171,16 +172,16 @@ def spread_of_shares(shares: Float[np.ndarray, " n"]) -> float:
 
 
 def proved(premises: Premises, error: float) -> Bound:
-    """2Δ/(βK) + (3 − L_Fβ + 4L_F²β²S²)·E[T1] for 1 − L_Fβ ≥ 8L_F²β²S² (erratum 15). ``error`` bounds E[T1]."""
+    """Return 2Δ/(βK) + (3 − L_Fβ + 4L_F²β²S²)·E[T1], for 1 − L_Fβ ≥ 8L_F²β²S² (erratum 15). ``error`` bounds E[T1]."""
     product = premises.smoothness * premises.beta
     factor = 3 - product + 4 * (product * premises.staleness) ** 2
     return Bound(_start(premises), factor * error, _met(proved_bracket(premises)))
 
 
 def sharpened(premises: Premises, error: float) -> Bound:
-    """2Δ/(βK) + 2·E[T1] for 1 − L_Fβ ≥ 2L_F²β²S²: below ``proved`` everywhere, under erratum 7's condition.
+    """Return 2Δ/(βK) + 2·E[T1] for 1 − L_Fβ ≥ 2L_F²β²S²: below ``proved`` everywhere, under erratum 7's condition.
 
-    The merged gradient is not split into signal and noise before the staleness is paid for.
+    The proof does not split the merged gradient into signal and noise before it accounts for the staleness.
     """
     return Bound(_start(premises), 2 * error, _met(corrected_bracket(premises)))
 
@@ -190,12 +191,12 @@ def _start(premises: Premises) -> float:
 
 
 def _met(bracket: float) -> bool:
-    return bracket <= 1e-12  # the closed-form β meets its condition up to rounding
+    return bracket <= 1e-12  # the closed-form β meets its condition only up to rounding
 
 
 @dataclass(frozen=True)
 class Orders:
-    """How K, β, S and A scale with ε; each up to a constant that is not known."""
+    """How K, β, S and A scale with ε, each up to an unknown constant."""
 
     rounds: float  # K
     beta: float  # β
@@ -204,7 +205,7 @@ class Orders:
 
 
 def orders(epsilon: float) -> Orders:
-    """Corollary 1: K = O(ε⁻³), β = O(ε²), S = O(ε⁻¹), A = O(ε⁻²). It rests on the printed bound."""
+    """Return Corollary 1: K = O(ε⁻³), β = O(ε²), S = O(ε⁻¹), A = O(ε⁻²). It relies on the printed bound."""
     if epsilon <= 0:
         raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")
     return Orders(rounds=epsilon**-3, beta=epsilon**2, staleness=1 / epsilon, quorum=epsilon**-2)

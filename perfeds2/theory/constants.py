@@ -1,6 +1,6 @@
-"""How rough, how noisy and how unequal are the UEs' losses, and what does that make of the meta-objective?
+"""Derive the constants of the meta-objective from the smoothness, noise and diversity of the UEs' losses.
 
-The assumptions speak of the plain losses f_i; the theorem speaks of F_i(w) = f_i(w − α∇f_i(w)). Lemmas 1 to 3 carry
+The assumptions are about the plain losses f_i; the theorem is about F_i(w) = f_i(w − α∇f_i(w)). Lemmas 1 to 3 carry
 the constants over, for inner steps α ≤ 1/L.
 """
 
@@ -13,15 +13,15 @@ ALPHA = 0.03  # Table I: step size of the personal gradient step
 
 @dataclass(frozen=True)
 class Constants:
-    """What Assumptions 2 to 5 promise of the losses f_i, and how far the start is from the optimum."""
+    """The constants of Assumptions 2 to 5 on the losses f_i, and the distance of the start from the optimum."""
 
     smoothness: float  # L: ‖∇f_i(w) − ∇f_i(u)‖ ≤ L‖w − u‖
     gradient_bound: float  # C: ‖∇f_i(w)‖ ≤ C
     hessian_lipschitz: float  # ρ: ‖∇²f_i(w) − ∇²f_i(u)‖ ≤ ρ‖w − u‖
-    gradient_noise: float  # σ_G: one sample's gradient against its UE's, root mean square
-    hessian_noise: float  # σ_H: one sample's Hessian against its UE's, spectral norm
-    gradient_diversity: float  # γ_G: one UE's gradient against the average UE's, root mean square
-    hessian_diversity: float  # γ_H: one UE's Hessian against the average UE's, spectral norm
+    gradient_noise: float  # σ_G: deviation of one sample's gradient from its UE's, root mean square
+    hessian_noise: float  # σ_H: deviation of one sample's Hessian from its UE's, spectral norm
+    gradient_diversity: float  # γ_G: deviation of one UE's gradient from the average UE's, root mean square
+    hessian_diversity: float  # γ_H: deviation of one UE's Hessian from the average UE's, spectral norm
     gap: float  # F(w_0) − F(w*), of the meta-objective
 
     def __post_init__(self) -> None:
@@ -33,17 +33,17 @@ class Constants:
             raise ValueError("constant smoothness must be above 0: a loss with straight gradients has no step 1/L.")
 
 
-Batch = int | Iterable[int]  # one size for all UEs, or one each
+Batch = int | Iterable[int]  # one size for all UEs, or one per UE
 
 
 def smoothness(constants: Constants, alpha: float) -> float:
-    """L_F = 4L + αρC, the smoothness of every F_i and of F (Lemma 1)."""
+    """Return L_F = 4L + αρC, the smoothness of every F_i and of F (Lemma 1)."""
     _check_step(constants, alpha)
     return 4 * constants.smoothness + alpha * constants.hessian_lipschitz * constants.gradient_bound
 
 
 def bias(constants: Constants, alpha: float, batch_in: Batch, *, pick: Callable[[list[int]], int] = min) -> float:
-    """2αLσ_G/√D_in: how far the expected meta-gradient may lie from ∇F_i (Lemma 2, first line)."""
+    """Return 2αLσ_G/√D_in, a bound on the distance of the expected meta-gradient from ∇F_i (Lemma 2, first line)."""
     _check_step(constants, alpha)
     return 2 * alpha * constants.smoothness * constants.gradient_noise / math.sqrt(_size(batch_in, "batch_in", pick))
 
@@ -57,9 +57,10 @@ def noise(
     *,
     pick: Callable[[list[int]], int] = min,
 ) -> float:
-    """σ_F², a bound on E‖∇̃F_i(w) − ∇F_i(w)‖² for every UE (Lemma 2, second line).
+    """Return σ_F², a bound on E‖∇̃F_i(w) − ∇F_i(w)‖² for every UE (Lemma 2, second line).
 
-    A variance bound for all UEs needs the smallest batch among them (erratum 14). ``pick=max`` is as printed.
+    A variance bound that holds for all UEs needs their smallest batch (erratum 14). ``pick=max`` gives the printed
+    version.
     """
     _check_step(constants, alpha)
     size_in = _size(batch_in, "batch_in", pick)
@@ -67,12 +68,12 @@ def noise(
     size_hessian = _size(batch_hessian, "batch_hessian", pick)
     gradient = constants.gradient_noise**2 * (1 / size_out + (alpha * constants.smoothness) ** 2 / size_in)
     hessian = (alpha * constants.hessian_noise) ** 2 / (4 * size_hessian)
-    # 12(C² + g)(1 + h) − 12C², multiplied out: printed as it stands, a large C swallows the digits of g.
+    # 12(C² + g)(1 + h) − 12C², expanded: evaluated as printed, a large C cancels the digits of g.
     return 12 * (gradient + constants.gradient_bound**2 * hessian + gradient * hessian)
 
 
 def diversity(constants: Constants, alpha: float) -> float:
-    """γ_F² = 3C²α²γ_H² + 192γ_G², a bound on (1/n)Σ_i ‖∇F_i(w) − ∇F(w)‖² (Lemma 3)."""
+    """Return γ_F² = 3C²α²γ_H² + 192γ_G², a bound on (1/n)Σ_i ‖∇F_i(w) − ∇F(w)‖² (Lemma 3)."""
     _check_step(constants, alpha)
     hessian = (constants.gradient_bound * alpha * constants.hessian_diversity) ** 2
     return 3 * hessian + 192 * constants.gradient_diversity**2

@@ -1,7 +1,8 @@
-"""How many UEs should a round wait for, and how many rounds does the target take?
+"""Compute how many UEs a round should wait for, and how many rounds the target takes.
 
-P4 asks for the A and K that bring each of the printed bound's two terms to ε, while every UE is merged at least once in
-S rounds. The constraints on the shares: 1/(A·S) ≤ η_i (C4.2) and η_i ≤ 1/A, one merge a round (erratum 5).
+Problem P4 asks for the A and K that bring both terms of the printed bound down to ε, while every UE is merged at
+least once in S rounds. The shares must satisfy 1/(A·S) ≤ η_i (C4.2) and η_i ≤ 1/A, at most one merge per round
+(erratum 5).
 """
 
 import math
@@ -19,26 +20,25 @@ class Optimum:
 
     quorum: int  # A*, corrected
     rounds: int  # K*, corrected
-    printed_quorum: float  # A* as printed: the smaller of two terms, over UEs the smallest
+    printed_quorum: float  # A* as printed: the smaller of two terms, minimized over UEs
     printed_rounds: float  # K* as printed
-    accuracy_quorum: float  # the A at which the printed bound's second term is ε; a larger A overshoots it
-    accuracy_rounds: float  # the K at which its first term is ε
+    accuracy_quorum: float  # the A at which the printed bound's second term equals ε; a larger A exceeds it
+    accuracy_rounds: float  # the K at which its first term equals ε
     least_quorum: float  # 1/(S·min η), from C4.2
-    most_quorum: float  # 1/max η: the largest share still merges at most once a round
+    most_quorum: float  # 1/max η: the UE with the largest share merges at most once per round
     least_rounds: float  # 1/(A*·min η): every UE is merged at least once
 
     @property
     def meets_target(self) -> bool:
-        """Whether the second term stays within ε at A*. If not, C4.2 asks for more UEs a round than ε allows."""
+        """Whether the second term stays within ε at A*. If not, C4.2 requires more UEs per round than ε allows."""
         return self.quorum <= self.accuracy_quorum * (1 + 1e-9)
 
 
 def optimum(premises: Premises, epsilon: float, shares: Float[np.ndarray, " n"]) -> Optimum:
-    """A* and K* for a target ε on each term of the printed bound (end of Section V).
+    """Return A* and K* for a target ε on each term of the printed bound (end of Section V).
 
-    C4.2 bounds A from below, so the corrected A* is the larger of the two terms (erratum 6), kept in 1..n and where
-    the shares can be realised. K must reach ε and merge every UE once; the printed S/η_i is not implied by anything
-    (erratum 5).
+    C4.2 bounds A from below, so the corrected A* is the larger of the two terms (erratum 6), limited to 1..n and to
+    what the shares allow. K must reach ε and merge every UE once; nothing implies the printed S/η_i (erratum 5).
     """
     shares = _checked(shares, epsilon, premises.staleness)
     smallest, largest = float(shares.min()), float(shares.max())
@@ -68,7 +68,7 @@ def optimum(premises: Premises, epsilon: float, shares: Float[np.ndarray, " n"])
 
 
 def _accuracy_quorum(premises: Premises, epsilon: float) -> float:
-    """ε² / (16(L_Fβ + 2L_F²β²S²)²(σ_F² + γ_F²)²); infinite without noise and diversity."""
+    """Return ε² / (16(L_Fβ + 2L_F²β²S²)²(σ_F² + γ_F²)²); infinite without noise and diversity."""
     floor_of_one = printed(premises, quorum=1).floor
     return (epsilon / floor_of_one) ** 2 if floor_of_one > 0 else math.inf
 
@@ -87,7 +87,7 @@ def _checked(shares: Float[np.ndarray, " n"], epsilon: float, staleness: int) ->
 
 
 def _ceil(value: float) -> int:
-    return math.ceil(value * (1 - 1e-9))  # 1/(2·0.1) is 5, whatever the last bit says
+    return math.ceil(value * (1 - 1e-9))  # 1/(2·0.1) is 5, despite rounding
 
 
 def _floor(value: float) -> int:

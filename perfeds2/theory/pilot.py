@@ -1,8 +1,9 @@
-"""What are the paper's constants on a real task?
+"""Measure the paper's constants on a real task.
 
-Each constant is a supremum over all models; a pilot can only look at some. So it looks at a few probe points, takes the
-largest, and says how much the points differed. Hessians are never formed: they act on vectors (a jvp of the gradient),
-and a short Lanczos run finds the spectral norm of an action. Both make an estimate too small rather than too large.
+Each constant is a supremum over all models, but a pilot can evaluate only some. It takes the largest value over a few
+probe points, and reports how much the points differ. Hessians are never formed: they act on vectors (a jvp of the
+gradient), and a short Lanczos run finds the spectral norm of an action. Both make an estimate too small rather than
+too large.
 """
 
 import math
@@ -20,27 +21,27 @@ from perfeds2.theory.constants import Constants
 Batch = tuple[jax.Array, jax.Array]
 Loss = Callable[[Any, Any], Any]  # loss(params, (x, y)): the mean loss over a batch
 Action = Callable[[jax.Array], jax.Array]  # v ↦ H·v
-RADIUS = 0.05  # how far away a Hessian is compared with the one here
+RADIUS = 0.05  # distance between two compared Hessians
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How closely a pilot looks."""
+    """How much work a pilot spends."""
 
-    samples: int = 2  # of a UE, for σ_H
+    samples: int = 2  # per UE, for σ_H
     ues: int = 8  # for γ_H
-    directions: int = 1  # random ones beside the gradient's, for ρ
+    directions: int = 1  # random directions besides the gradient, for ρ
     lanczos_steps: int = 8
     descent_steps: int = 30  # of L-BFGS on F
 
 
 @dataclass(frozen=True)
 class ConstantEstimate:
-    """A constant as seen at the probe points."""
+    """The estimate of a constant from the probe points."""
 
     value: float  # the largest over the probe points: a lower estimate of the supremum
     low: float  # the smallest over the probe points
-    high: float  # what the supremum may be: an 80 % upper confidence limit from the two largest
+    high: float  # 80 % upper confidence limit of the supremum, from the two largest values
 
 
 def measure(
@@ -53,14 +54,25 @@ def measure(
     seed: int = 0,
     effort: Effort = Effort(),  # noqa: B008 (frozen)
 ) -> dict[str, ConstantEstimate]:
-    """Measure the constants of a task at a few models (at least two), the first of which is where training starts.
+    """Measure the constants of a task at a few models.
 
-    ``loss(params, (x, y))`` is the mean loss over a batch, not negative; ``x[n, m, ...]`` and ``y[n, m, ...]`` hold m samples of
-    each of n UEs, and those are the UE's distribution. ρ is the largest ‖∇²f_i(w) − ∇²f_i(u)‖ / ‖w − u‖ over some directions. The gap is
-    F(w_0); its ``low`` is the decrease that a descent on F finds.
+    ρ is the largest ‖∇²f_i(w) − ∇²f_i(u)‖ / ‖w − u‖ over some directions. The gap is F(w_0); its ``low`` is the
+    decrease that a descent on F achieves.
+
+    Args:
+        loss: ``loss(params, (x, y))``, the mean loss over a batch; must not be negative.
+        params_points: At least two models; the first is where training starts.
+        x: Inputs, shape (n, m, ...): m samples of each of n UEs, taken as the UE's distribution.
+        y: Targets, shape (n, m, ...).
+        alpha: α, the inner step size.
+        seed: Seed of the random directions, samples and UEs.
+        effort: How much work to spend.
 
     Returns:
         An estimate of each field of ``Constants``, in the units of the loss and the parameters.
+
+    Raises:
+        ValueError: If there are fewer than two points, the shapes do not match, or a constant is not finite.
     """
     if len(params_points) < 2:
         raise ValueError(f"a pilot needs at least 2 probe points to say how they differ, got {len(params_points)}.")
@@ -83,9 +95,9 @@ def measure(
 
 
 def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Effort) -> dict[str, jax.Array]:
-    """Return the constants at one point. Look at every UE from one model. UEs go one after another: what one needs (samples × parameters) fits in memory."""
+    """Return the constants at one point. UEs are processed one by one, so that samples × parameters fits in memory."""
     start_key, direction_key, sample_key, ue_key = jax.random.split(key, 4)
-    start = jax.random.normal(start_key, flat.shape, flat.dtype)  # where every Lanczos run begins
+    start = jax.random.normal(start_key, flat.shape, flat.dtype)  # start vector of every Lanczos run
 
     def norm(action: Action) -> jax.Array:
         return _spectral_norm(action, start, effort.lanczos_steps)
@@ -101,7 +113,7 @@ def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Eff
 
         def bend(step: jax.Array) -> jax.Array:
             there = _hessian(loss, flat + step, ue)
-            distance = jnp.linalg.norm(step)  # 0 where the gradient vanishes and gives no direction
+            distance = jnp.linalg.norm(step)  # 0 if the gradient vanishes and gives no direction
             return jnp.where(distance > 0, norm(lambda v: there(v) - here(v)) / jnp.maximum(distance, _TINY), 0.0)
 
         def gradient_deviation(sample: Batch) -> jax.Array:
@@ -123,7 +135,7 @@ def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Eff
     sharpness, bends, gradient_noise, hessian_noise = jax.lax.map(look, (data, gradients))
 
     together = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), data)
-    average = _hessian(loss, flat, together)  # every UE has as many samples as the next
+    average = _hessian(loss, flat, together)  # a plain mean, because all UEs have equally many samples
 
     def apart(ue: Batch) -> jax.Array:
         own = _hessian(loss, flat, ue)
@@ -147,14 +159,14 @@ def _batch_of_one(sample: Batch) -> Batch:
 
 
 def _hessian(loss: Loss, flat: jax.Array, batch: Batch) -> Action:
-    """v ↦ ∇²f(w)·v."""
+    """Return the action v ↦ ∇²f(w)·v."""
     return lambda v: jax.jvp(lambda w: jax.grad(loss)(w, batch), (flat,), (v,))[1]
 
 
 def _spectral_norm(action: Action, start: jax.Array, steps: int) -> jax.Array:
-    """The largest |eigenvalue| of a symmetric action, from below, by Lanczos with full reorthogonalisation.
+    """Return the largest |eigenvalue| of a symmetric action, from below, by Lanczos with full reorthogonalization.
 
-    When the Krylov space is exhausted the next vector is 0, and so is its Ritz value: no branch is needed.
+    When the Krylov space is exhausted, the next vector and its Ritz value are 0, so no branch is needed.
     """
     steps = min(steps, start.size)
     basis = jnp.zeros((steps + 1, start.size), start.dtype).at[0].set(start / jnp.linalg.norm(start))
@@ -164,7 +176,7 @@ def _spectral_norm(action: Action, start: jax.Array, steps: int) -> jax.Array:
         basis, tridiagonal = carry
         image = action(basis[step])
         rest = image
-        for _ in range(2):  # once leaves rounding behind, twice does not
+        for _ in range(2):  # one pass leaves rounding errors, two do not
             rest = rest - (basis @ rest) @ basis
         length = jnp.linalg.norm(rest)
         length = jnp.where(length > small * jnp.linalg.norm(image), length, 0.0)
@@ -179,7 +191,7 @@ def _spectral_norm(action: Action, start: jax.Array, steps: int) -> jax.Array:
 
 
 def _summary(at_points: list[float]) -> ConstantEstimate:
-    """The largest, the smallest, and Robson and Whitlock's upper limit for an endpoint: X₁ + (1 − p)/p·(X₁ − X₂)."""
+    """Return the largest and smallest value, and Robson and Whitlock's upper limit X₁ + (1 − p)/p·(X₁ − X₂)."""
     if not all(math.isfinite(value) for value in at_points):
         raise ValueError(
             "a probe point gave a constant that is not finite; choose probe points where the loss is smooth."
@@ -189,7 +201,7 @@ def _summary(at_points: list[float]) -> ConstantEstimate:
 
 
 def _gap(loss: Loss, flat: jax.Array, data: Batch, alpha: float, steps: int) -> ConstantEstimate:
-    """F(w_0) − F*: at least what a descent gains, at most F(w_0) where the loss is not negative."""
+    """Bound F(w_0) − F*: at least what a descent gains, at most F(w_0) if the loss is not negative."""
 
     def adapted(flat: jax.Array, ue: Batch) -> jax.Array:
         return loss(flat - alpha * jax.grad(loss)(flat, ue), ue)
@@ -204,7 +216,7 @@ def _gap(loss: Loss, flat: jax.Array, data: Batch, alpha: float, steps: int) -> 
         return float(value), np.asarray(gradient, np.float64)
 
     at_start = for_scipy(np.asarray(flat))[0]
-    from scipy.optimize import minimize  # late: it takes a while to load
+    from scipy.optimize import minimize  # imported late because it is slow to load
 
     found = minimize(for_scipy, np.asarray(flat, np.float64), jac=True, method="L-BFGS-B", options={"maxiter": steps})
     gained = max(at_start - float(found.fun), 0.0)
@@ -212,6 +224,6 @@ def _gap(loss: Loss, flat: jax.Array, data: Batch, alpha: float, steps: int) -> 
     return ConstantEstimate(most, gained, most)
 
 
-_TINY = 1e-30  # keeps 0/0 out of a branch that is not taken
-_SAMPLES_AT_ONCE = 64  # per-sample gradients held at a time
-_MISS = 0.2  # how often the upper limit may fall short
+_TINY = 1e-30  # avoids 0/0 in a branch that is not taken
+_SAMPLES_AT_ONCE = 64  # per-sample gradients held in memory at a time
+_MISS = 0.2  # probability that the upper limit is too low
