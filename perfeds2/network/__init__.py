@@ -1,1 +1,1 @@
-"""A cell of unequal devices: where they are, what they hear, how fast they compute and send."""
+"""Model a cell of unequal devices: their positions, channels, processors and links."""

@@ -1,4 +1,4 @@
-"""When is a UE there? Intervals of simulated seconds, once or again and again; a pure function of time."""
+"""Define when UEs are present: intervals of simulated seconds, optionally periodic, as a pure function of time."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-Interval = tuple[float, float]  # from a second on, until another; that one no longer
+Interval = tuple[float, float]  # start and end in seconds; the end is excluded
 
 
 @dataclass(frozen=True)
 class Hours:
-    """When one UE is there: in these intervals, which are repeated after a period, where there is one."""
+    """When one UE is present: these intervals, repeated with the period if it is finite."""
 
     intervals: tuple[Interval, ...] = ((0.0, math.inf),)
     period_s: float = math.inf
@@ -27,10 +27,11 @@ class Hours:
 
     @property
     def always(self) -> bool:
+        """Whether the UE is always present."""
         return self.borders_s() == [0.0, self.period_s]
 
     def borders_s(self) -> list[float]:
-        """When it comes and goes, in a period; touching intervals are one."""
+        """Return when the UE arrives and leaves within a period, with touching intervals joined."""
         borders: list[float] = []
         for start_s, end_s in self.intervals:
             if borders and borders[-1] == start_s:
@@ -41,7 +42,7 @@ class Hours:
 
 
 class Availability:
-    """The hours of all UEs, and whether who leaves keeps its job."""
+    """The hours of all UEs, and whether a UE that leaves keeps its job."""
 
     def __init__(self, hours: Sequence[Hours], keeps: bool = False) -> None:
         self.hours, self.keeps = tuple(hours), keeps
@@ -53,19 +54,22 @@ class Availability:
         self._last = (math.inf, -math.inf, np.zeros(len(hours), bool))
 
     def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
-        """Who is there at a second."""
+        """Return which UEs are present at a time."""
         return self._stay(time_s)[2]
 
     def changes_s(self, time_s: float) -> float:
-        """When somebody comes or goes next after a second; infinite if nobody does any more."""
+        """Return when a UE next arrives or leaves after a time; infinite if none ever does."""
         return self._stay(time_s)[1]
 
     def _stay(self, time_s: float) -> tuple[float, float, Bool[np.ndarray, " n"]]:
-        """A second, the border after it, and who is there until then. The last answer is kept: time mostly goes on."""
+        """Return a time, the next change after it, and the UEs present until then.
+
+        The last answer is cached, because time mostly moves forward.
+        """
         since_s, until_s, here = self._last
         if not since_s <= time_s < until_s:
             periods = self._periods(time_s)
-            passed = ((periods * self._period_s)[:, None] + self._borders_s <= time_s).sum(axis=1)  # odd: it is there
+            passed = ((periods * self._period_s)[:, None] + self._borders_s <= time_s).sum(axis=1)  # odd: present
             next_s = periods * self._period_s + np.take_along_axis(self._borders_s, passed[:, None], axis=1)[:, 0]
             again_s = (periods + 1) * self._period_s + self._borders_s[:, 0]
             until_s = float(np.where(np.isinf(next_s) & self._repeats, again_s, next_s).min())
@@ -75,7 +79,7 @@ class Availability:
         return since_s, until_s, here
 
     def _periods(self, time_s: float) -> Float[np.ndarray, " n"]:
-        """How many periods are over; rounding must not put a border into the period that it ends."""
+        """Return how many periods are over, without letting rounding put a border into the period that it ends."""
         periods = np.floor(time_s / self._period_s)
         periods += (periods + 1) * self._period_s <= time_s
         periods -= periods * self._period_s > time_s

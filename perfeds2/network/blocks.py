@@ -1,24 +1,22 @@
-"""How is one formula worked out for a million UEs as fast as the machine can?
+"""Evaluate a formula for a million UEs in blocks, on all cores.
 
-In blocks, on all its cores: NumPy lets other threads run while it calculates. What a block's numbers are does not
-depend on which thread works them out or when, so the result is the same to the last bit.
+NumPy releases the GIL while it computes, so threads run in parallel. A block's result does not depend on which thread
+computes it or when, so the whole result is the same bit for bit.
 """
 
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-BLOCK = (
-    65_536  # UEs: milliseconds of work, and a multiple of the four numbers that the fading's generator makes at once
-)
+BLOCK = 65_536  # UEs: milliseconds of work, and a multiple of 4, because Philox draws four numbers at once
 
 
 def each_block(ues: int, work: Callable[[slice], None]) -> None:
-    """Do the work for every block of UEs. Blocks must not depend on each other."""
+    """Call ``work`` for every block of UEs. Blocks must not depend on each other."""
     if ues <= BLOCK:
         work(slice(0, ues))
         return
     blocks = [slice(start, min(start + BLOCK, ues)) for start in range(0, ues, BLOCK)]
     with ThreadPoolExecutor(min(os.cpu_count() or 1, len(blocks))) as pool:
         for _ in pool.map(work, blocks):
-            pass  # an error in a block is raised here
+            pass  # re-raises an error from a block

@@ -1,4 +1,4 @@
-"""Who is in the cell, how well does the base station hear them, and how fast do they compute?"""
+"""Describe a cell: its UEs, how well the base station receives them, and how fast they compute."""
 
 import math
 from collections.abc import Callable
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Layout = Literal["disc", "uniform", "equal"]
-Ues = Int[np.ndarray, " h"]  # some UEs, by number
-LOCKS = [Lock() for _ in range(64)]  # a block of UEs draws with one generator, one round after the other
+Ues = Int[np.ndarray, " h"]  # numbers of some UEs
+LOCKS = [Lock() for _ in range(64)]  # serialize the draws of a block, which share one generator
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One base station and n unequal UEs around it. The defaults are the paper's Table I; what it leaves open is ours."""
+    """One base station and n unequal UEs. The defaults are the paper's Table I; we chose what it leaves open."""
 
     distance_m: PerUe  # to the base station (the paper's first c_i, erratum 4)
     cpu_hz: PerUe  # ϑ_i
@@ -38,18 +38,16 @@ class Cell:
     path_loss_exponent: float = 3.8  # κ
     noise_dbm_per_hz: float = -174.0  # N0
     fading_scale: float = 40.0  # Rayleigh scale of the coefficient h
-    downlink_s: float = 0.0  # seconds until a UE has the model; free by default, as in the paper
-    seed: int = 0  # whose fading this cell meets
-    radio: Radio | None = None  # None: Table I's, with the κ and the fading scale above
-    rician_k: float = (
-        0.0  # power of the steady part of the fading over the rest's: 0 is Rayleigh, infinite is no fading
-    )
-    most_bits_per_s_hz: float | None = None  # no link carries more; None: the radio's own, and Table I's has none
-    coherence_s: float | None = None  # after so many seconds the fading is redrawn; None: every round
-    angle_rad: PerUe | None = None  # in which direction each UE is; None: drawn, when it matters
-    moves: Moves | None = None  # how UEs move; None: not at all
-    downlink: Downlink | None = None  # how models are sent; None: for nothing, but for downlink_s
-    fleet: Fleet | None = None  # gains, uplinks and hours of UEs' own; None: all have the cell's, and are always there
+    downlink_s: float = 0.0  # seconds until a UE has the model; 0 in the paper
+    seed: int = 0  # seed of the fading
+    radio: Radio | None = None  # None: Table I's, with the κ and fading scale above
+    rician_k: float = 0.0  # power ratio of the steady to the scattered part; 0: Rayleigh, infinite: no fading
+    most_bits_per_s_hz: float | None = None  # limit of the modulation; None: the radio's own (Table I has none)
+    coherence_s: float | None = None  # redraw the fading after this time; None: every round
+    angle_rad: PerUe | None = None  # direction of each UE; None: drawn when needed
+    moves: Moves | None = None  # how UEs move; None: they stand still
+    downlink: Downlink | None = None  # how models are sent; None: instantly, apart from downlink_s
+    fleet: Fleet | None = None  # per-UE gains, uplinks and hours; None: all UEs use the cell's and are always present
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -89,9 +87,24 @@ class Cell:
         cpu_hz: tuple[float, float] = (2e8, 2e9),
         **rest: Any,
     ) -> "Cell":
-        """A random cell: UEs over the disc, with distances uniform in [0, radius], or all at the same distance.
+        """Draw a random cell.
 
-        CPU frequencies are log-uniform between the two given. The first m UEs are the same for every n ≥ m.
+        The first m UEs are the same for every n ≥ m.
+
+        Args:
+            ues: n, the number of UEs.
+            seed: Seed of positions, processors and fading.
+            layout: "disc" (uniform over the disc), "uniform" (distances uniform in [0, radius]) or "equal" (all at
+                half the radius).
+            radius_m: Radius of the disc in metres.
+            cpu_hz: Smallest and largest CPU frequency in Hz; frequencies are log-uniform between them.
+            **rest: Other fields of the cell.
+
+        Returns:
+            The cell.
+
+        Raises:
+            ValueError: If a value is out of range.
         """
         if ues < 1:
             raise ValueError(f"a cell needs at least 1 UE, got {ues}.")
@@ -99,7 +112,7 @@ class Cell:
         if not (0 < slow < np.inf and 0 < fast < np.inf):
             raise ValueError(f"cpu_hz must be two finite frequencies above 0, got {cpu_hz}.")
         uniform = np.random.default_rng([seed, 1]).random(ues)
-        parts = {"disc": np.sqrt(uniform), "uniform": uniform, "equal": np.full(ues, 0.5)}  # of the radius
+        parts = {"disc": np.sqrt(uniform), "uniform": uniform, "equal": np.full(ues, 0.5)}  # fraction of the radius
         if layout not in parts:
             raise ValueError(f"layout must be {', '.join(parts)}, got {layout!r}.")
         speed = slow * (fast / slow) ** np.random.default_rng([seed, 2]).random(ues)
@@ -107,28 +120,43 @@ class Cell:
 
     @property
     def ues(self) -> int:
+        """n, the number of UEs."""
         return self.distance_m.size
 
     @property
     def is_plain(self) -> bool:
-        """Whether the shared band carries every upload and everybody is always there."""
+        """Whether all uploads use the shared band, all UEs are always present and all jobs of a UE are alike."""
         return self.fleet is None or self.fleet.is_plain
 
     def here(self, time_s: float) -> Bool[np.ndarray, " n"] | None:
-        """Who is there at a second; None where everybody always is."""
+        """Return which UEs are present at a time.
+
+        Args:
+            time_s: Simulated time in seconds.
+
+        Returns:
+            A mask of shape (n,), or None if all UEs are always present.
+        """
         presence = None if self.fleet is None else self.fleet.presence
         return None if presence is None else presence.here(time_s)
 
     @cached_property
     def where(self) -> Where:
-        """The places of the UEs at second 0. Table I's radio looks only at their distances; shadows lie in a plane."""
+        """Positions of the UEs at time 0. Table I's radio uses only their distances; shadowing needs the plane."""
         angle = self.angle_rad
         if angle is None:
             angle = 2 * np.pi * np.random.default_rng([self.seed, STREAMS["angle"]]).random(self.ues)
         return Where(self.distance_m * np.cos(angle), self.distance_m * np.sin(angle), self.seed)
 
     def at(self, time_s: float) -> "Cell":
-        """The same cell with its UEs where they are at a second."""
+        """Return the same cell with its UEs where they are at a time.
+
+        Args:
+            time_s: Simulated time in seconds.
+
+        Returns:
+            The cell; this one if its UEs do not move.
+        """
         if self._walk is None:
             return self
         x_m, y_m = self._walk.at(time_s)
@@ -140,9 +168,16 @@ class Cell:
         return None if moves is None else moves.walk(moves, self.where.x_m, self.where.y_m, self.seed)
 
     def signal_hz(self, round_: int, ues: Ues | None = None) -> PerUe:
-        """Received power over noise density in a round, p·h·d^−κ / N0, with h redrawn each round; of all UEs, or of these.
+        """Return the received power over the noise density in a round, p·h·d^−κ / N0, with h redrawn each round.
 
-        A draw belongs to (seed, round, UE): whoever else is in the cell and whatever policy runs, it is the same.
+        A draw depends only on (seed, round, UE), not on the other UEs or the policy.
+
+        Args:
+            round_: The round, or the time block if there is a coherence time.
+            ues: Numbers of the UEs; None for all.
+
+        Returns:
+            The signal of each UE in Hz, shape (n,) or (h,).
         """
 
         def of(values: np.ndarray) -> np.ndarray:
@@ -155,26 +190,50 @@ class Cell:
             signal = of(self._uniform(round_))
             angle = of(self._uniform(round_, 1)) if self.rician_k > 0 else None
             each_block(signal.size, partial(self.fade, signal, angle, mean_hz))
-        if self.fleet is not None and not self.fleet.shares_band.all():  # nothing fades on an uplink of one's own
+        if self.fleet is not None and not self.fleet.shares_band.all():  # a UE's own uplink does not fade
             own = of(~self.fleet.shares_band)
             signal[own] = mean_hz[own]
         return signal
 
     def signal_at(self, round_: int, time_s: float) -> PerUe:
-        """The signals at a second of a round. With a coherence time, draws belong to (seed, block of time, UE)."""
+        """Return the signals at a time. With a coherence time, draws depend on (seed, time block, UE).
+
+        Args:
+            round_: The open round.
+            time_s: Simulated time in seconds.
+
+        Returns:
+            The signal of each UE in Hz, shape (n,).
+        """
         return self.signal_in(self.block_at(round_, time_s))
 
     def signal_in(self, block: int) -> PerUe:
-        """The signals in a round or a block of time: its fading, and where the UEs are, looked up every metre of their way."""
+        """Return the signals in a round or time block, from its fading and the UEs' positions.
+
+        Positions are updated after every metre a UE moves.
+
+        Args:
+            block: The round, or the time block if there is a coherence time.
+
+        Returns:
+            The signal of each UE in Hz, shape (n,).
+        """
         signal_hz = self.signal_hz(block)
         if self.moves is None:
             return signal_hz
         return signal_hz * self._kept("moved", block, lambda here: here.mean_signal_hz / self.mean_signal_hz)
 
     def block_at(self, round_: int, time_s: float) -> int:
-        """Which draw of the fading holds then: the round's, or with a coherence time that of the block of time.
+        """Return which fading draw applies: the round's, or with a coherence time the time block's.
 
         It is the last block that begins by then; rounding must not put a border into the block that it ends.
+
+        Args:
+            round_: The open round.
+            time_s: Simulated time in seconds.
+
+        Returns:
+            The number of the round or time block.
         """
         if self.coherence_s is None:
             return round_
@@ -186,13 +245,20 @@ class Cell:
         return block
 
     def changes_s(self, time_s: float) -> float:
-        """When the signals change next within a round: at the end of this block of time, or not at all."""
+        """Return when the signals next change within a round: at the end of the time block, or never.
+
+        Args:
+            time_s: Simulated time in seconds.
+
+        Returns:
+            A time in seconds; infinite without a coherence time.
+        """
         return math.inf if self.coherence_s is None else (self.block_at(0, time_s) + 1) * self.coherence_s
 
     def _kept(self, what: str, block: int, make: "Callable[[Cell], PerUe]") -> PerUe:
-        """Return what was made of the cell with its UEs where they are in a block of time, or make it.
+        """Return ``make`` of the cell with its UEs where they are in a time block, from the cache if possible.
 
-        What was asked last is asked again, algorithm after algorithm. UEs are taken to stand still for a metre of their way.
+        Each algorithm asks for the same values again. UEs count as standing still for a metre of their path.
         """
         if self.moves is None or self.coherence_s is None:
             block, start_s = 0, 0.0
@@ -217,13 +283,20 @@ class Cell:
         mean_hz: Float[np.ndarray, " h"],
         at: slice,
     ) -> None:
-        """The signal in place of U: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1.
+        """Replace U by the signal, in place: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1.
 
-        A real radio's gain goes with h², of mean 1. Rician fading adds a steady part, to which U and an angle are the rest.
+        A real radio's gain is proportional to h², with mean 1. Rician fading adds a steady part to a scattered part
+        that U and an angle give.
+
+        Args:
+            signal: U on entry, the signal in Hz on return.
+            angle: Uniform numbers for the angle of the scattered part; None for Rayleigh fading.
+            mean_hz: The signals before fading, in Hz.
+            at: The UEs to work on.
         """
         fading = signal[at]
         np.subtract(1.0, fading, out=fading)
-        np.minimum(fading, 1 - 2.0**-53, out=fading)  # U = 0 counts as the next number: no UE is ever silent
+        np.minimum(fading, 1 - 2.0**-53, out=fading)  # replace U = 0, so that no UE has a signal of 0
         np.log(fading, out=fading)
         if angle is not None:
             steady, rest = math.sqrt(self.rician_k / (1 + self.rician_k)), np.sqrt(fading / -(1 + self.rician_k))
@@ -237,19 +310,28 @@ class Cell:
         fading *= mean_hz[at]
 
     def signal_of_amplitude(self, amplitude: float) -> float:
-        """The signal over the mean one at a fading amplitude whose mean square is 1: Table I's goes with h, a real one with h²."""
+        """Return the ratio of the signal to ``mean_signal_hz`` for a fading amplitude.
+
+        Table I's signal is proportional to h, that of a real radio to h².
+
+        Args:
+            amplitude: Fading amplitude, with mean square 1.
+
+        Returns:
+            The ratio.
+        """
         return self.fading_scale * math.sqrt(2) * amplitude if self.radio is None else amplitude**2
 
     @property
     def most_fading(self) -> float:
-        """No signal is above the mean one by more than this: 1 − U is at least 2^−53."""
+        """The largest possible ratio of a signal to ``mean_signal_hz``; 1 − U is at least 2^−53."""
         k = self.rician_k
         steady = 1.0 if k == np.inf else math.sqrt(k / (1 + k))
         return self.signal_of_amplitude(steady + math.sqrt(53 * math.log(2) / (1 + k))) * (1 + 1e-9)
 
     @cached_property
     def mean_signal_hz(self) -> PerUe:
-        """The signal at h = 1, before fading."""
+        """The signal of each UE at h = 1, before fading, in Hz, shape (n,)."""
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
             gain = self.distance_m**-self.path_loss_exponent
@@ -273,26 +355,26 @@ class Cell:
 
     @property
     def sent_power_w(self) -> PerUe | float:
-        """What UEs send with: all they have, or what power control lets them have."""
+        """Transmit power of the UEs in W: full power, or what power control allows."""
         if self.radio is None:
             return self.power_w
         return self.radio.power_w(self._gain, self.power_w, self.bandwidth_hz / self.ues)
 
     @cached_property
     def cap_bits_per_s_hz(self) -> float | None:
-        """What no link exceeds, if anything."""
+        """The spectral efficiency that no link exceeds, in bit/s/Hz; None for no limit."""
         if self.most_bits_per_s_hz is not None:
             return self.most_bits_per_s_hz
         return None if self.radio is None else self.radio.most_bits_per_s_hz
 
     def _uniform(self, round_: int, stream: int = 0) -> PerUe:
-        """U, uniform from 0 to 1: a stream of the key (seed, round), whose i-th number is UE i's."""
+        """Return U in [0, 1): UE i gets the i-th number of a stream with key (seed, round)."""
         uniform = np.empty(self.ues)
 
         def draw(at: slice) -> None:
             block = at.start // BLOCK
             dice, start = self._dice[block]
-            with LOCKS[block % len(LOCKS)]:  # not the generator's own: before NumPy 2.4 it would wait for itself
+            with LOCKS[block % len(LOCKS)]:  # not the generator's own lock, which deadlocks before NumPy 2.4
                 start["state"]["key"][1] = round_
                 start["state"]["counter"][1] = stream
                 dice.bit_generator.state = start
@@ -303,36 +385,66 @@ class Cell:
 
     @cached_property
     def _dice(self) -> list[tuple[np.random.Generator, dict]]:
-        """For every block of UEs a generator, and its state at the block's place in the stream of any key.
+        """A generator for each block of UEs, and its state at the block's place in the stream.
 
-        They are kept, because a new key is ten times cheaper than a new generator.
+        We keep the generators, because setting a new key is ten times cheaper than creating a generator.
         """
         dice = []
         for start in range(0, self.ues, BLOCK):
-            counter = np.array([start // 4, 0, 0, 0], np.uint64)  # four numbers a count
+            counter = np.array([start // 4, 0, 0, 0], np.uint64)  # Philox draws four numbers per count
             philox = np.random.Philox(key=np.array([self.seed, 0], np.uint64), counter=counter)
             dice.append((np.random.Generator(philox), dict(philox.state)))
         return dice
 
     def compute_s(self, samples: float) -> PerUe:
-        """Seconds from being handed a model, at what ``downlink_s`` says, to having the gradient."""
+        """Return the seconds from hand-out to a finished gradient, with the fixed delay ``downlink_s``.
+
+        Args:
+            samples: Samples that one job computes on.
+
+        Returns:
+            The time of each UE in seconds, shape (n,).
+        """
         return self.downlink_s + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
 
     def job_s(self, samples: float, at_once: int) -> PerUe:
-        """The same with the time that the downlink takes to send so many UEs the model."""
+        """Return the seconds from hand-out to a finished gradient, including the time to send the model.
+
+        Args:
+            samples: Samples that one job computes on.
+            at_once: How many UEs get the model at once.
+
+        Returns:
+            The time of each UE in seconds, shape (n,).
+        """
         return self.model_s(at_once) + compute_seconds(samples, self.cycles_per_sample, self.cpu_hz)
 
     def model_s(self, at_once: int) -> PerUe | float:
-        """Seconds until UEs have a model, if so many of them are handed one (multicast: everybody), the base station being free."""
+        """Return the seconds until UEs have a model, if the base station is free.
+
+        Args:
+            at_once: How many UEs get the model at once. Multicast always counts all UEs.
+
+        Returns:
+            The time of each UE in seconds, shape (n,), or one time for all without a downlink.
+        """
         if self.downlink is None:
             return self.downlink_s
         heard_hz, cap = self.heard_hz(0.0), self.cap_bits_per_s_hz
         return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, cap)
 
     def send_models(self, ues: Ues, now_s: float, free_s: float) -> tuple[PerUe, float]:
-        """How long these UEs wait for the model they are handed now, and when the base station has sent it.
+        """Return how long UEs wait for the model they are handed now, and when the base station has sent it.
 
-        It sends one hand-out after the other: it is free for this one at ``free_s``.
+        The base station sends one hand-out after the other.
+
+        Args:
+            ues: Numbers of the UEs that get the model.
+            now_s: Time of the hand-out in seconds.
+            free_s: When the base station has sent all earlier models, in seconds.
+
+        Returns:
+            The wait of each of these UEs in seconds, and when the base station is free again.
         """
         if self.downlink is None or not ues.size:
             return np.zeros(ues.size), free_s
@@ -342,7 +454,14 @@ class Cell:
         return begin_s - now_s + seconds, begin_s + float(seconds.max())
 
     def heard_hz(self, time_s: float) -> PerUe:
-        """What UEs hear of the base station over the noise density, without fading, where they are then."""
+        """Return the power that UEs receive from the base station over the noise density, without fading.
+
+        Args:
+            time_s: Simulated time in seconds, for the UEs' positions.
+
+        Returns:
+            The downlink signal of each UE in Hz, shape (n,).
+        """
         return self._kept("heard", self.block_at(0, time_s), self._heard_from)
 
     def _heard_from(self, here: "Cell") -> PerUe:
@@ -360,7 +479,11 @@ class Cell:
         return as_html(repr(self), self.frame(), self.plot, (4, 3.4))
 
     def frame(self) -> "pd.DataFrame":
-        """A row per UE: where it is, how fast it computes, its mean SNR on an equal part of the band."""
+        """Return a table with one row per UE: its position, CPU frequency and mean SNR on an equal part of the band.
+
+        Returns:
+            A data frame with n rows.
+        """
         import pandas as pd
 
         x_m, y_m, heard_hz = self.where.x_m, self.where.y_m, self.mean_signal_hz * self.signal_of_amplitude(1.0)
@@ -369,24 +492,31 @@ class Cell:
         return pd.DataFrame(places | {"cpu_hz": self.cpu_hz, "snr_db": snr_db})
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """The UEs around the base station; a larger point is a faster processor."""
+        """Draw the UEs around the base station; larger points are faster processors.
+
+        Args:
+            axes: Where to draw; None for new axes.
+
+        Returns:
+            The axes.
+        """
         return draw_places(axes_for(axes, (4, 3.4)), self.where.x_m, self.where.y_m, self.cpu_hz)
 
 
-LIMITS = {  # infinite and NaN are refused everywhere
+LIMITS = {  # infinity and NaN are always rejected
     "noise_dbm_per_hz": "",
     **dict.fromkeys(("distance_m", "downlink_s", "seed", "cycles_per_sample"), "at least 0"),
     **dict.fromkeys(("cpu_hz", "power_w", "bandwidth_hz", "path_loss_exponent", "fading_scale"), "above 0"),
     **dict.fromkeys(("most_bits_per_s_hz", "coherence_s"), "above 0"),
 }
-LOOK_M = 1.0  # shadows are alike over 10 m and more
-MOST_KEPT = 4_000_000  # numbers
-MIN_DISTANCE_M = 1.0  # the path loss d^−κ is not meant for the antenna itself
+LOOK_M = 1.0  # shadowing is correlated over 10 m and more
+MOST_KEPT = 4_000_000  # numbers in the cache
+MIN_DISTANCE_M = 1.0  # the path loss d^−κ does not hold at the antenna
 
 
 def compute_seconds(samples: float, cycles_per_sample: PerUe | float, cpu_hz: PerUe) -> PerUe:
-    """Seconds a UE computes on one job: cycles a sample × samples / CPU frequency (Tcmp, the paper's eq. (11))."""
+    """Return the seconds a UE computes on one job: cycles per sample × samples / CPU frequency (Tcmp, eq. (11))."""
     return np.asarray(cycles_per_sample, float) * samples / np.asarray(cpu_hz, float)
 
 
-CELLS = {"paper": Cell}  # by name; a class is drawn, a function is called with the settings its parameters name
+CELLS = {"paper": Cell}  # by name; a class is drawn, a function is called with the settings that its parameters name

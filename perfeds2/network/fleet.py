@@ -1,4 +1,4 @@
-"""What do the UEs of a cell have of their own: a measured gain, an uplink beside the shared band, hours?"""
+"""Describe what individual UEs of a cell have of their own: a measured gain, a separate uplink, hours."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,25 +10,26 @@ from perfeds2.network.availability import Availability
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Traces
 
-MOST_DOUBLINGS = 900.0  # 2^900 is still a number
-STREAM = 15  # of draws: (seed, stream, version)
-MOST_SPREAD = 3.0  # larger than that is no spread: a device that is 20 times as slow as usual now and then
-CUT = 4.0  # deviations
+MOST_DOUBLINGS = 900.0  # 2^900 still fits in float64
+STREAM = 15  # random stream: (seed, stream, version)
+MOST_SPREAD = 3.0  # at this spread a device is now and then 20 times slower than usual
+CUT = 4.0  # standard deviations
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How much a UE differs from job to job: the deviations of the logarithms; 0 for who is always the same.
+    """How much a UE varies from job to job: standard deviations of the logarithms, 0 for no variation.
 
-    Computing times and the rates of uplinks of one's own are log-normal around their medians: a job's is the median times exp(s·z), with
-    the spread s and a standard normal z, cut at ±4. z belongs to (seed, UE, model version), in whatever order jobs are played.
+    Computing times and the rates of UEs' own uplinks are log-normal around their medians: a job's value is the median
+    times exp(s·z), with the spread s and a standard normal z, clipped at ±4. z depends only on (seed, UE, model
+    version), not on the order in which jobs are played.
     """
 
     compute: PerUe
     rate: PerUe
 
     def factors(self, seed: int, version: int) -> tuple[PerUe, PerUe]:
-        """What the computing times and the rates of everybody's job on a model are multiplied by."""
+        """Return the factors on the computing times and on the rates of all UEs' jobs for a model version."""
         normal = np.random.default_rng([seed, STREAM, version]).standard_normal((self.compute.size, 2))
         normal = np.clip(normal, -CUT, CUT)
         return np.exp(self.compute * normal[:, 0]), np.exp(self.rate * normal[:, 1])
@@ -36,14 +37,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What is not a number (NaN) is not a UE's own, but the cell's."""
+    """Per-UE properties. NaN means that the UE uses the cell's value."""
 
-    gain_db: PerUe  # of its link, in the mean over fast fading
-    rate_bps: PerUe  # of an uplink of its own, which needs nothing of the shared band
-    traces: Traces | None = None  # … or its rate changes
-    presence: Availability | None = None  # None: everybody is always there
-    spread: Spread | None = None  # None: jobs of a UE take alike
-    energy_budget_j: PerUe | None = None  # what each UE may spend in a run
+    gain_db: PerUe  # of its link, averaged over fast fading
+    rate_bps: PerUe  # of the UE's own uplink, which does not use the shared band
+    traces: Traces | None = None  # own uplinks whose rate changes
+    presence: Availability | None = None  # None: all UEs are always present
+    spread: Spread | None = None  # None: all jobs of a UE take equally long
+    energy_budget_j: PerUe | None = None  # energy that each UE may spend in a run
 
     @property
     def ues(self) -> int:
@@ -51,7 +52,7 @@ class Fleet:
 
     @cached_property
     def own_bps(self) -> PerUe:
-        """The rates of uplinks of their own, those of traces in the mean; NaN for whoever shares the band."""
+        """Rates of UEs' own uplinks, the mean rate for traces; NaN for UEs on the shared band."""
         own = self.rate_bps.copy()
         if self.traces is not None:
             own[self.traces.ues] = self.traces.mean_bps
@@ -63,20 +64,23 @@ class Fleet:
 
     @cached_property
     def measured(self) -> Int[np.ndarray, " m"]:
-        """Whose gain is known."""
+        """UEs with a known gain."""
         return np.flatnonzero(np.isfinite(self.gain_db))
 
     @property
     def gain(self) -> PerUe:
-        """Of those whose gain is known."""
+        """Gains of the UEs in ``measured``, as a power ratio."""
         return 10 ** (self.gain_db[self.measured] / 10)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the band carries everything, everybody is always there, and all jobs of a UE are alike."""
+        """Whether all uploads use the shared band, all UEs are always present and all jobs of a UE are alike."""
         return self.presence is None and self.spread is None and bool(self.shares_band.all())
 
     def signal_on(self, bandwidth_hz: float) -> PerUe:
-        """With which signal the whole band would carry what UEs' own uplinks do: how policies and schedules see them."""
+        """Return the signals with which the whole band would match the rates of UEs' own uplinks.
+
+        Policies and schedules see such UEs through these signals.
+        """
         own = self.own_bps[~self.shares_band]
         return bandwidth_hz * np.expm1(np.minimum(own / bandwidth_hz, MOST_DOUBLINGS) * np.log(2))

@@ -1,7 +1,7 @@
-"""How does a CSV file become a fleet? One row a device; what is wrong is said with the file and the line.
+"""Read a fleet from a CSV file with one row per device; errors name the file and the line.
 
-A column says where a device is or how fast it sends, how fast it computes, with how much power it sends, when it is there. What a
-row leaves out is the cell's: drawn as without a file, or what the settings say.
+Columns give a device's position or rate, its computing speed, its transmit power and its hours. What a row leaves out
+comes from the cell, drawn or set as without a file.
 """
 
 import csv
@@ -23,10 +23,10 @@ from perfeds2.network.fleet import MOST_SPREAD, Fleet, Spread
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Trace, TraceEnd, Traces
 
-LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # one of them a row
-PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # one of them a row
+LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # at most one per row
+PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # at most one per row
 POSITIVE = (1e-9, 1e18)
-COLUMNS = {  # the range of a number; None for a text
+COLUMNS = {  # range of a number; None for text
     "name": None,
     "distance_m": (0.0, 1e9),
     "gain_db": (-300.0, 100.0),
@@ -53,23 +53,23 @@ class Row:
     line: int
     name: str
     numbers: Mapping[str, float]
-    trace: str | None = None  # its path, from the file
+    trace: str | None = None  # path relative to the fleet file
     hours: Hours = ALWAYS
 
 
 @dataclass(frozen=True)
 class FleetFile:
-    """What a fleet file and its traces say. All of it is read when it is opened; the files are not needed afterwards."""
+    """The contents of a fleet file and its traces, all read on opening; the files are not needed afterwards."""
 
     path: Path
     digest: str  # of the file and its traces
     rows: tuple[Row, ...]
     traces: Mapping[str, Trace]
-    texts: Mapping[str, bytes]  # of every file, by its path from the fleet file; its own under no name
+    texts: Mapping[str, bytes]  # contents by path relative to the fleet file, which itself has the empty name
 
     @classmethod
     def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "FleetFile":
-        """From the files, or from what a run's folder kept of them. Raises ValueError that goes behind what was given."""
+        """Read the files, or the copies in a run's folder. The text of a ValueError continues the file's name."""
         path = Path(path)
         own = _bytes(path, "refers to no file") if kept is None else kept.get(ITSELF, b"")
         rows = tuple(read_fleet(own))
@@ -96,7 +96,7 @@ class FleetFile:
 
     @cached_property
     def names(self) -> list[str]:
-        """Of the devices, where they have some."""
+        """Names of the devices; "UE i" for those without one."""
         return [row.name or f"UE {ue}" for ue, row in enumerate(self.rows)]
 
     @property
@@ -112,7 +112,10 @@ class FleetFile:
         return any("energy_budget_j" in row.numbers for row in self.rows)
 
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
-        """A drawn cell with what the file says over it. ``compute_s`` is one gradient step on a batch of so many samples."""
+        """Return a drawn cell with the file's values in place of its own.
+
+        ``compute_s`` in the file is the time of one gradient step on ``batch`` samples.
+        """
         columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in COLUMNS}
 
         def own(name: str, otherwise: Any) -> PerUe:
@@ -140,7 +143,7 @@ class FleetFile:
 
 
 def read_fleet(data: bytes) -> Iterator[Row]:
-    """Return the rows of a file."""
+    """Yield the rows of a fleet file."""
     lines = _table(data)
     line, columns = next(lines, (1, []))
     if not columns:
@@ -179,7 +182,7 @@ def _number(text: str, name: str, line: int) -> float:
 
 
 def _hours(text: str, line: int) -> Hours:
-    """``0-600;1200-1800``, ``600-`` for ever, and again and again ``0-600;1200-1800/3600``."""
+    """Parse hours such as ``0-600;1200-1800``, ``600-`` (no end) or ``0-600;1200-1800/3600`` (periodic)."""
     whole, slash, period = text.partition("/")
     try:
         intervals = tuple(_interval(part) for part in whole.split(";") if part.strip())
@@ -206,7 +209,7 @@ def _seconds(text: str) -> float:
 
 
 def _float(text: str) -> float:
-    """Return a number; NaN where there is none."""
+    """Return the number in a text, or NaN if there is none."""
     try:
         return float(text)
     except ValueError:
@@ -214,7 +217,7 @@ def _float(text: str) -> float:
 
 
 def read_trace(path: Path, data: bytes) -> Trace:
-    """Return the rates of ``time_s,bps``, each from its second on. Raises ValueError that goes behind the fleet file's name."""
+    """Return the trace with columns ``time_s,bps``. The text of a ValueError continues the fleet file's name."""
     try:
         lines = _table(data)
         _, columns = next(lines, (1, []))
@@ -242,7 +245,7 @@ def _bytes(path: Path, otherwise: str) -> bytes:
 
 
 def _table(data: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Return the lines that say something, with their numbers; what stands behind a # is for people."""
+    """Yield the non-empty lines that are not comments (#), with their line numbers."""
     try:
         reader: Any = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
         for cells in reader:

@@ -1,7 +1,7 @@
-"""How fast does a UE send on a given band, and how much band does a given rate need?
+"""Convert between the bandwidth and the rate of a link.
 
-A link is described by one number, ``signal_hz`` = p·h·d^−κ / N0: the received power over the noise density. It is the
-bandwidth at which the signal-to-noise ratio is one, and (over ln 2) the rate that no bandwidth exceeds.
+One number describes a link: ``signal_hz`` = p·h·d^−κ / N0, the received power over the noise density. It is the
+bandwidth at which the signal-to-noise ratio is 1 and, divided by ln 2, the rate that no bandwidth exceeds.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ UE_NOISE_FIGURE_DB = 7.0  # ITU-R M.2412
 
 
 def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, most_bits_per_s_hz: float | None = None) -> Array:
-    """Uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (9) with log2, erratum 3); 0 on no band.
+    """Return the uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (9) with log2, erratum 3); 0 if b = 0.
 
-    Modulation carries no more than so many bit/s/Hz, where that is said.
+    ``most_bits_per_s_hz`` is the limit of the modulation; None for no limit.
     """
     bandwidth = np.asarray(bandwidth_hz, float)
     ratio = np.asarray(signal_hz / np.where(bandwidth > 0, bandwidth, np.inf))
@@ -31,9 +31,9 @@ def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, most_bits_pe
 
 
 def bandwidth_for_rate(rate_bps: Array | float, signal_hz: Array | float) -> Array:
-    """Bandwidth in Hz at which a UE reaches a rate: b = −R / (W₋₁(−Γe^−Γ) + Γ), Γ = R/g (erratum 1).
+    """Return the bandwidth in Hz at which a UE reaches a rate: b = −R / (W₋₁(−Γe^−Γ) + Γ), Γ = R/g (erratum 1).
 
-    A UE's rate saturates at g/ln 2 however much band it gets: a rate at or above that needs an infinite bandwidth.
+    A UE's rate saturates at g/ln 2 for any bandwidth, so a rate at or above that needs infinite bandwidth.
     """
     rate, signal = np.broadcast_arrays(np.asarray(rate_bps, float), np.asarray(signal_hz, float))
     nats = rate * np.log(2)
@@ -47,10 +47,11 @@ def bandwidth_for_rate(rate_bps: Array | float, signal_hz: Array | float) -> Arr
 
 
 def nats_per_hz(headroom: Array) -> Array:
-    """The efficiency u = ln(1 + x) of a link that carries Γ = e^−headroom of what it can at most: u = ln(1 + u/Γ).
+    """Return the efficiency u = ln(1 + x) of a link at load Γ = e^−headroom, the fraction of its largest rate.
 
-    In Lambert's W this is u = −W₋₁(−Γe^−Γ) − Γ. Solved here, to 1e-14 for every headroom > 0, by Halley's rule from
-    u ≈ L + ln(1 + L) (never more than 3.5 % off), which is several times faster and keeps its digits as Γ → 1.
+    It solves u = ln(1 + u/Γ), which is u = −W₋₁(−Γe^−Γ) − Γ in terms of Lambert's W. Halley's method from u ≈ L +
+    ln(1 + L), L being the headroom (at most 3.5 % off), reaches 1e-14 for every headroom > 0. It is several times
+    faster than Lambert's W and stays accurate as Γ → 1.
     """
     near = headroom < 0.05
     if near.any():
@@ -59,18 +60,18 @@ def nats_per_hz(headroom: Array) -> Array:
         if not near.all():
             efficiency[~near] = nats_per_hz(headroom[~near])
         return efficiency
-    headroom = np.minimum(headroom, 690.0)  # a load of 1e-300; smaller ones would not leave a finite 1/Γ
+    headroom = np.minimum(headroom, 690.0)  # a load of 1e-300; below it 1/Γ would overflow
     load = np.exp(-headroom)
     guess = headroom + np.log1p(headroom)
     return closer_nats_per_hz(load, closer_nats_per_hz(load, guess))
 
 
 def closer_nats_per_hz(load: Array, guess: Array) -> Array:
-    """One step of Halley's rule on u − ln(1 + u/Γ): an error of ε becomes one of about ε³. Not for Γ near 1."""
+    """Take one step of Halley's method on u − ln(1 + u/Γ): an error of ε becomes about ε³. Not for Γ near 1."""
     total = load + guess
     miss = guess - np.log(total / load)
     slope = total - 1
-    step = miss * slope  # in place from here on: a million UEs are bound by memory, not by arithmetic
+    step = miss * slope  # in place from here on: with a million UEs, memory is the bottleneck
     step *= total
     slope *= slope
     miss *= 0.5
@@ -80,7 +81,7 @@ def closer_nats_per_hz(load: Array, guess: Array) -> Array:
 
 
 def _nats_per_hz_near_saturation(headroom: Array) -> Array:
-    """The same for Γ → 1, where differences of near-equal numbers are avoided by the series L = u/2 + u²/24 − u⁴/2880 + …"""
+    """Return the efficiency for Γ → 1; the series L = u/2 + u²/24 − u⁴/2880 + … avoids cancellation."""
     u = 2 * headroom - headroom * headroom / 3
     for _ in range(2):
         square = u * u
@@ -92,10 +93,11 @@ def _nats_per_hz_near_saturation(headroom: Array) -> Array:
 
 @dataclass(frozen=True)
 class Downlink:
-    """How models are sent, with which power, and how long they are.
+    """How models are sent, at which power, and their size.
 
-    The base station sends on a band of its own as wide as the uplink's, one hand-out after the other. A model is long and well coded,
-    so fading averages out: rates are those of the mean signals, where UEs are when it begins.
+    The base station uses a band of its own, as wide as the uplink's, and sends one hand-out after the other. A model
+    is long and well coded, so fading averages out: rates follow from the mean signals at the UEs' positions when
+    sending begins.
     """
 
     way: Literal["multicast", "unicast"]
@@ -103,9 +105,10 @@ class Downlink:
     model_bits: float
 
     def seconds(self, signal_hz: PerUe, bandwidth_hz: float, at_once: int, cap: float | None) -> PerUe:
-        """Multicast: once for all, at the rate of the weakest of these UEs. Unicast: each on its part of band and power, of so many.
+        """Return the seconds to send a model to each UE.
 
-        ``signal_hz`` is what UEs would hear of the base station's power, over the noise density.
+        Multicast sends once, at the rate of the weakest of these UEs. Unicast gives each of ``at_once`` UEs an equal
+        part of band and power. ``signal_hz`` is the base station's full power as received, over the noise density.
         """
         if self.way == "multicast":
             signal_hz = np.full(signal_hz.size, signal_hz.min())

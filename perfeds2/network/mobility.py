@@ -1,4 +1,4 @@
-"""Where is a UE at a given second? A function of (seed, UE, time): whoever asks when, and how often, the way is the same."""
+"""Move UEs: a position depends only on (seed, UE, time), not on when or how often it is requested."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from perfeds2.network.radios import SPEED_OF_LIGHT
 
 InPlane = Float[np.ndarray, "2 n"]  # x and y of all UEs
 
-WAY, TURN = 21, 22  # streams of draws: (seed, stream, number, axis), whose i-th number is UE i's
-STEP_S = 1.0  # how often a Gauss–Markov walker thinks again
-MEMORY = 0.85  # how much of its velocity it keeps then
+WAY, TURN = 21, 22  # random streams: (seed, stream, number, axis); the i-th number is UE i's
+STEP_S = 1.0  # how often a Gauss–Markov UE changes its velocity
+MEMORY = 0.85  # fraction of the velocity it keeps
 
 
 @dataclass(frozen=True)
 class Moves:
-    """How UEs move: the law, how fast, and within which radius."""
+    """How UEs move: the model, the speed and the radius they stay in."""
 
-    walk: "Callable[[Moves, PerUe, PerUe, int], Walk]"  # from where, with which seed
+    walk: "Callable[[Moves, PerUe, PerUe, int], Walk]"  # gets the start positions and the seed
     speed_mps: float
     radius_m: float
 
@@ -34,25 +34,25 @@ class Moves:
 
 @runtime_checkable
 class Walk(Protocol):
-    """Ways of all UEs."""
+    """The paths of all UEs."""
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
-        """Where they are, x and y in metres from the base station."""
+        """Return the positions at a time, x and y in metres from the base station."""
         ...
 
 
 def coherence_seconds(speed_mps: float, carrier_hz: float) -> float:
-    """How long a channel stays what it is: T_c = 0.423·c/(v·f_c)."""
+    """Return how long a channel stays roughly constant: T_c = 0.423·c/(v·f_c)."""
     return 0.423 * SPEED_OF_LIGHT / (speed_mps * carrier_hz)
 
 
 class Waypoints:
-    """Random waypoint: to a place drawn uniformly from the disc, straight and at one speed, then to the next."""
+    """Random waypoint: move straight at constant speed to a point drawn uniformly from the disc, then to the next."""
 
     def __init__(self, moves: Moves, x_m: PerUe, y_m: PerUe, seed: int) -> None:
         self._moves, self._seed = moves, seed
-        self._places = (x_m[None], y_m[None])  # of every turn; rows are turns
-        self._turns_s = np.zeros((1, x_m.size))  # when each UE is there
+        self._places = (x_m[None], y_m[None])  # waypoints, one row each
+        self._turns_s = np.zeros((1, x_m.size))  # when each UE reaches them
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         while not (self._turns_s[-1] > time_s).all():
@@ -64,7 +64,7 @@ class Waypoints:
         return x, y
 
     def _go_on(self) -> None:
-        """One more turn for everybody."""
+        """Add one more waypoint for every UE."""
         turn, n = self._turns_s.shape
         away, angle = (np.random.default_rng([self._seed, WAY, turn, axis]).random(n) for axis in (0, 1))
         away = self._moves.radius_m * np.sqrt(away)
@@ -75,16 +75,16 @@ class Waypoints:
 
 
 class GaussMarkov:
-    """Gauss–Markov: every second the velocity keeps most of itself and gets something new; the rim of the disc reflects.
+    """Gauss–Markov: every second the velocity keeps most of its value and gets a random part; the rim reflects.
 
-    The mean square of the speed is the speed that is asked for.
+    The root mean square speed is the requested speed.
     """
 
     def __init__(self, moves: Moves, x_m: PerUe, y_m: PerUe, seed: int) -> None:
         self._moves, self._seed, self._size = moves, seed, x_m.size
-        self._spread = moves.speed_mps / np.sqrt(2)  # of each component
+        self._spread = moves.speed_mps / np.sqrt(2)  # standard deviation of each component
         self._start = (0, np.stack([x_m, y_m]), self._spread * self._new(0))
-        self._now = self._start  # the last step asked for: time mostly goes on
+        self._now = self._start  # the last step requested; time mostly moves forward
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         step = int(time_s / STEP_S)

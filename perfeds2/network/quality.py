@@ -1,4 +1,4 @@
-"""How good are a cell's links, and could any modem carry what they promise?"""
+"""Summarize the quality of a cell's links, and warn if no modem could reach it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 
 MOST_CARRIED = 7.4  # bit/s/Hz: 256-QAM at the highest code rate of TS 38.214 (8 bits × 948/1024)
-LOOKS = 100_000  # at signals of a UE in a round, for one seed; at least one round
+LOOKS = 100_000  # signals (UEs × rounds) examined per seed; at least one round
 
 
 @dataclass(frozen=True)
 class Deciles:
-    """What a tenth of the links stays below, half of them, and nine tenths."""
+    """The first decile, the median and the ninth decile."""
 
     low: float
     median: float
@@ -27,15 +27,15 @@ class Deciles:
 
 @dataclass(frozen=True)
 class Quality:
-    """Signal-to-noise ratio and spectral efficiency over UEs and rounds, everybody on an equal part of the band."""
+    """Signal-to-noise ratio and spectral efficiency over UEs and rounds, with the band shared equally."""
 
     snr_db: Deciles
     bits_per_s_hz: Deciles
-    capped: float = 0.0  # share of the links that carry as much as modulation can
+    capped: float = 0.0  # fraction of the links at the limit of the modulation
 
 
 def link_quality(cells: Iterable[Cell]) -> Quality | None:
-    """The quality of the cells' links on the band in their first rounds, before anything is played; None if nobody is on it."""
+    """Return the quality of the links on the shared band in the first rounds; None if no UE uses the band."""
     snr, efficiency, capped = [], [], []
     for cell in cells:
         on_band = np.ones(cell.ues, bool) if cell.fleet is None else cell.fleet.shares_band
@@ -54,7 +54,7 @@ def link_quality(cells: Iterable[Cell]) -> Quality | None:
 
 
 def beyond_modulation(name: str, quality: Quality) -> str | None:
-    """A warning where the links promise more than modulation can carry."""
+    """Return a warning if the links promise more than modulation can carry."""
     promised = quality.bits_per_s_hz
     if promised.median <= MOST_CARRIED:
         return None

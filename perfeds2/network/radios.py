@@ -1,8 +1,8 @@
-"""What is left of a signal on its way through a street, a city or the country?
+"""Compute the loss of a signal in a street, a city or the country.
 
-Path loss, line of sight and shadowing of 3GPP TR 38.901 (tables 7.4.1-1, 7.4.2-1 and 7.5-6): ``umi`` (street canyon), ``uma``
-(above the roofs) and ``rma`` (the country). Everything is a function of the place and of (seed, UE): whoever asks when, and
-whoever else is there, it is the same.
+Path loss, line of sight and shadowing follow 3GPP TR 38.901 (tables 7.4.1-1, 7.4.2-1 and 7.5-6): ``umi`` (street
+canyon), ``uma`` (above the roofs) and ``rma`` (rural). Everything depends only on the position and on (seed, UE), not
+on the time of the request or on other UEs.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from perfeds2.network.blocks import each_block
 from perfeds2.network.link import PerUe
 
 SPEED_OF_LIGHT = 3e8  # m/s, as TR 38.901 rounds it
-STREAMS = {"angle": 11, "sight": 12, "shadow": 13, "blocked shadow": 14}  # of draws: (seed, stream)
-WAVES = 32  # of which a shadow map is made
+STREAMS = {"angle": 11, "sight": 12, "shadow": 13, "blocked shadow": 14}  # random streams: (seed, stream)
+WAVES = 32  # plane waves per shadowing map
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where the UEs are, seen from the foot of the base station, and whose draws they meet."""
+    """Positions of the UEs relative to the base station, and the seed of their draws."""
 
     x_m: PerUe
     y_m: PerUe
@@ -31,13 +31,13 @@ class Where:
 
     @property
     def distance_m(self) -> PerUe:
-        """On the ground (d_2D)."""
+        """Distance on the ground (d_2D)."""
         return np.hypot(self.x_m, self.y_m)
 
 
 @dataclass(frozen=True)
 class Radio:
-    """How a signal gets weaker, and what sends and hears it."""
+    """How a signal is attenuated, transmitted and received."""
 
     name: str
     loss_db: "Callable[[Radio, Where], PerUe]"  # path loss and shadowing at each UE
@@ -46,10 +46,10 @@ class Radio:
     ue_height_m: float = 1.5
     noise_figure_db: float = 5.0  # of the base station's receiver
     bs_power_dbm: float = 44.0  # on the whole band
-    most_bits_per_s_hz: float | None = 7.4  # what modulation carries at most: 256-QAM
+    most_bits_per_s_hz: float | None = 7.4  # limit of the modulation: 256-QAM
     shadowing_db: float | None = None  # σ; None: the scenario's own
-    power_control: tuple[float, float] | None = None  # P0 in dBm a resource block, and α; None: full power
-    defaults: ClassVar = {"cell": {"power_w": 0.2}}  # of settings, where nobody says otherwise: 23 dBm
+    power_control: tuple[float, float] | None = None  # P0 in dBm per resource block, and α; None: full power
+    defaults: ClassVar = {"cell": {"power_w": 0.2}}  # default settings: 23 dBm
 
     def __post_init__(self) -> None:
         for what, value, low, high in (
@@ -61,11 +61,14 @@ class Radio:
                 raise ValueError(f"{what} must be between {low:g} and {high:g}, got {value:g}.")
 
     def gain(self, where: Where) -> PerUe:
-        """What arrives of what is sent, before fading."""
+        """Return the received over the transmitted power, before fading."""
         return 10 ** (-self.loss_db(self, where) / 10)
 
     def power_w(self, gain: PerUe, most_w: PerUe | float, part_hz: float) -> PerUe | float:
-        """What a UE sends with: all it has, or min(that, P0 + α·PL + 10·lg(resource blocks)) on an equal part of the band."""
+        """Return the transmit power in W: ``most_w``, or less with power control: P0 + α·PL + 10·lg(resource blocks).
+
+        The resource blocks are those of an equal part of the band, ``part_hz``.
+        """
         if self.power_control is None:
             return most_w
         target_dbm, compensation = self.power_control
@@ -76,12 +79,12 @@ class Radio:
 RESOURCE_BLOCK_HZ = 180_000.0
 
 
-# ---- the three scenarios of TR 38.901
+# ---- The three scenarios of TR 38.901
 
 
 @dataclass(frozen=True)
 class Path:
-    """From the base station to the UEs, as the formulas want it."""
+    """The link from the base station to the UEs, as the formulas need it."""
 
     ground_m: PerUe  # d_2D
     direct_m: PerUe  # d_3D
@@ -91,25 +94,25 @@ class Path:
 
     @property
     def breakpoint_m(self) -> float:
-        """d'_BP of UMi and UMa, with the effective height of the environment, 1 m, taken off."""
+        """d'_BP of UMi and UMa, with an effective environment height of 1 m."""
         heights = (self.bs_height_m - 1) * (self.ue_height_m - 1)
         return 4 * heights * self.carrier_ghz * 1e9 / SPEED_OF_LIGHT
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One of TR 38.901's: the loss with and without line of sight, how likely that is, and how shadows fall."""
+    """A scenario of TR 38.901: losses with and without line of sight, its probability, and the shadowing."""
 
     seen_db: Callable[[Path], PerUe]
-    blocked_db: Callable[[Path], PerUe]  # before it is raised to the loss of a seen UE
-    chance_to_see: Callable[[PerUe], PerUe]  # by the distance on the ground
-    shadow_db: Callable[[Path], PerUe | float]  # σ of a seen UE
+    blocked_db: Callable[[Path], PerUe]  # before taking the maximum with the line-of-sight loss
+    chance_to_see: Callable[[PerUe], PerUe]  # line-of-sight probability by distance on the ground
+    shadow_db: Callable[[Path], PerUe | float]  # σ with line of sight
     blocked_shadow_db: float
-    shadow_m: float  # over which shadows are alike
+    shadow_m: float  # correlation distance of the shadowing
     blocked_shadow_m: float
 
     def __call__(self, radio: Radio, where: Where) -> PerUe:
-        """Path loss and shadowing in dB."""
+        """Return path loss and shadowing in dB."""
         loss = np.empty(where.x_m.size)
         luck = np.random.default_rng([where.seed, STREAMS["sight"]]).random(loss.size)
         shadows = shadow_map(where.seed, "shadow", self.shadow_m)
@@ -131,7 +134,7 @@ class Scenario:
         return loss
 
     def mean_db(self, path: Path, seen: Bool[np.ndarray, " n"]) -> PerUe:
-        """Without shadows."""
+        """Return the path loss in dB without shadowing."""
         in_sight = self.seen_db(path)
         return np.where(seen, in_sight, np.maximum(in_sight, self.blocked_db(path)))
 
@@ -142,7 +145,7 @@ def path_of(radio: Radio, ground_m: PerUe) -> Path:
 
 
 def _city_seen(at_1_m: float, slope: float, bend: float, path: Path) -> PerUe:
-    """UMi and UMa with line of sight: two slopes, which meet at the breakpoint."""
+    """Return the loss of UMi and UMa with line of sight: two slopes that meet at the breakpoint."""
     near = at_1_m + slope * np.log10(path.direct_m)
     lg_breakpoint = float(np.log10(path.breakpoint_m**2 + (path.bs_height_m - path.ue_height_m) ** 2))
     far = at_1_m + 40 * np.log10(path.direct_m) - bend * lg_breakpoint
@@ -150,12 +153,12 @@ def _city_seen(at_1_m: float, slope: float, bend: float, path: Path) -> PerUe:
 
 
 def _city_blocked(at_1_m: float, slope: float, by_carrier: float, by_height: float, path: Path) -> PerUe:
-    """UMi and UMa without line of sight."""
+    """Return the loss of UMi and UMa without line of sight."""
     fixed = at_1_m + by_carrier * np.log10(path.carrier_ghz) - by_height * (path.ue_height_m - 1.5)
     return slope * np.log10(path.direct_m) + fixed
 
 
-BUILDING_M, STREET_M = 5.0, 20.0  # h and W of the country
+BUILDING_M, STREET_M = 5.0, 20.0  # h and W in the rural scenario
 
 
 def _rma_breakpoint(path: Path) -> float:
@@ -218,26 +221,26 @@ COUNTRY = Scenario(
 )
 
 RADIOS: dict[str, Radio | None] = {
-    "paper": None,  # Table I's power law, which the cell has of itself
+    "paper": None,  # Table I's power law, built into the cell
     "umi": Radio("umi", STREET),
     "uma": Radio("uma", CITY, bs_height_m=25.0, bs_power_dbm=49.0),
     "rma": Radio("rma", COUNTRY, carrier_hz=7e8, bs_height_m=35.0, bs_power_dbm=49.0),
 }
 
 
-# ---- shadows
+# ---- Shadowing
 
 
 @dataclass(frozen=True)
 class Waves:
-    """A map of shadows, standard normal everywhere, alike by e^(−Δd/d_c) in two places Δd apart.
+    """A shadowing map: standard normal at every point, with correlation e^(−Δd/d_c) at distance Δd.
 
-    It is a sum of plane waves. Their wave numbers are drawn from the spectrum that belongs to that correlation in the plane,
-    ∝ (1 + (k·d_c)²)^(−3/2), one from each of as many equally likely parts of it. So the map is a formula: it has a value at
-    any place, needs no grid, and costs the same for one UE and for the millionth.
+    It is a sum of plane waves. Their wave numbers come from the spectrum of that correlation in the plane, ∝ (1 +
+    (k·d_c)²)^(−3/2), one from each of equally likely strata. The map is therefore a formula: it has a value at any
+    point, needs no grid, and costs the same for every UE.
     """
 
-    along_x: Float[np.ndarray, " w"]  # turns a metre
+    along_x: Float[np.ndarray, " w"]  # turns per metre
     along_y: Float[np.ndarray, " w"]
     phase: Float[np.ndarray, " w"]  # turns
 
@@ -249,7 +252,7 @@ class Waves:
             turns += self.along_y[:, None] * y_m[at]
             turns += self.phase[:, None]
             part = total[at]
-            for wave in _cosine(turns):  # added up in one order, however many UEs there are
+            for wave in _cosine(turns):  # summed in a fixed order, for any number of UEs
                 part += wave
         total *= np.sqrt(2 / self.phase.size)
         return total
@@ -260,9 +263,9 @@ SINE = (-0.99969677 * 2 * np.pi, 0.16567306 * (2 * np.pi) ** 3, -0.00751438 * (2
 
 
 def _cosine(turns: Float[np.ndarray, "w c"]) -> Float[np.ndarray, "w c"]:
-    """cos(2π·turns) to 1e-4, where turns were: −sin of |t| − 1/4, t within half a turn, by the best polynomial of that degree.
+    """Return cos(2π·turns) to 1e-4, in place: −sin of |t| − 1/4 with t within half a turn, by a minimax polynomial.
 
-    It takes a fifth of the time of the library's cosine, and comes out the same on every processor.
+    It takes a fifth of the time of the library's cosine and gives the same result on every processor.
     """
     other = np.rint(turns)
     turns -= other
@@ -279,7 +282,7 @@ def _cosine(turns: Float[np.ndarray, "w c"]) -> Float[np.ndarray, "w c"]:
 
 @lru_cache(maxsize=64)
 def shadow_map(seed: int, stream: str, alike_m: float) -> Waves:
-    """The map of a seed."""
+    """Return the shadowing map of a seed."""
     random = np.random.default_rng([seed, STREAMS[stream]])
     part = (np.arange(WAVES) + random.random(WAVES)) / WAVES
     number = np.sqrt((1 / (1 - part)) ** 2 - 1) / alike_m

@@ -1,8 +1,9 @@
-"""What might a fleet of phones look like? A made-up one: unequal processors, uplinks that wax and wane, hours at the charger.
+"""Generate a synthetic fleet of phones: unequal processors, varying uplinks and hours at the charger.
 
-Nothing of it is measured; the shapes are those that measurements have. Processors are log-normal. Uplinks are 3 classes (a
-third each by default): poor, usual and good cellular links, each a trace in which the logarithm of the rate wanders around
-its mean and now and then drops to nothing. Phones are there when they are plugged in and idle: at night, and in short stays by day.
+Nothing here is measured, but the distributions resemble measurements. Processor speeds are log-normal. Uplinks fall
+into three equally likely classes (poor, usual and good cellular links), each with a trace in which the log rate
+fluctuates around its mean, with occasional outages. Phones are present while plugged in and idle: at night, and in
+short stays by day.
 """
 
 from collections.abc import Iterator
@@ -16,28 +17,28 @@ from perfeds2.files import write_text
 FILE, TRACES = "fleet.csv", "traces"
 CLASSES_BPS = (0.5e6, 4e6, 20e6)  # median uplink rates
 DAY_S = 86_400.0
-PROCESSOR_SPREAD = 0.7  # deviation of the logarithm: the fastest tenth has 6 times the speed of the slowest
+PROCESSOR_SPREAD = 0.7  # standard deviation of the logarithm: the fastest tenth is 6 times as fast as the slowest
 STEP_S = 1.0  # of a trace
-SPREAD_OF_RATE = 0.6  # deviation of the logarithm within a trace
-MEMORY_S = 10.0  # how long a rate is like itself
-OUTAGES = 0.01  # share of the seconds without any rate
+SPREAD_OF_RATE = 0.6  # standard deviation of the logarithm within a trace
+MEMORY_S = 10.0  # correlation time of a rate
+OUTAGES = 0.01  # fraction of seconds without any rate
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a made-up fleet is asked to be."""
+    """Parameters of a synthetic fleet."""
 
     devices: int
     seed: int = 0
     samples_per_s: float = 500.0  # of the median processor
     trace_s: float = 600.0  # length of a trace
-    traced: float = 1.0  # share of the devices with a trace; the others have one rate
-    hours: float = 0.5  # share of the devices that come and go; the others are always there
-    day_s: float = DAY_S  # how long a day is
+    traced: float = 1.0  # fraction of devices with a trace; the others have a constant rate
+    hours: float = 0.5  # fraction of devices that come and go; the others are always present
+    day_s: float = DAY_S  # length of a day
 
 
 def write_fleet(folder: Path, made: Made) -> Path:
-    """Write fleet.csv and its traces. The same wishes give the same bytes."""
+    """Write fleet.csv and its traces. Equal parameters give equal bytes."""
     (folder / TRACES).mkdir(parents=True, exist_ok=True)
     lines = ["name,samples_per_s,rate_bps,uplink_trace,available"]
     for number in range(made.devices):
@@ -58,7 +59,7 @@ def write_fleet(folder: Path, made: Made) -> Path:
 
 
 def trace_text(median_bps: float, made: Made, rng: np.random.Generator) -> str:
-    """A rate whose logarithm wanders around its mean (Ornstein and Uhlenbeck), with outages."""
+    """Return a trace whose log rate follows an Ornstein–Uhlenbeck process, with outages."""
     steps = max(2, round(made.trace_s / STEP_S))
     keeps = np.exp(-STEP_S / MEMORY_S)
     level, lines = rng.standard_normal(), ["time_s,bps"]
@@ -70,9 +71,9 @@ def trace_text(median_bps: float, made: Made, rng: np.random.Generator) -> str:
 
 
 def hours_text(day_s: float, rng: np.random.Generator) -> str:
-    """A night at the charger and up to three short stays by day; every day alike, begun at a random hour."""
+    """Return a night at the charger and up to three short stays by day, the same every day, from a random hour on."""
     start = rng.random()
-    stays = [(start, start + rng.uniform(0.25, 0.4))]  # parts of a day
+    stays = [(start, start + rng.uniform(0.25, 0.4))]  # as fractions of a day
     for _ in range(rng.integers(0, 4)):
         begin = start + rng.uniform(0.45, 0.9)
         stays.append((begin, min(begin + rng.uniform(0.01, 0.04), start + 1)))
@@ -87,7 +88,7 @@ def hours_text(day_s: float, rng: np.random.Generator) -> str:
 
 
 def _within_a_day(stays: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """What goes over midnight is two."""
+    """Split stays that cross midnight."""
     for begin, end in stays:
         begin, end = begin % 1.0, begin % 1.0 + (end - begin)
         yield begin, min(end, 1.0)

@@ -1,7 +1,8 @@
-"""How many bits does a recorded uplink carry, and until when does an upload take on it?
+"""Compute how many bits a recorded uplink carries, and when an upload on it ends.
 
-A trace is a rate that stands still between given seconds. It is repeated from its beginning, or its last rate holds for ever.
-Sending on it is an integral, and how long it takes is the integral turned round: both exact, for all UEs at a time.
+A trace is a piecewise constant rate. After its end it repeats, or its last rate holds forever. The bits sent are the
+integral of the rate, and the duration of an upload is the inverse of that integral; both are exact and vectorized
+over UEs.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ PerUe = Float[np.ndarray, " m"]
 
 @dataclass(frozen=True)
 class Trace:
-    """The rates of one uplink, each from its second until the next one's; the last lasts as long as the one before it."""
+    """The rates of one uplink, each valid until the next time; the last one lasts as long as the one before it."""
 
-    time_s: Float[np.ndarray, " k"]  # from 0, rising
+    time_s: Float[np.ndarray, " k"]  # starts at 0 and increases
     bps: Float[np.ndarray, " k"]
 
     def __post_init__(self) -> None:
@@ -38,12 +39,12 @@ class Trace:
 
     @property
     def lasts_s(self) -> float:
-        """Until it is repeated."""
+        """Length of the trace, after which it repeats."""
         return float(2 * self.time_s[-1] - self.time_s[-2]) if self.time_s.size > 1 else 1.0
 
 
 class Traces:
-    """The traces of some UEs, side by side."""
+    """The traces of several UEs, evaluated together."""
 
     def __init__(self, ues: Sequence[int], traces: Sequence[Trace], end: TraceEnd = "repeat") -> None:
         silent = [ue for ue, trace in zip(ues, traces, strict=True) if trace.bps[-1] == 0]
@@ -53,41 +54,41 @@ class Traces:
             )
         self.ues: Int[np.ndarray, " m"] = np.array(ues, np.int64)
         self.traces, self.end = tuple(traces), end
-        sizes = [trace.time_s.size + 1 for trace in traces]  # with the end
-        self._last = np.cumsum(sizes) - 1  # place of each trace's end among all
+        sizes = [trace.time_s.size + 1 for trace in traces]  # including the end
+        self._last = np.cumsum(sizes) - 1  # index of each trace's end in the joined arrays
         self._first = self._last - np.array(sizes) + 1
         at_s = [np.append(trace.time_s, trace.lasts_s) for trace in traces]
         bits = [np.cumsum(trace.bps * np.diff(own_s)) for trace, own_s in zip(traces, at_s, strict=True)]
         self._at_s = np.concatenate(at_s)
-        self._bits = np.concatenate([np.append(0.0, own) for own in bits])  # that a trace has carried by then
+        self._bits = np.concatenate([np.append(0.0, own) for own in bits])  # bits carried by each time
         self._bps = np.concatenate([np.append(trace.bps, trace.bps[-1]) for trace in traces])
         self._period_s, self._period_bits = self._at_s[self._last], self._bits[self._last]
-        # One search finds the steps of all: trace i's keys are from i to i + 1.
+        # A single search finds the steps of all traces: the keys of trace i lie between i and i + 1.
         self._number, own = np.arange(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
         self._key_s, self._key_bits = own + self._at_s / self._period_s[own], own + self._bits / self._period_bits[own]
 
     @cached_property
     def mean_bps(self) -> PerUe:
-        """Over a trace's own length."""
+        """Mean rate over the length of each trace."""
         return self._period_bits / self._period_s
 
     def rate_bps(self, time_s: float) -> PerUe:
-        """The rates at a second."""
+        """Return the rates at a time."""
         _, phase_s = self._phase(np.full(self.ues.size, time_s))
         return self._bps[self._place(phase_s)]
 
     def carried(self, since_s: PerUe, until_s: PerUe) -> PerUe:
-        """Bits between two seconds; none where the second is the earlier one."""
+        """Return the bits carried between two times; 0 if the second is earlier."""
         until_s = np.maximum(since_s, until_s)
         (before, early_s), (periods, late_s) = self._phase(since_s), self._phase(until_s)
         return (periods - before) * self._period_bits + (self._until(late_s) - self._until(early_s))
 
     def done_s(self, since_s: PerUe, bits: PerUe) -> PerUe:
-        """When so many bits have been carried, from these seconds on."""
+        """Return when this many bits have been carried, starting at these times."""
         periods, phase_s = self._phase(since_s)
         wanted = self._until(phase_s) + bits
         if self.end == "repeat":
-            more = np.ceil(wanted / self._period_bits) - 1  # an upload that ends with the trace needs no new one
+            more = np.ceil(wanted / self._period_bits) - 1  # an upload that ends with the trace needs no repetition
             more = np.maximum(more, 0.0)
             wanted = np.maximum(wanted - more * self._period_bits, 0.0)
             periods = periods + more
@@ -97,26 +98,26 @@ class Traces:
         return np.maximum(periods * self._period_s + (self._at_s[place] + rest_s), since_s)
 
     def _phase(self, time_s: PerUe) -> tuple[PerUe, PerUe]:
-        """How often a trace has been repeated by then, and the second within it."""
+        """Return how often each trace has repeated by then, and the time within it."""
         if self.end == "hold":
             return np.zeros(time_s.size), time_s
         periods = np.floor(time_s / self._period_s)
         return periods, np.clip(time_s - periods * self._period_s, 0.0, self._period_s)
 
     def _until(self, phase_s: PerUe) -> PerUe:
-        """The bits of a trace by a second of it."""
+        """Return the bits that each trace has carried by a time within it."""
         place = self._place(phase_s)
         return self._bits[place] + self._bps[place] * (phase_s - self._at_s[place])
 
     def _place(self, phase_s: PerUe) -> Int[np.ndarray, " m"]:
-        """The step of each trace that a second is in: the last that begins by then."""
+        """Return the step of each trace that contains a time: the last one that begins by then."""
         place = np.searchsorted(self._key_s, self._number + phase_s / self._period_s, side="right") - 1
         place = np.clip(place, self._first, self._last)
-        place -= self._at_s[place] > phase_s  # the keys are rounded
+        place -= self._at_s[place] > phase_s  # correct the rounding of the keys
         return place + ((place < self._last) & (self._at_s[np.minimum(place + 1, self._last)] <= phase_s))
 
     def _reaching(self, bits: PerUe) -> Int[np.ndarray, " m"]:
-        """The step of each trace in which so many bits are reached: the last that begins with fewer."""
+        """Return the step of each trace in which this many bits are reached: the last one that begins with fewer."""
         place = np.searchsorted(self._key_bits, self._number + bits / self._period_bits, side="left") - 1
         place = np.clip(place, self._first, self._last)
         while (more := (place < self._last) & (self._bits[np.minimum(place + 1, self._last)] < bits)).any():
