@@ -1,1 +1,1 @@
-"""The same rounds on real devices: the server and the device without an engine; ``mqtt/`` is the engine."""
+"""The server and the devices of a federation on real machines; ``mqtt/`` is the transport between them."""

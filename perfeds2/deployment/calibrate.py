@@ -1,7 +1,8 @@
-"""How fast do a federation's devices compute and send? A fleet file of it, on which the simulator predicts.
+"""Fit a fleet file to the devices of a finished federation, and compare the simulator's prediction with reality.
 
-Every job of a run's first rounds was timed: by its device, which says how long it computed, and by the server, from handing out the
-model to having the update. What is not computing is the uplink's: sending, the way of the model, and what the engine adds.
+Every job was timed twice: by its device (computing time) and by the server (from handing out the model to receiving
+the update). The difference is attributed to the uplink; it includes sending the update, receiving the model, and
+transport overhead.
 """
 
 import itertools
@@ -30,33 +31,33 @@ from perfeds2.spec.cells import upload_bits
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
-LAPS = "laps.csv"  # in a run's folder: every job that was answered
+LAPS = "laps.csv"  # in a run's folder: one row per answered job
 COLUMNS: dict[str, Any] = {"ue": int, "version": int, "took_s": float, "compute_s": float}
 LEAST_S = 1e-9
-DIGITS = 6  # of a time
-PATIENT = DeploymentSpec(job_s=0)  # on a virtual clock every device answers
-DEVIATIONS = 1.4826  # the standard deviation of a normal variable over its median absolute deviation
+DIGITS = 6  # significant digits of a time
+PATIENT = DeploymentSpec(job_s=0)  # no timeout: on a virtual clock every device answers
+DEVIATIONS = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted from which rounds, and what the simulator then makes of all the run's rounds."""
+    """Fitted devices, and when the run's rounds closed in reality and in the simulation."""
 
     devices: pd.DataFrame  # by UE: jobs, compute_s, compute_spread, rate_bps, rate_spread
     missing: list[int]  # devices that answered no job in these rounds
-    rounds: int  # so many were looked at
-    real_s: np.ndarray  # when each of the run's rounds closed
+    rounds: int  # number of rounds used for the fit
+    real_s: np.ndarray  # when each round of the run closed
     predicted_s: np.ndarray
 
     @property
     def checked(self) -> tuple[int, int]:
-        """From which round to which it is compared: those that were not looked at, or all if there are none."""
+        """First and last (exclusive) round to compare: those not used for the fit, or all if none are left."""
         total = self.real_s.size
         return (self.rounds if self.rounds < total else 0), total
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """What these rounds took really, and on the simulator's clock."""
+        """Duration of these rounds in seconds, real and simulated."""
         first, last = self.checked
         real_s, predicted_s = (
             float(times[last - 1] - (times[first - 1] if first else 0.0)) for times in (self.real_s, self.predicted_s)
@@ -65,7 +66,7 @@ class Calibration:
 
     @property
     def gap(self) -> float:
-        """How much longer it took than predicted, as a share."""
+        """By how much the real duration exceeds the prediction, as a fraction."""
         real_s, predicted_s = self.seconds
         return real_s / predicted_s - 1
 
@@ -92,7 +93,19 @@ def read_laps(folder: Path) -> pd.DataFrame:
 
 
 def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
-    """Fit a finished federation's devices from its first rounds, write the fleet file, and play its rounds on it."""
+    """Fit the devices of a finished federation, write a fleet file, and simulate the run on it.
+
+    Args:
+        run: The federation's run folder.
+        out: The fleet file to write.
+        rounds: Number of first rounds to fit; all by default.
+
+    Returns:
+        The fitted devices, and the real and predicted time at which each round closed.
+
+    Raises:
+        InputError: The run is not finished, or too few devices answered a job in these rounds.
+    """
     setup, laps = Setup.read(run), read_laps(run)
     timeline = read_timeline(run)
     rounds = timeline.rounds if rounds is None else min(rounds, timeline.rounds)
@@ -108,9 +121,16 @@ def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
 
 
 def fit(laps: pd.DataFrame, timeline: Timeline, rounds: int, bits: float) -> pd.DataFrame:
-    """What each device's jobs took, in the median; spreads are standard deviations of the logarithm, robustly.
+    """Return each device's median computing time and rate, and their spreads.
 
-    The server's turn, from closing a round to handing out, is the uplink's too.
+    A spread is a robust standard deviation of the logarithm. The server's turnaround, from closing a round to handing
+    out the next model, counts as uplink time.
+
+    Args:
+        laps: One row per job, as in ``laps.csv``.
+        timeline: The timeline of the run.
+        rounds: Number of first rounds to use.
+        bits: Size of an update in bits.
     """
     compute_s = laps.compute_s.clip(lower=LEAST_S)
     beyond_s = (laps.took_s - laps.compute_s).clip(lower=LEAST_S) + _turn_s(laps, timeline, rounds)
@@ -127,7 +147,7 @@ def fit(laps: pd.DataFrame, timeline: Timeline, rounds: int, bits: float) -> pd.
 
 
 def _turn_s(laps: pd.DataFrame, timeline: Timeline, rounds: int) -> float:
-    """From closing a round to having handed out the new model, in the median of the merged jobs."""
+    """Return the median time in seconds from closing a round to handing out the new model, over merged jobs."""
     columns = {"ue": timeline.ues, "version": timeline.versions, "arrival_s": timeline.arrival_s}
     merged = pd.DataFrame({name: values[:rounds].ravel() for name, values in columns.items()})
     jobs = merged.merge(laps.drop_duplicates(["ue", "version"], keep="last"))
@@ -141,7 +161,7 @@ def _spread(values: pd.Series) -> float:
 
 
 def fleet_text(devices: pd.DataFrame, samples: int) -> str:
-    """A fleet file. Processors are in samples a second, so that another batch or more steps take accordingly longer."""
+    """Return a fleet file. Speeds are in samples per second, so larger batches and more steps take longer."""
     spreads = devices[["compute_spread", "rate_spread"]].clip(upper=MOST_SPREAD)
     table = pd.DataFrame(
         {
@@ -156,7 +176,7 @@ def fleet_text(devices: pd.DataFrame, samples: int) -> str:
 
 
 def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
-    """The run's rounds on a fleet file's devices."""
+    """Simulate the run's rounds on the devices of a fleet file."""
     file, algorithm = FleetFile.open(fleet), setup.algorithm
     if algorithm.protocol.quorum > file.ues:
         raise InputError(
@@ -166,14 +186,14 @@ def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
     return simulate(cell, algorithm.protocol, payload_bits=bits, samples=algorithm.learner.samples, rounds=rounds)
 
 
-# ---- the simulator's clock beside the real one
+# ---- compare the simulator's clock with the real one
 
 
 def both_clocks(setup: Setup, record: Record) -> dict[str, Any]:
-    """When each round closed, really and on the simulator's clock; there a device's jobs take, one after the other, what they took.
+    """Return when each round closed, in reality and in a simulation with the measured job durations.
 
-    Should the simulator hand a device more jobs than it answered, they begin anew. Also how long a job was computed and
-    how long it took besides, in the median.
+    In the simulation, a device's jobs take the measured durations in order; these repeat if the device is handed more
+    jobs than it answered. Also returns the median computing time of a job and the median time beyond it.
     """
     laps: dict[int, list[float]] = defaultdict(list)
     for lap in record.laps:
@@ -189,7 +209,7 @@ def both_clocks(setup: Setup, record: Record) -> dict[str, Any]:
 
 
 def play(setup: Setup, job_s: Callable[[Request], float], here: Iterable[int], rounds: int) -> Timeline:
-    """The rounds of devices whose jobs take so long, on a virtual clock. The weights do not matter, so there is one."""
+    """Simulate rounds in which jobs take ``job_s`` seconds. Weights do not matter, so the model has only one."""
     algorithm, nothing = setup.algorithm, {"w": np.zeros(1, np.float32)}
 
     def answer(request: Request, params: Arrays) -> Reply:

@@ -1,12 +1,12 @@
-"""How does a federation survive the death of its server?
+"""Save a federation's state, so that its server can be killed at any time and resume.
 
-When a round has closed, and before the new model goes out, everything that was merged is put on disk. What has happened
-only grows, so it goes into a file that only grows: a line for each time, with what is new since the last. The model and the
-few numbers that stand where others stood are one small file, written atomically and after the line; it says how long the
-other file was then, and its checksum. What stands beyond is of a save that was cut off, and is cut off too.
+When a round has closed, and before the new model is sent, everything that was merged is written to disk. New rows of
+the record are appended as one line to a journal. The model and the few numbers that change go into a small checkpoint
+file, which is replaced atomically after the journal was written and contains the journal's length and checksum.
+Anything in the journal beyond that length is from an interrupted save, and the next save truncates it.
 
-A server that starts again takes it up there: the jobs that were out are given up, everybody is handed the newest model, and
-nothing is merged twice, because no ticket is used twice.
+A restarted server resumes there: it gives up the jobs that were outstanding and hands every device the newest model.
+Nothing is merged twice, because no ticket is used twice.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
 
 NAME = "federation"
-TICKETS_AHEAD = 1_000_000  # tickets given out after the checkpoint and before the crash are not known: skip past them
+TICKETS_AHEAD = 1_000_000  # skips the unknown number of tickets issued between the checkpoint and the crash
 
 
 class Checkpoints:
-    """The two files of a federation. A save costs as much as the model and what is new, however long the run has been."""
+    """The journal and the checkpoint of a federation. The cost of a save does not grow with the run."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.journal = folder.parts / f"{NAME}.jsonl"
-        self._bytes = 0  # of the journal that count
-        self._digest = hashlib.sha256()  # of these
-        self._lengths: dict[str, int] = {}  # of the record's lists when it was last saved
+        self._bytes = 0  # valid length of the journal
+        self._digest = hashlib.sha256()  # of these bytes
+        self._lengths: dict[str, int] = {}  # of the record's lists at the last save
 
     def save(self, federation: Federation, started_unix: float) -> None:
         self._append(federation)
@@ -54,7 +54,7 @@ class Checkpoints:
         self.folder.save_part(NAME, arrays, facts)
 
     def _append(self, federation: Federation) -> None:
-        """One line: what is new in the record, and how the devices stand that changed."""
+        """Append a line with the new rows of the record and the devices that changed."""
         crew, record = federation.crew, federation.record
         changed = [crew[ue] for ue in sorted(crew.changed)]
         devices = [(one.ue, one.merged_in, one.held, one.refused, one.set_aside_s) for one in changed]
@@ -71,7 +71,14 @@ class Checkpoints:
         crew.changed.clear()
 
     def load(self, federation: Federation) -> float | None:
-        """Bring a fresh federation to where the folder's was. Returns when that had started; None if there was none."""
+        """Restore a new federation from the checkpoint in the folder.
+
+        Returns:
+            When the run started, in Unix seconds; None if there is no checkpoint.
+
+        Raises:
+            InputError: The checkpoint is corrupt or does not fit the federation.
+        """
         part = self.folder.load_part(NAME)
         if part is None:
             return None
@@ -97,7 +104,7 @@ class Checkpoints:
         self._lengths = federation.record.lengths()
         federation.recall()
         started_unix = float(facts["started_unix"])
-        self.save(federation, started_unix)  # should we die before the next round, the tickets are gone too
+        self.save(federation, started_unix)  # otherwise a crash before the next round would reuse tickets
         return started_unix
 
     def _lines(self, bytes: int, sha256: str) -> list[dict[str, Any]]:  # noqa: A002 (as the file has it)

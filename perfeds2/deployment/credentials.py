@@ -1,11 +1,11 @@
-"""Certificates: how a server and its devices know each other, and how one of them stops being trusted.
+"""Issue and revoke the certificates with which a server and its devices authenticate.
 
-A folder holds a certificate authority and the certificates it signed. The server's certificate is named ``server`` and lists its host
-names; that of device N is named ``device-N``, and the broker takes the sender of a message from that name. A list of revoked
-certificates, signed by the authority, says which no longer count.
+A folder holds a certificate authority and the certificates it signed. The server's certificate is named ``server`` and
+lists its host names. The certificate of device N is named ``device-N``, and the broker takes the sender of a message
+from that name. A list signed by the authority says which certificates are revoked.
 
-Every private file is readable by its owner only, and no key lies in a folder of results, because people share those. The authority's
-private key is needed only to sign; keep it off line otherwise.
+Every private file is readable by its owner only. No key is stored in a folder of results, because people share those.
+The authority's private key is needed only to sign; keep it offline otherwise.
 """
 
 import datetime
@@ -25,40 +25,40 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from perfeds2.errors import InputError
 from perfeds2.files import write_atomically
 
-SERVER = "server"  # the name in the server's certificate
+SERVER = "server"  # common name in the server's certificate
 MOST_DEVICES = 1_000_000
 VALID_DAYS = 825
-YESTERDAY = datetime.timedelta(days=1)  # clocks differ
+YESTERDAY = datetime.timedelta(days=1)  # tolerance for clocks that differ
 LOOPBACK = ("127.0.0.1", "localhost")
 RESULTS = (("spec.toml", "sweep.toml", "tune.toml"), ("parts", "summary.json", "report.html"))  # one of each: results
 HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*", re.I)
 
 
 class Credentials:
-    """The files of a federation's folder."""
+    """The files in a federation's credentials folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = folder / "ca.crt"  # everybody needs it
+        self.authority = folder / "ca.crt"  # needed on every machine
         self.authority_key = folder / "ca.key"
         self.certificate, self.certificate_key = self.own_files(None)
-        self.revocations = folder / "revoked.crl"  # the broker needs it
+        self.revocations = folder / "revoked.crl"  # needed by the broker
 
     def file(self, device: int | None, suffix: str) -> Path:
-        """Return a file of a device, or of the server (None).
+        """Return the path of a file of a device, or of the server (None).
 
-        ``crt`` is its certificate, ``key`` its private key, which belongs on its machine only, and ``pub`` the public key of a device
-        that made its own.
+        The suffix ``crt`` is the certificate, ``key`` the private key, which belongs on its own machine only, and
+        ``pub`` the public key of a device that made its own.
         """
         folder = self.folder if device is None else self.folder / "devices"
         return folder / f"{name_of(device)}.{suffix}"
 
     def own_files(self, device: int | None) -> tuple[Path, Path]:
-        """Return the certificate and the key of a device, or of the server (None)."""
+        """Return the paths of the certificate and the key of a device, or of the server (None)."""
         return self.file(device, "crt"), self.file(device, "key")
 
     def devices(self, revoked: bool = False) -> list[int]:
-        """Return the devices whose certificate is not revoked, or those whose is."""
+        """Return the devices whose certificate is not revoked, or, with ``revoked``, those whose is."""
         listed = self.revoked()
         return [device for device in self.numbers("crt") if (bool(listed) and self.serial(device) in listed) == revoked]
 
@@ -113,8 +113,19 @@ def name_of(device: int | None) -> str:
 def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:
     """Make an authority, a server certificate, and a key and a certificate for each device.
 
-    Existing files stay: further devices get theirs, and a new host leads to a new server certificate with the old hosts too.
-    A device that made its own key, of which only ``devices/device-N.pub`` is here, gets a certificate for that key.
+    Existing files stay. A new host leads to a new server certificate, which also lists the old hosts. A device that
+    made its own key, of which only ``devices/device-N.pub`` is in the folder, gets a certificate for that key.
+
+    Args:
+        folder: The credentials folder; made if it does not exist.
+        devices: Number of devices, n.
+        hosts: Host names and addresses of the server.
+
+    Returns:
+        The files of the folder.
+
+    Raises:
+        InputError: A host or the number of devices is invalid, or the folder cannot be used.
     """
     names = [check_host(host) for host in hosts]
     if not 0 <= devices <= MOST_DEVICES:
@@ -134,7 +145,7 @@ def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK
     return credentials
 
 
-# ---- where keys may lie
+# ---- where keys may be stored
 
 
 def credentials_beside(run: Path) -> Path:
@@ -143,7 +154,7 @@ def credentials_beside(run: Path) -> Path:
 
 
 def keep_apart(credentials: Path, run: Path) -> None:
-    """Refuse keys inside results and results inside keys: results are shared, keys are not."""
+    """Raise InputError if keys would lie inside results, which people share, or results inside keys."""
     keys, results = credentials.resolve(), run.resolve()
     if keys == results or keys in results.parents or results in keys.parents:
         raise InputError(
@@ -153,7 +164,7 @@ def keep_apart(credentials: Path, run: Path) -> None:
 
 
 def _make_folder(credentials: Credentials) -> None:
-    """Make the folder, for its owner only. Refuse one with other things in it."""
+    """Make the folder, accessible to its owner only. Refuse a folder with other files in it."""
     folder = credentials.folder
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; expected a folder for credentials.")
@@ -171,7 +182,11 @@ def _make_folder(credentials: Credentials) -> None:
 
 
 def check_host(host: str) -> str:
-    """Return a host name or address in its usual form. Raises InputError if it is neither."""
+    """Return a host name or address in its canonical form.
+
+    Raises:
+        InputError: It is neither a host name nor an address.
+    """
     with suppress(ValueError):
         return str(ipaddress.ip_address(host))
     if not HOST.fullmatch(host) or host.replace(".", "").isdecimal():
@@ -209,9 +224,10 @@ def _make_authority(credentials: Credentials) -> None:
 
 
 def _issue(credentials: Credentials, device: int | None, hosts: Sequence[str] = ()) -> None:
-    """Sign and write the certificate of a device, or of the server (None), for its public key, its private key or a new one.
+    """Sign and write the certificate of a device, or of the server (None).
 
-    A device is a client and never a server, so none can impersonate the broker. The server is also a client, of the broker.
+    It certifies the public key if there is one, otherwise the private key, otherwise a new key. A device's certificate
+    is valid for clients only, so no device can impersonate the broker. The server is also a client of the broker.
     """
     authority, authority_key = _authority(credentials)
     public_file, key_file = credentials.file(device, "pub"), credentials.file(device, "key")
@@ -246,7 +262,7 @@ def _write_signed(
 
 
 def _write_revocations(credentials: Credentials, listed: Sequence[x509.RevokedCertificate]) -> None:
-    """Sign and write the list. It expires with the authority, because an expired list would lock everybody out."""
+    """Sign and write the list. It expires with the authority: an expired list would lock every client out."""
     authority, key = _authority(credentials)
     revocations = x509.CertificateRevocationListBuilder(
         authority.subject, datetime.datetime.now(datetime.UTC) - YESTERDAY, authority.not_valid_after_utc
@@ -289,7 +305,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _hosts_of(credentials: Credentials) -> list[str]:
-    """Return the hosts in the server's certificate; none if there is no certificate."""
+    """Return the hosts in the server's certificate; empty if there is no certificate."""
     if not credentials.certificate.exists():
         return []
     certificate = _read_certificate(credentials.certificate)
@@ -327,7 +343,7 @@ def _read_own_public(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())  # a handshake costs a quarter of P-384's
+    return ec.generate_private_key(ec.SECP256R1())  # a handshake costs a quarter of one with P-384
 
 
 def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:

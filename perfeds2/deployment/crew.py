@@ -1,4 +1,4 @@
-"""Who of the devices is where? Kept up to date at every change, so that nobody ever has to look at all of them."""
+"""Track the state of every device, updated at each change so that no step has to scan all devices."""
 
 import heapq
 from collections.abc import Iterable
@@ -13,27 +13,27 @@ from perfeds2.timeline.protocol import IDLE
 
 @dataclass
 class Device:
-    """What the server knows of one device."""
+    """What the server knows about one device."""
 
     ue: int
-    here: bool = False  # whether it can be reached
+    here: bool = False  # whether it is reachable
     version: int = IDLE  # the model it works from, as the protocol sees it
-    merged_in: int = -1  # the last round it was merged in
+    merged_in: int = -1  # round in which it was last merged
     merges: int = 0
-    merged_ticket: int | None = None  # of the last of its jobs that was merged
-    job: Request | None = None  # sent, and not yet answered
+    merged_ticket: int | None = None  # ticket of its last merged job
+    job: Request | None = None  # sent and not yet answered
     sent_s: float = 0.0
-    overdue: int = -1  # the ticket of the last job that was given up because no answer came
-    wanted: bool = True  # False: the answer will be dropped, the device has been promised a newer model
-    reply: Reply | None = None  # its update has arrived, and waits for its round to close
-    held: int = IDLE  # the model of its last job, until that is merged
-    held_arrived_s: float = np.inf  # when the update of that job came
-    failures: int = 0  # in a row
+    overdue: int = -1  # ticket of the last job that timed out
+    wanted: bool = True  # False: the reply will be dropped, because the device is due a newer model
+    reply: Reply | None = None  # its update, waiting for the round to close
+    held: int = IDLE  # version of its last job, until that is merged
+    held_arrived_s: float = np.inf  # when the update of that job arrived
+    failures: int = 0  # consecutive
     refused: int = 0
-    set_aside_s: float | None = None  # when it was left out; None: it takes part
+    set_aside_s: float | None = None  # when it was set aside; None: it takes part
     seen_s: float | None = None
-    evaluated: int = -1  # the newest model it has evaluated
-    accuracy: float = np.nan  # what it said of that one, personalised
+    evaluated: int = -1  # newest version it has evaluated
+    accuracy: float = np.nan  # personal accuracy it reported for that version
 
     @property
     def set_aside(self) -> bool:
@@ -41,7 +41,7 @@ class Device:
 
     @property
     def arrived_s(self) -> float:
-        """When the update that waits arrived; infinite if none does."""
+        """Arrival time of the update that waits to be merged; infinite if there is none."""
         return np.inf if self.reply is None else self.held_arrived_s
 
     @property
@@ -58,16 +58,16 @@ class Device:
 
 
 class Crew:
-    """All devices, by number and by state. Whoever changes a device says so: ``file`` puts it where it belongs now."""
+    """All devices, by number and by state. Call ``file`` after changing a device."""
 
     def __init__(self, ues: int) -> None:
         self.devices = [Device(ue) for ue in range(ues)]
-        self.states: dict[DeviceState, dict[int, None]] = {state: {} for state in STATES}  # longest in it first
+        self.states: dict[DeviceState, dict[int, None]] = {state: {} for state in STATES}  # longest in the state first
         self.states["away"] = dict.fromkeys(range(ues))
-        self.changed: set[int] = set()  # since the last checkpoint
+        self.changed: set[int] = set()  # UEs, since the last checkpoint
         self._filed: list[DeviceState] = ["away"] * ues
-        self._turns: list[tuple[int, int]] = []  # a heap: the round it was last merged in, its number
-        self._queued: set[int] = set()  # who is in it
+        self._turns: list[tuple[int, int]] = []  # heap of (round last merged in, UE)
+        self._queued: set[int] = set()  # UEs in the heap
 
     def __getitem__(self, ue: int) -> Device:
         return self.devices[ue]
@@ -77,17 +77,17 @@ class Crew:
 
     @property
     def usable(self) -> int:
-        """How many can still be of use to the open round."""
+        """Number of devices that can still contribute to the open round."""
         return len(self.devices) - self.count("away", "set aside")
 
     def move(self, ues: Iterable[int], here: bool) -> None:
-        """Devices came or went."""
+        """Mark devices as reachable or unreachable."""
         for ue in sorted(ues):
             self[ue].here = here
             self.file(self[ue])
 
     def file(self, device: Device) -> None:
-        """A device has changed."""
+        """Index a device under its current state and, if it is idle, queue it for a job."""
         ue, state, before = device.ue, device.state, self._filed[device.ue]
         self.changed.add(ue)
         if state != before:
@@ -99,11 +99,14 @@ class Crew:
             heapq.heappush(self._turns, (device.merged_in, ue))
 
     def longest_out(self, most: int) -> list[int]:
-        """The idle devices whose turn it is, in order of their numbers. Each must be handed a job now."""
+        """Dequeue up to ``most`` idle devices, those merged longest ago first, and return them in ascending order.
+
+        The caller must hand each of them a job.
+        """
         found = []
         while self._turns and len(found) < most:
             _, ue = heapq.heappop(self._turns)
             self._queued.discard(ue)
-            if self._filed[ue] == "idle":  # else it left meanwhile; it queues when it is back
+            if self._filed[ue] == "idle":  # otherwise it has left, and queues again when it returns
                 found.append(ue)
         return sorted(found)

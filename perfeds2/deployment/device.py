@@ -1,9 +1,9 @@
-"""What does a device do with a request, and what does it keep between jobs?
+"""Execute jobs on a device, and keep its state between jobs.
 
-A job of a device with a memory leaves two things: the upload, and what the device keeps then. Whether the upload is merged the
-device learns with its next job, which names the last of its jobs that was. So what a job left is written down beside what
-was kept before it, under its ticket, before the upload is sent; named by the next job, it takes the other's place. A
-job that was lost is never named, and leaves no trace.
+A job of a stateful device yields an upload and a new state. The device learns whether the upload was merged from its
+next job, which names its last merged ticket. Before it uploads, it therefore stores the new state under the job's
+ticket, next to the previous state. If the next job names that ticket, the new state replaces the previous one. A lost
+job is never named and leaves no trace.
 """
 
 import time
@@ -28,22 +28,31 @@ from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays, save_arrays
 
-MOST_RUNS = 16  # whose memory a device has; then the oldest goes
-SLACK_BYTES = 64 * 1024  # by how much a file may be longer than its arrays
-NOTHING = None  # the ticket of what a device has before its first job
+MOST_RUNS = 16  # runs whose state a device keeps; the oldest is deleted first
+SLACK_BYTES = 64 * 1024  # by how much a file may exceed its arrays
+NOTHING = None  # ticket of the state before the first job
 
 
 def do_job(setup: Setup, task: Task, request: Request, handed: Handed, kept: Any = None) -> tuple[Reply, Any]:
-    """Return the answer, and what the device keeps then, should that be merged.
+    """Execute a job and return the reply, and the device's state if the update is merged.
 
-    The answer is the update, if one is asked for, and how the model it was handed does on this device's data.
+    Args:
+        setup: The federation's settings.
+        task: The model and this device's data.
+        request: The job.
+        handed: The model to start from, and what the merge sent along.
+        kept: The device's state before the job; None if it keeps none.
+
+    Returns:
+        The reply and the new state. The reply holds the update, if the job is to train, and the metrics of the
+        received model on this device's data.
     """
     update, left, compute_s = None, kept, 0.0
     if request.kind == "train":
         started_s = time.monotonic()
         update, left = compute_job(setup, task, handed, request.ue, request.version, kept)
         time.sleep(setup.own.slow.get(request.ue, 0.0))
-        compute_s = time.monotonic() - started_s  # a simulation of this device needs it
+        compute_s = time.monotonic() - started_s  # calibration needs it
     metrics = evaluate_here(setup, task, handed.params, request.ue, kept)
     if update is not None and request.ue in setup.own.uplink_bps:
         time.sleep(32 * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
@@ -53,9 +62,9 @@ def do_job(setup: Setup, task: Task, request: Request, handed: Handed, kept: Any
 def compute_job(
     setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: Any = None
 ) -> tuple[Arrays, Any]:
-    """Return what the simulator would compute for the same UE and version, and what the device keeps.
+    """Return the update and the new state that the simulator would compute for the same UE and version.
 
-    The update is without what the device keeps of the model for itself.
+    The update lacks the arrays that the device keeps to itself.
     """
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
@@ -66,17 +75,18 @@ def compute_job(
 
 
 def kept_at_first(learner: Learner, first_params: Arrays) -> Any:
-    """What a device has before its first job; None where it keeps nothing."""
+    """Return a device's state before its first job; None if the objective keeps none."""
     if not isinstance(learner.objective, Stateful):
         return None
-    uploaded(first_params, learner)  # a model without the part that is to be kept is refused
+    uploaded(first_params, learner)  # raises if the model lacks the part to keep
     return jax.tree.map(np.asarray, learner.objective.first(_on_device(first_params)))
 
 
 def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: Any = None) -> dict[str, float]:
-    """How a model does on one device, as it is and after its personal steps, or the device's own beside it.
+    """Return the metrics of a model on one device, before and after personalisation.
 
-    ``learning/evaluate.py`` for one UE.
+    The personal model is the device's own if its objective makes one, otherwise the model after its personal steps.
+    This is ``learning/evaluate.py`` for one UE.
     """
     learner = setup.algorithm.learner
     view = View(task.model, task.data.lengths(), steps=learner.personal_steps)
@@ -96,21 +106,26 @@ _evaluate = jax.jit(look_at_ue, static_argnames="view")
 
 @dataclass(frozen=True)
 class Memory:
-    """What one device keeps in one run: a small file, written atomically, so that a device can be killed at any moment.
+    """The state that one device keeps in one run, in a small file.
 
-    It never leaves the device. Its size, its checksum and its form are checked before anything in it is believed.
+    The file is replaced atomically, so the device may be killed at any time. It never leaves the device. Its size,
+    checksum and structure are checked before its content is used.
     """
 
-    folder: Path  # the device's own
+    folder: Path  # this device's own
     run: str
-    first: Any  # what it has before its first job, as arrays
+    first: Any  # state before the first job, as arrays
 
     @property
     def file(self) -> Path:
         return self.folder / f"{self.run}.safetensors"
 
     def after(self, ticket: int | None) -> Any:
-        """What was kept after that job, the last that was merged; None: none was yet."""
+        """Return the state after the job with this ticket, the last one merged; None means that none was merged.
+
+        Raises:
+            InputError: The file does not hold that state.
+        """
         if ticket is NOTHING:
             return self.first
         known = self._read()
@@ -122,7 +137,7 @@ class Memory:
         return known[ticket]
 
     def keep(self, merged: int | None, before: Any, ticket: int, left: Any) -> None:
-        """Write down what a job left, beside what was kept before it."""
+        """Store the state that a job left next to the state before it, and delete the files of the oldest runs."""
         arrays = {**_named("left", left), **({} if merged is NOTHING else _named("before", before))}
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         clear_unfinished(self.folder)
@@ -134,7 +149,7 @@ class Memory:
                 file.unlink()
 
     def _read(self) -> dict[int, Any]:
-        """What is known, by ticket; nothing if there is no file."""
+        """Return the stored states by ticket; empty if there is no file."""
         leaves, structure = jax.tree.flatten(self.first)
         try:
             size = self.file.stat().st_size

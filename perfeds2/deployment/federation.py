@@ -1,12 +1,12 @@
-"""How does a server keep its rounds when devices are slow, fail, leave and come back?
+"""Run a server's rounds while devices are slow, fail, leave and come back.
 
-The rounds themselves are ``timeline/protocol.py``, driven here by real arrivals. This module adds what only reality has:
-devices that cannot take a job now, and replies that must not be believed. The rule that joins the two: the protocol sees
-the devices that hold a job, no others. A device that is away, set aside or still busy with a job nobody wants any more
-holds none; when it is free again it is handed the newest model.
+The rules of a round are in ``timeline/protocol.py`` and are driven here by real arrivals. This module adds what a
+simulation does not have: devices that cannot take a job now, and replies that must be validated. The protocol sees
+only the devices that hold a job. A device that is away, set aside, or busy with a job that is no longer wanted holds
+none; when it is free again, it is handed the newest model.
 
-A step costs as much as has happened, not as there are devices: of everybody only those are looked at who arrived, became
-free, came, went, or are about to become too stale (``crew.py``).
+The cost of a step depends on what has happened, not on the number of devices: a step visits only devices that arrived,
+became free, joined, left, or are about to exceed the staleness bound (``crew.py``).
 """
 
 import math
@@ -33,47 +33,47 @@ from perfeds2.learning.replay import Learner
 from perfeds2.timeline.protocol import IDLE, Protocol, Server, close_round, hand_out
 from perfeds2.timeline.record import Timeline
 
-RECENT = 12  # rounds in the live table
-LOGGED = 20  # refusals of one device that are written down each; then ever fewer of them
+RECENT = 12  # rounds shown in the live table
+LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 PERSONAL = METRICS.index("test_accuracy_personal")
 
 
 @dataclass
 class Federation:
-    """A server between two events."""
+    """The state of a server between two events."""
 
     protocol: Protocol
     learner: Learner
     params: dict[str, np.ndarray]  # w_k
     transport: Transport
     ues: int
-    rounds: int  # so many will be closed
+    rounds: int  # number of rounds to close
     own: DeploymentSpec = DEFAULTS
     log: Callable[[str], None] = lambda _: None
-    save: Callable[["Federation"], None] = lambda _: None  # called when a round has closed, before anything goes out
+    save: Callable[["Federation"], None] = lambda _: None  # called after a round or set-aside, before anything is sent
     origin_s: float = 0.0  # when round 0 opened, on the transport's clock
-    merging: Any = None  # what the merge has in mind
-    round: int = 0  # the open one: so many have closed
+    merging: Any = None  # state of the merge
+    round: int = 0  # the open round; also the number of closed ones
     opened_s: float = 0.0
     next_ticket: int = 0
     record: Record = field(default_factory=Record)
     warning: str | None = None  # what an operator should look at now
     jobs: int = 0  # handed out since this server started
-    refused: int = 0  # replies that were not believed
+    refused: int = 0  # replies that failed validation
     crew: Crew = field(init=False)
     norms: Norms = field(init=False)
-    form: Form = field(init=False)  # of an update
-    outgoing: Handed = field(init=False)  # w_k, and what the merge sends along
-    shelf: Shelf = field(default_factory=Shelf)  # who works from which version
+    form: Form = field(init=False)  # names, shapes and dtypes of an update
+    outgoing: Handed = field(init=False)  # w_k and what the merge sends along
+    shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
-    _keeps: bool = field(init=False)  # whether devices keep something between jobs
-    _looks_back: bool = field(init=False)  # whether the merge asks what updates began with
-    troubles: dict[int | None, str] = field(default_factory=dict)  # who cannot take part; None: nobody can
-    _troubled: Counter[int | None] = field(default_factory=Counter)  # how often
-    _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # when, UE and ticket of jobs
-    _reached_s: float = -math.inf  # when the network was last known to be away
-    _accuracy: tuple[float, int] = (0.0, 0)  # the sum of what devices said last, and of how many
-    _short_since_s: float = math.inf  # since when there are fewer devices than a round needs
+    _keeps: bool = field(init=False)  # whether devices keep state between jobs
+    _looks_back: bool = field(init=False)  # whether the merge needs what updates started from
+    troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
+    _troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
+    _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
+    _reached_s: float = -math.inf  # when the network was last unreachable
+    _accuracy: tuple[float, int] = (0.0, 0)  # sum and number of the accuracies last reported
+    _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
@@ -93,7 +93,7 @@ class Federation:
         return self.transport.now() - self.origin_s
 
     def step(self, wait_s: float = 0.5) -> None:
-        """Hand out what can be handed out, take what comes in, close the rounds that can be closed."""
+        """Hand out jobs, wait at most ``wait_s`` seconds for replies, and close every round that can close."""
         self._go_on()
         for reply in sorted(self.transport.poll(wait_s), key=lambda reply: (reply.received_s, reply.ue)):
             self.take(reply)
@@ -113,7 +113,7 @@ class Federation:
                 self.record.turns_s.append(self.time_s - self.opened_s)
 
     def look(self) -> None:
-        """Who came and went? Whoever went away with an unanswered job takes it along."""
+        """Update which devices are reachable. A device that leaves with an unanswered job loses it."""
         went, came = self.transport.changes()
         for ue in sorted(went):
             if (job := self.crew[ue].job) is not None:
@@ -126,7 +126,7 @@ class Federation:
                 self._trouble(ue, why)
 
     def _trouble(self, ue: int | None, why: str | None) -> None:
-        """Somebody cannot take part, or can again."""
+        """Record that a UE, or the whole network (None), has a problem, or has it no longer."""
         who = "everybody" if ue is None else f"UE {ue}"
         if why is None:
             del self.troubles[ue]
@@ -138,7 +138,7 @@ class Federation:
             self.log(f"trouble: {who}: {in_words(why)}")
 
     def _give_up(self) -> None:
-        """Nobody is waited for for ever. A job whose answer is overdue has failed; while the network is away, none is."""
+        """Fail jobs that were not answered within ``job_s``. The time starts again after a network outage."""
         if None in self.troubles:
             self._reached_s = self.time_s
         while self._sent:
@@ -159,7 +159,7 @@ class Federation:
     # ---- replies
 
     def take(self, reply: Reply) -> None:
-        """Believe a reply, or do not."""
+        """Validate a reply, and accept or refuse it."""
         if not 0 <= reply.ue < self.ues:
             return
         device, time_s = self.crew[reply.ue], reply.received_s - self.origin_s
@@ -169,7 +169,7 @@ class Federation:
             if reply.ticket == device.overdue:
                 self.log(f"late: UE {reply.ue} ticket {reply.ticket}, which has been given up")
                 device.overdue = -1
-            elif reply.error is None:  # else of a job that was given up already
+            elif reply.error is None:  # otherwise its job was given up already
                 self._refuse(device, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
         elif reply.error is not None:
             self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
@@ -181,7 +181,7 @@ class Federation:
             self._accept(reply, device, job, time_s)
 
     def _too_long(self, reply: Reply, job: Request) -> str | None:
-        """Why an update is refused. One that is wanted and accepted has a say in how long the next may be."""
+        """Return why an update's norm is refused, or None. If it is wanted, it counts towards later bounds."""
         if job.kind != "train" or reply.update is None:
             return None
         norm, bound = norm_of(reply.update), self.norm_bound
@@ -193,7 +193,7 @@ class Federation:
 
     @property
     def norm_bound(self) -> float:
-        """The largest norm an update may have now."""
+        """Largest norm that an update may have now."""
         bound = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
         return bound if self.own.norm_bound is None else min(self.own.norm_bound, bound)
 
@@ -205,7 +205,7 @@ class Federation:
             self.log(f"refused: UE {device.ue} {why} ({device.refused} so far)")
 
     def _fail(self, device: Device, time_s: float) -> None:
-        """A job came to nothing. Too many of them, and the device is left out."""
+        """Record a failed job, and set its device aside after too many in a row."""
         self._drop(device)
         device.failures += 1
         is_new = device.failures >= self.own.set_aside_after and not device.set_aside
@@ -214,12 +214,12 @@ class Federation:
             self.log(f"set aside: UE {device.ue} after {device.failures} failures in a row")
         self.crew.file(device)
         if is_new:
-            self.save(self)  # or it would be forgotten if we died before a round closes
+            self.save(self)  # a crash before the next round would lose it
 
     def _drop(self, device: Device) -> None:
-        """It holds no job, and is handed another when it can be."""
+        """Take a device's job away, so that it can be handed another."""
         if device.job is not None and device.job.kind == "train" and device.wanted:
-            device.version = IDLE  # nobody waits for it any more
+            device.version = IDLE  # the protocol no longer waits for it
         device.job = None
 
     def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
@@ -236,7 +236,7 @@ class Federation:
         self.crew.file(device)
 
     def _hear(self, seen: Evaluation) -> None:
-        """What a device said last stands for it in the mean."""
+        """Replace a device's previous accuracy by its latest one in the running mean."""
         device, (total, count) = self.crew[seen.ue], self._accuracy
         for accuracy, sign in ((device.accuracy, -1), (seen.values[PERSONAL], 1)):
             if math.isfinite(accuracy):
@@ -246,14 +246,14 @@ class Federation:
 
     @property
     def accuracy(self) -> float | None:
-        """The mean over devices of the personal accuracy each said last."""
+        """Mean over devices of the personal accuracy each reported last; None if there is none."""
         total, count = self._accuracy
         return total / count if count else None
 
     # ---- rounds
 
     def _close(self) -> bool:
-        """Close the open round if the arrivals suffice."""
+        """Close the open round if enough updates have arrived, and return whether it closed."""
         if self.crew.count("arrived") < self.protocol.quorum:
             return False
         devices = [self.crew[ue] for ue in sorted(self._concerned())]
@@ -266,8 +266,8 @@ class Federation:
         self._merge([devices[place] for place in closing.merged], closing.time_s)
         for place in np.union1d(closing.merged, handed.lost).tolist():
             device = devices[place]
-            device.version, device.reply = IDLE, None  # until a model is really on its way
-            device.wanted = device.job is None  # a running job cannot be called back
+            device.version, device.reply = IDLE, None  # until the next model is dispatched
+            device.wanted = device.job is None  # a running job cannot be cancelled
             self.crew.file(device)
         self.shelf.clear(lambda ue: self.crew[ue].version)
         self.round, self.opened_s = theirs.round, theirs.opened_s
@@ -275,17 +275,17 @@ class Federation:
         return True
 
     def _concerned(self) -> Iterable[int]:
-        """Whose version or arrival can make a difference to how the open round closes; all others stay as they are."""
+        """Return the UEs whose version or arrival can affect how the open round closes."""
         arrived = self.crew.states["arrived"].keys()
         if self.protocol.waits:
-            return arrived | self.crew.states["working"].keys()  # nobody may become too stale; they are A·(S+1) at most
+            return arrived | self.crew.states["working"].keys()  # none may become too stale; at most A·(S+1) of them
         if self.protocol.stale != "restart" or self.protocol.max_staleness is None:
             return arrived
         oldest = self.round - self.protocol.max_staleness  # too stale once the open round has closed
         return arrived | {ue for ue in self.shelf.holders(oldest) if self.crew[ue].version == oldest}
 
     def _merge(self, devices: list[Device], time_s: float) -> None:
-        """w_{k+1} from the updates, in the order the simulator takes them."""
+        """Compute w_{k+1} from the updates, in the simulator's order, and record the round."""
         updates, merges = [], list[MergedUpdate]()
         for device in devices:
             assert device.reply is not None
@@ -307,7 +307,7 @@ class Federation:
     # ---- jobs
 
     def _readmit(self) -> None:
-        """Who was set aside long enough ago is given another chance: one failure, and it is set aside again."""
+        """Readmit devices that were set aside long enough ago. One more failure sets them aside again."""
         aside, after_s = self.crew.states["set aside"], self.own.readmit_s
         while after_s and aside:
             ue = next(iter(aside))
@@ -320,7 +320,10 @@ class Federation:
             self.log(f"readmitted: UE {ue} after {after_s:g} s")
 
     def _hand_to_the_free(self) -> None:
-        """The newest model goes to everybody who is there and has nothing to do; where turns are taken, longest out first."""
+        """Send the newest model to the idle devices.
+
+        If rounds wait for stale devices, at most A·(S+1) may work, and those merged longest ago go first.
+        """
         if self.protocol.waits:
             most = self.protocol.most_at_work or 0
             idle = self.crew.longest_out(most - self.crew.count("working", "arrived"))
@@ -346,7 +349,7 @@ class Federation:
         self.transport.dispatch(device.job, self.outgoing.packed())
 
     def _count_hands(self) -> None:
-        """Fewer devices than a round needs: say so at once, and do not wait for ever."""
+        """Warn if there are fewer usable devices than the quorum, and give up after ``wait_s``."""
         crew, quorum = self.crew, self.protocol.quorum
         if crew.usable >= quorum:
             if self.warning is not None:
@@ -366,14 +369,14 @@ class Federation:
     # ---- after the last round
 
     def want_no_more(self) -> None:
-        """The rounds are over: what is still under way comes too late."""
+        """End training: drop waiting updates, and ignore the replies to jobs that are still running."""
         self.warning = None
         for device in self.devices:
             device.version, device.reply, device.wanted = IDLE, None, False
             self.crew.file(device)
 
     def ask_everybody(self, asked: set[int]) -> bool:
-        """Send the last model for evaluation to whoever is there and free, each once. Is anybody still at work?"""
+        """Send the last model to each idle device once for evaluation; return whether any is still at work."""
         self.look()
         for ue in sorted(self.crew.states["idle"].keys() - asked):
             self._dispatch(self.crew[ue], "evaluate")
@@ -381,25 +384,25 @@ class Federation:
         return any(self.crew.states[state] for state in ("working", "finishing"))
 
     def timeline(self) -> Timeline:
-        """The rounds so far."""
+        """Return the timeline of the rounds so far."""
         held = np.array([device.held for device in self.devices], np.int64)
         arrived_s = np.array([device.held_arrived_s for device in self.devices])
         return self.record.timeline(self.ues, self.protocol.quorum, held, arrived_s)
 
-    # ---- from a checkpoint, and for those who look on
+    # ---- checkpoints and status
 
     def take_up(self, params: dict[str, np.ndarray], merging: Any, round_: int, opened_s: float) -> None:
-        """Stand where another stood."""
+        """Restore the model, the state of the merge and the open round from a checkpoint."""
         self.round, self.opened_s = round_, opened_s
         self._become(params, merging)
 
     def _become(self, params: dict[str, np.ndarray], merging: Any) -> None:
-        """Have another model."""
+        """Replace the model and everything derived from it."""
         self.params, self.merging, self.length = params, merging, norm_of(params)
         self.outgoing = handed_out(params, self.learner, merging)
 
     def recall(self) -> None:
-        """What follows from the record, and from what is known of the devices."""
+        """Rebuild counters and device states from the restored record and devices."""
         self.refused = sum(device.refused for device in self.devices)
         for merge in self.record.merges:
             self.crew[merge.ue].merges += 1
@@ -411,7 +414,7 @@ class Federation:
             self.crew.file(self.crew[ue])
 
     def status(self, phase: str) -> Status:
-        """Of many devices those are shown that have been longest in their state, a few of each."""
+        """Return the status. Of more than ``SHOWN`` devices, list a few per state, longest in it first."""
         crew = self.crew
         few = (ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES)))
         shown = range(self.ues) if self.ues <= SHOWN else sorted(few)
@@ -458,5 +461,5 @@ class Federation:
 
 
 def _worth_a_line(times: int) -> bool:
-    """The first of them, then ever fewer: else a flood of messages floods the log."""
+    """Return whether to log the n-th occurrence: the first few, then powers of two, to bound the log."""
     return times <= LOGGED or times.bit_count() == 1

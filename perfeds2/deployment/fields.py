@@ -1,4 +1,4 @@
-"""What can a federation be told? The settings of the simulator's spec that it can follow, and those only a deployment has."""
+"""Declare a federation's settings: those of the simulator's spec that apply to it, and its own."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from perfeds2.spec.values import Count, NotNegative, Positive, Seconds, within
 
 
 def _read_pairs(given: Any) -> Any:
-    """Read ``5=20,2=3.5``: a value for device 5 and one for device 2."""
+    """Parse ``5=20,2=3.5`` into a value for device 5 and one for device 2."""
     if not isinstance(given, str):
         return given
     pairs = [re.fullmatch(r"(\d+)=(\S+)", part.strip()) for part in given.split(",")]
@@ -60,14 +60,14 @@ class DeploymentSpec(Section, title="Federation"):
 
 
 class OwnSections(Section):
-    """What a federation has beside a spec."""
+    """The sections that a federation has in addition to the simulator's spec."""
 
     deployment: DeploymentSpec = Field(default_factory=DeploymentSpec)
 
 
 DEFAULTS = DeploymentSpec()
 
-RENAMED = {  # settings that a federation names or defaults differently from a simulation
+RENAMED = {  # settings whose name or default differs from a simulation's
     ("cell", "ues"): {"name": "devices", "default": "6", "description": "Number of devices, n."},
     ("run", "rounds"): {"default": "300", "description": "Number of rounds."},
     ("run", "algorithms"): {
@@ -83,8 +83,8 @@ RENAMED = {  # settings that a federation names or defaults differently from a s
         "look": "SEED",
     },
 }
-ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, where a simulation runs several
-FOLLOWED_FIELDS = {  # of other sections all are; devices have a radio, processors and batteries of their own
+ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, a simulation several
+FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radios, processors and batteries
     "task": ("name", "model", "labels_per_ue", "split", "data_dir"),
     "cell": ("ues",),
     "radio": ("bits",),

@@ -1,7 +1,7 @@
-"""What model do a round's updates make? In float32 and in the simulator's order, so that a replay gives the same weights.
+"""Merge a round's updates on the server, and pack the model that goes out to devices.
 
-And what goes out: a model, with what its merge sends along. A merge that looks back, or sends something along, needs what an
-update began with: that stands on a shelf as long as an update may come back that began with it.
+Merges run in float32 and in the simulator's order, so a replay yields the same weights. A ``Backward`` or ``Telling``
+merge needs what each update started from, so ``Shelf`` keeps a version while a device works from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,31 +17,31 @@ from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.replay import Learner, merge_now
 
-TOLD = "told/"  # before the names of what a merge sends along
+TOLD = "told/"  # prefix of the names of arrays that a merge sends along
 
 
 class Handed(NamedTuple):
-    """What an update begins with."""
+    """What a device receives with a job and starts its update from."""
 
     params: Arrays
-    told: Arrays | None = None  # what the merge sent along with it
+    told: Arrays | None = None  # arrays that the merge sent along
 
     def packed(self) -> Arrays:
-        """As it travels."""
+        """Return model and extra arrays as one mapping, ready to send."""
         return (
             self.params if self.told is None else {**self.params, **{TOLD + name: v for name, v in self.told.items()}}
         )
 
 
 def handed_out(params: Arrays, learner: Learner, merging: Any) -> Handed:
-    """A model, with what the merge sends along."""
+    """Return a model together with the arrays that its merge sends along."""
     if not isinstance(learner.merge, Telling):
         return Handed(params)
     return Handed(params, {name: np.asarray(values) for name, values in learner.merge.tell(merging).items()})
 
 
 def unpacked(came: Arrays, learner: Learner) -> Handed:
-    """What came, at a device."""
+    """Split the arrays that a device received into the model and what the merge sent along."""
     if not isinstance(learner.merge, Telling):
         return Handed(came)
     told = {name.removeprefix(TOLD): values for name, values in came.items() if name.startswith(TOLD)}
@@ -49,11 +49,15 @@ def unpacked(came: Arrays, learner: Learner) -> Handed:
 
 
 def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
-    """Of a model's arrays, those that devices send: not the part that they keep for themselves."""
+    """Return the arrays of a model that devices upload, without those that the objective withholds.
+
+    Raises:
+        InputError: The objective does not fit the model.
+    """
     if not isinstance(learner.objective, Withholding):
         return arrays
     try:
-        stays = jax.eval_shape(learner.objective.withheld, dict(arrays))  # by their names
+        stays = jax.eval_shape(learner.objective.withheld, dict(arrays))  # only names matter, so nothing is computed
     except ValueError as error:
         raise InputError(f"{type(learner.objective).__name__} does not fit this model: {error}") from None
     return {name: values for name, values in arrays.items() if name not in stays}
@@ -61,9 +65,9 @@ def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
 
 @dataclass
 class Shelf:
-    """Which devices work from which version, and what they were handed, where the merge asks for that.
+    """Which devices work from which version and, if the merge needs it, what they were handed.
 
-    Holds the versions whose updates may still come: S + 1 at most, or one a device where S is unbounded.
+    Holds only versions whose updates may still arrive: at most S + 1, or one per device if S is unbounded.
     """
 
     _handed: dict[int, Handed] = field(default_factory=dict)
@@ -75,7 +79,7 @@ class Shelf:
             self._handed[version] = handed
 
     def holders(self, version: int) -> list[int]:
-        """Return the UEs it was handed to. Some may have been handed another since."""
+        """Return the UEs that were handed this version. Some may have been handed a newer one since."""
         return self._holders.get(version, [])
 
     def __getitem__(self, version: int) -> Handed:
@@ -85,7 +89,7 @@ class Shelf:
         return len(self._handed)
 
     def clear(self, version_of: Callable[[int], int]) -> None:
-        """Let go of what nobody works from any more."""
+        """Drop the versions that no device works from any more."""
         for version, holders in list(self._holders.items()):
             while holders and version_of(holders[-1]) != version:
                 holders.pop()
@@ -95,7 +99,7 @@ class Shelf:
 
 
 def needs_past(learner: Learner) -> bool:
-    """Whether its merge asks what an update began with."""
+    """Return whether the merge needs what each update started from."""
     return isinstance(learner.merge, Backward | Telling)
 
 
@@ -107,10 +111,18 @@ def merged(
     senders: Sequence[tuple[int, int]] = (),
     handed: Sequence[Handed] = (),
 ) -> tuple[dict[str, np.ndarray], Any]:
-    """The next model, in float32 and in the order of ``learning/replay.py``, so that a replay gives the same weights.
+    """Merge updates into the next model, in float32 and in the order of ``learning/replay.py``.
 
-    ``senders`` says of every update which UE sent it and how stale it is; a merge of the mean does not ask. ``handed`` is what
-    each began with, for a merge that needs it. Of arrays that devices keep for themselves, an update has nothing.
+    Args:
+        params: The current model, w_k.
+        updates: The updates to merge. Arrays that devices keep to themselves are missing and count as zeros.
+        learner: Provides the merge, β and the number of local steps.
+        merging: State of the merge.
+        senders: UE and staleness of each update. An ``OfMean`` merge does not need them.
+        handed: What each update started from, if ``needs_past(learner)``.
+
+    Returns:
+        The next model, w_{k+1}, and the new state of the merge.
     """
     updates = [update if len(update) == len(params) else _with_nothing(update, params) for update in updates]
     merge, beta = learner.merge, np.float32(learner.beta)
@@ -128,7 +140,7 @@ def merged(
 
 
 def _with_nothing(update: Arrays, params: Arrays) -> Arrays:
-    """An update with zeros for what its device keeps for itself."""
+    """Add zeros for the arrays that the device keeps to itself."""
     return {name: update[name] if name in update else np.zeros_like(values) for name, values in params.items()}
 
 

@@ -1,7 +1,7 @@
-"""Answer monitors: ``/metrics`` for Prometheus and ``/healthz``, on loopback only.
+"""Serve ``/metrics`` for Prometheus and ``/healthz``, on loopback only.
 
-The server tells ``Metrics`` its status whenever it writes it, at most twice a second; only what is new in the record is counted. A
-scrape reads what was told last and never touches the federation itself.
+The server passes its status to ``Metrics`` whenever it writes it, at most twice a second; only new rows of the record
+are counted. A scrape reads the last status and never touches the federation itself.
 """
 
 import threading
@@ -19,13 +19,13 @@ from perfeds2.deployment.status import STATES, DeviceState, Status
 from perfeds2.errors import InputError
 
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside")  # states in which a device can be handed nothing
-SILENT_S = 60.0  # a server that is silent for so long is not healthy
-PATIENCE_S = 10.0  # with a client that connects and asks nothing
+UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside")  # a device in one of these states cannot be handed a job
+SILENT_S = 60.0  # a server without a new status for this long is unhealthy
+PATIENCE_S = 10.0  # for a client that connects and sends no request
 
 
 class Metrics:
-    """What monitors see of a federation. One thread tells, others read."""
+    """The metrics of a federation. One thread updates them, others read them."""
 
     def __init__(self, model_bytes: int) -> None:
         disable_created_metrics()
@@ -33,7 +33,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._status: Status | None = None
         self._told_s = time.monotonic()
-        self._rounds = self._jobs = self._merges = self._losses = 0  # of the record, counted so far
+        self._rounds = self._jobs = self._merges = self._losses = 0  # rows of the record counted so far
         self._round_s = self._histogram("round_seconds", "Duration of rounds.")
         self._job_s = self._histogram("job_seconds", "From handing out a model to having the update.")
         self.registry.register(self)
@@ -42,7 +42,7 @@ class Metrics:
         return Histogram(f"perfeds2_{name}", help_, buckets=BUCKETS_S, registry=self.registry)
 
     def tell(self, status: Status, record: Record) -> None:
-        """Take in where the federation stands. Costs as much as has happened since the last call."""
+        """Update the metrics. The cost is proportional to what has happened since the last call."""
         closed_s = record.closed_s
         for k in range(self._rounds, len(closed_s)):
             self._round_s.observe(closed_s[k] - (closed_s[k - 1] if k else 0.0))
@@ -53,7 +53,7 @@ class Metrics:
         self._status, self._told_s = status, time.monotonic()
 
     def health(self) -> tuple[int, str]:
-        """Return 200 if rounds can close and 503 if not, and why not or how long ago the last one did."""
+        """Return 200 if rounds can close, otherwise 503, and a sentence with the reason or the last round's age."""
         status, silent_s = self._status, time.monotonic() - self._told_s
         if silent_s > SILENT_S:
             return 503, f"the server has said nothing for {silent_s:.0f} s"
@@ -68,7 +68,7 @@ class Metrics:
         return 200, f"ok: {status.phase}, round {status.round - 1} of {status.rounds} closed {age_s:.1f} s ago"
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the last status says. The registry calls this for every scrape."""
+        """Yield the metrics of the last status. The registry calls this for every scrape."""
         build = GaugeMetricFamily("perfeds2_build_info", "Version of perfeds2.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -107,7 +107,7 @@ def _counter(name: str, help_: str, value: float) -> Metric:
 
 @contextmanager
 def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
-    """Answer monitors on loopback and nowhere else meanwhile; gives the address. Port 0: nobody is answered."""
+    """Serve the metrics on loopback within the context, and yield the URL. With port 0, serve nothing."""
     if port == 0:
         yield None
         return

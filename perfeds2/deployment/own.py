@@ -1,7 +1,7 @@
-"""How does a user's own model and data join a federation?
+"""Use your own model and data in a federation.
 
-A file with two names does: ``model``, and ``load_data(folder, device)``, which is called on the device only. The data
-never leave it. See docs/how-to/deploy.md for an example of twenty lines.
+Write a file with two names: ``model``, and ``load_data(folder, device)``, which only the device calls, so its data
+never leave it. See docs/how-to/deploy.md for a 20-line example.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from perfeds2.learning.partition import Partition
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class OwnSamples:
-    """One device's samples, whatever number the server knows it by."""
+    """The samples of one device, whatever its UE number is."""
 
     shard: Shards
 
@@ -47,7 +47,20 @@ class OwnSamples:
 
 
 def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed: int = 0) -> Data:
-    """Samples and labels of one device, shuffled; the last part of them is kept for testing."""
+    """Shuffle one device's samples and split them into a training and a test part.
+
+    Args:
+        x: Samples, with the sample axis first; converted to float32.
+        y: Labels, one per sample.
+        test_share: Fraction of the samples kept for testing; at least one sample goes to each part.
+        seed: Seed of the shuffle.
+
+    Returns:
+        The data that ``load_data`` must return.
+
+    Raises:
+        ValueError: There are fewer than 2 samples, or not as many labels as samples.
+    """
     if len(x) != len(y) or len(x) < 2:
         raise ValueError(f"own_samples needs a label for each of at least 2 samples, got {len(x)} and {len(y)}.")
     test = min(max(round(len(x) * test_share), 1), len(x) - 1)
@@ -58,17 +71,17 @@ def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed:
 
 @dataclass(frozen=True)
 class EquinoxModel:
-    """A model of ours from an Equinox module, or any other JAX pytree, that is called on one sample and returns its logits."""
+    """A model from an Equinox module, or any other callable JAX pytree, that maps one sample to its logits."""
 
-    make: Callable[[Any], Callable[[Any], Any]]  # a key to a module
-    sample_rank: int = 1  # how many axes a sample has
+    make: Callable[[Any], Callable[[Any], Any]]  # makes a module from a key
+    sample_rank: int = 1  # number of axes of one sample
 
     def init(self, key: Key[Array, ""]) -> Params:
         names, leaves, _ = self._leaves(key)
         return {name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, jax.Array)}
 
     def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
-        # The module itself is made again while the program is traced; its own arrays are not used, so they cost nothing.
+        # Tracing makes the module again only for its structure; its own arrays are unused and cost nothing.
         names, leaves, structure = self._leaves(jax.random.key(0))
         module = structure.unflatten([params.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)])
         many = x.shape[: x.ndim - self.sample_rank]

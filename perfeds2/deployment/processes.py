@@ -1,7 +1,7 @@
-"""Start processes on this machine, and end them and all that they started.
+"""Start processes on this machine, and end them with everything they started.
 
-Each is the leader of a session of its own, with which the processes that it forks end too. Should this process be killed, the kernel
-ends its children.
+Each process leads its own session, so the processes it forks end with it. If this process is killed, the kernel kills
+its children (Linux only).
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-GRACE_S = 5.0  # from being asked to end to being killed
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
 
 class Processes:
-    """Processes by name, with their output in files."""
+    """Named processes whose output goes to log files."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -34,25 +34,25 @@ class Processes:
         self.end(*self._running)
 
     def start(self, name: str, command: Sequence[str]) -> int:
-        """Start a process. Returns its number."""
+        """Start a process and return its process ID."""
         with self.log(name).open("ab") as log, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX: but another program follows at once
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # from JAX, but exec follows at once
             self._running[name] = subprocess.Popen(  # noqa: S603 (our own commands)
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is ours to pass on
+                start_new_session=True,  # Ctrl-C reaches only this process
                 preexec_fn=die_with_parent,
             )
         return self._running[name].pid
 
     def log(self, name: str) -> Path:
-        """Return the file with its output."""
+        """Return the path of a process's log."""
         return self._logs / f"{name}.log"
 
     def last_line(self, name: str) -> str:
-        """Return the last line of its output."""
+        """Return the last line of a process's log that is not blank."""
         lines = self.log(name).read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
 
@@ -60,11 +60,11 @@ class Processes:
         return name in self._running and self.status(name) is None
 
     def status(self, name: str) -> int | None:
-        """Return its exit status; None while it runs."""
+        """Return a process's exit status; None while it runs."""
         return self._running[name].poll()
 
     def end(self, *names: str) -> None:
-        """Ask processes and what they started to end, then make sure."""
+        """Send SIGTERM to processes and what they started, and SIGKILL once they ended or ``GRACE_S`` passed."""
         processes = [self._running.pop(name) for name in names if name in self._running]
         for process in processes:
             _signal(process.pid, signal.SIGTERM)
@@ -82,6 +82,6 @@ def _signal(group: int, number: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process should its parent be killed (Linux)."""
+    """Have the kernel kill this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What happened so far? Everything a run folder is made of, and nothing else. It only grows, and so does its file."""
+"""The append-only record of a federation, from which its run folder is written."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from perfeds2.timeline.record import Timeline
 
 
 class MergedUpdate(NamedTuple):
-    """One update that went into the model."""
+    """An update that was merged into the model."""
 
     round: int
     ue: int
@@ -23,16 +23,16 @@ class MergedUpdate(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """One job that ended without a merge."""
+    """A job that ended without a merge."""
 
     ue: int
     version: int
-    round: int  # at the close of which its UE was handed another model
+    round: int  # when this round closed, its UE was handed another model
     arrival_s: float  # infinite if it never arrived
 
 
 class Evaluation(NamedTuple):
-    """What a device said of a model on its own data."""
+    """The metrics that a device reported for a model on its own data."""
 
     ue: int
     version: int
@@ -40,7 +40,7 @@ class Evaluation(NamedTuple):
 
 
 class Lap(NamedTuple):
-    """How long a job took, from handing out the model to having the update, and how much of it was computing."""
+    """Duration of a job, from handing out the model to receiving the update, and the computing time in it."""
 
     ue: int
     took_s: float
@@ -53,31 +53,38 @@ KINDS = {"merges": MergedUpdate, "losses": Loss, "evaluations": Evaluation, "lap
 
 @dataclass
 class Record:
-    """Grows while a federation runs."""
+    """Everything that has happened in a federation so far."""
 
     merges: list[MergedUpdate] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     laps: list[Lap] = field(default_factory=list)
     closed_s: list[float] = field(default_factory=list)  # when each round closed
-    accuracies: list[float | None] = field(default_factory=list)  # personal; what the devices had said last by then
+    accuracies: list[float | None] = field(default_factory=list)  # mean of the latest personal accuracies by then
     turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
 
     def lengths(self) -> dict[str, int]:
         return {name: len(rows) for name, rows in vars(self).items()}
 
     def since(self, lengths: Mapping[str, int]) -> dict[str, list[Any]]:
-        """What was added since there was so much of everything."""
+        """Return the rows added since the lists had these lengths."""
         return {name: rows[lengths.get(name, 0) :] for name, rows in vars(self).items()}
 
     def extend(self, added: Mapping[str, list[Any]]) -> None:
-        """With what ``since`` gave, after JSON."""
+        """Append rows returned by ``since``, after a round trip through JSON."""
         for name, rows in vars(self).items():
             kind = KINDS.get(name)
             rows += added[name] if kind is None else [kind(*row) for row in added[name]]
 
     def timeline(self, ues: int, quorum: int, open_version: np.ndarray, open_arrival_s: np.ndarray) -> Timeline:
-        """The rounds as the simulator would have left them, with the jobs that were still open."""
+        """Return the timeline that the simulator would have recorded for these rounds.
+
+        Args:
+            ues: Number of devices, n.
+            quorum: Updates per round, A.
+            open_version: Version of each UE's open job, shape (n,).
+            open_arrival_s: When the update of that job arrived, in seconds, shape (n,); infinite if it has not.
+        """
         merged, lost = _columns(self.merges, 5).reshape(5, -1, quorum), _columns(self.losses, 4)
         rounds, merged_ues, versions = merged[:3].astype(np.int64)
         lost_ues, lost_versions, lost_rounds = lost[:3].astype(np.int64)
@@ -87,14 +94,14 @@ class Record:
         return Timeline(*merges, *ended, open_version, open_arrival_s, one_each)
 
     def _compute_s(self, ues: int) -> np.ndarray:
-        """How long each device computes, in the middle; 0 for one that never has."""
+        """Return each device's median computing time in seconds, shape (n,); 0 if it never computed."""
         own: dict[int, list[float]] = defaultdict(list)
         for lap in self.laps:
             own[lap.ue].append(lap.compute_s)
         return np.array([float(np.median(own[ue])) if ue in own else 0.0 for ue in range(ues)])
 
     def overhead(self) -> dict[str, dict[str, float]]:
-        """What a job and a round take beyond computing: median and 90th percentile."""
+        """Return the time in seconds that jobs and rounds take beyond computing: median and 90th percentile."""
         parts = {"job_s": [lap.took_s - lap.compute_s for lap in self.laps], "round_s": self.turns_s}
         return {
             name: dict(zip(("median", "p90"), np.quantile(values, (0.5, 0.9)).tolist(), strict=True))
@@ -103,10 +110,10 @@ class Record:
         }
 
     def metric_rows(self, algorithm: str, seed: int) -> list[Row]:
-        """For each model, the mean of what each device said last: of this model, or of the newest it had seen by then.
+        """Return a row of metrics per model: the mean over devices of each one's latest evaluation by that version.
 
-        Devices look at the model they are handed, so a new model is seen by the A of its round first; the last one is
-        seen by everybody.
+        Devices evaluate the model they are handed, so a new model is first evaluated by the A devices of its round.
+        Every reachable device evaluates the last model.
         """
         rows, latest = [], {}
         by_version: dict[int, dict[int, list[float]]] = defaultdict(dict)
@@ -121,7 +128,7 @@ class Record:
         return rows
 
     def ue_rows(self, algorithm: str, seed: int, ues: int) -> list[Row]:
-        """How the newest model each device saw serves it."""
+        """Return a row per device: its metrics for the newest model it evaluated, and its number of merges."""
         newest = {seen.ue: seen for seen in sorted(self.evaluations, key=lambda seen: seen.version)}
         merges = np.bincount([merge.ue for merge in self.merges], minlength=ues).tolist()
         return [

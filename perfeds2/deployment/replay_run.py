@@ -1,4 +1,4 @@
-"""Does the simulator, along the timeline a real federation left, come to the same weights?"""
+"""Check that the simulator, replaying the timeline of a real federation, reaches the same weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,12 @@ TARGET = 1e-5
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far apart two models are."""
+    """The differences between the weights of two models."""
 
     rounds: int
     merges: int
-    largest: float  # of the differences of weights
-    relative: float  # to the largest weight of the array it is in
+    largest: float  # largest difference of a weight
+    relative: float  # largest difference relative to the largest weight of its array
     where: str
 
     @property
@@ -34,7 +34,18 @@ class Agreement:
 
 
 def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
-    """Train again along a federation's timeline, and compare. ``data_folders`` has {} for the device's number."""
+    """Train again along a finished federation's timeline, and compare the weights.
+
+    Args:
+        path: The federation's run folder.
+        data_folders: Copies of the devices' own data, with {} for the device number. Needed only with --app-module.
+
+    Returns:
+        How far the federation's model and the replayed one differ.
+
+    Raises:
+        InputError: The run is not finished, or the data folders are missing.
+    """
     if not (path / "summary.json").exists() or not (path / "model.safetensors").exists():
         raise InputError(f"{path} holds no finished run; expected the folder of a federation that came to its end.")
     setup = Setup.read(path)
@@ -51,7 +62,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
 
 
 def _job_by_job(setup: Setup, timeline: Timeline, data_folders: str) -> Arrays:
-    """Every job as its device computed it; keeps every model there ever was."""
+    """Compute every job as its device did. Keeps every version of the model in memory."""
     tasks = [setup.task(ue, Path(data_folders.format(ue))) for ue in range(timeline.population)]
     learner, first = setup.algorithm.learner, dict(setup.first_params())
     merging: Any = learner.merge.init(first, timeline.population)

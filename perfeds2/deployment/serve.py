@@ -1,4 +1,4 @@
-"""How does a federation run from its first round to its run folder?"""
+"""Run a federation from its first round to a complete run folder."""
 
 import time
 from collections.abc import Callable
@@ -18,15 +18,26 @@ from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 
 STATUS_EVERY_S = 0.5
-CLAIM_WITHIN_S = 15.0  # whoever asked for this run may still hold its folder
+CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its folder
 
-Tell = Callable[[str], None]  # which phase it is in; the rest of the status is looked up
+Tell = Callable[[str], None]  # called with the current phase
 
 
 def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
-    """Run a federation, or go on with one that was killed, until its rounds are done and its folder is complete.
+    """Run a federation, or resume one that was killed, until its rounds are done and its folder is complete.
 
-    The folder is this process's from the first moment: another that serves it is not disturbed.
+    The folder is claimed before anything is written, so another server that uses it is not disturbed.
+
+    Args:
+        setup: The federation's settings.
+        transport: The connection to the devices.
+        path: The run's folder.
+
+    Returns:
+        The complete run folder.
+
+    Raises:
+        InputError: Another process uses the folder, or there were too few devices for too long.
     """
     with claimed(path, setup.spec, CLAIM_WITHIN_S) as folder:
         if not folder.finished:
@@ -51,7 +62,7 @@ def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
         with exposed(metrics, setup.own.metrics_port):
             _play(federation, checkpoints, tell)
             _evaluate(federation, tell)
-    except InputError as error:  # too few devices: what was merged is on disk
+    except InputError as error:  # too few devices; what was merged is on disk
         federation.log(f"stopped: {error}")
         federation.warning = str(error)
         federation.status(STOPPED).write(folder.path)
@@ -61,15 +72,15 @@ def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
 
 
 def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
-    """All rounds, or those that are left."""
+    """Run the rounds that are left."""
     transport = federation.transport
     started_unix = checkpoints.load(federation)
     if started_unix is None:
         _gather(federation, tell)
         started_unix, elapsed_s = time.time(), 0.0
-        checkpoints.save(federation, started_unix)  # should we die in round 0, its tickets are gone too
+        checkpoints.save(federation, started_unix)  # otherwise a crash in round 0 would reuse tickets
     else:
-        # The clock went on while the server was away; should the machine's have been set back, ours is not.
+        # The run's clock went on while the server was down. It never runs back, even if the system clock does.
         elapsed_s = max(time.time() - started_unix, federation.opened_s)
         closed = f"rounds 0 to {federation.round - 1} are" if federation.round else "no round is"
         federation.log(f"resumed: {closed} in the checkpoint")
@@ -81,7 +92,7 @@ def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
 
 
 def _gather(federation: Federation, tell: Tell) -> None:
-    """Round 0 begins with everybody, or after a while with at least a quorum."""
+    """Wait for all devices, or, after ``gather_s``, for a quorum."""
     own, quorum, everybody = federation.own, federation.protocol.quorum, federation.ues
     federation.look()
     while (here := federation.crew.usable) < everybody and (here < quorum or federation.time_s < own.gather_s):
@@ -97,7 +108,7 @@ def _gather(federation: Federation, tell: Tell) -> None:
 
 
 def _evaluate(federation: Federation, tell: Tell) -> None:
-    """The last model, personalised, on every device that can be reached."""
+    """Evaluate the last model, personalised, on every device that can be reached."""
     federation.want_no_more()
     ends_s, asked = federation.time_s + federation.own.evaluate_s, set()
     while federation.time_s < ends_s and federation.ask_everybody(asked):
@@ -107,7 +118,7 @@ def _evaluate(federation: Federation, tell: Tell) -> None:
 
 
 def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
-    """Leave what a simulation leaves."""
+    """Write the same results as a simulation."""
     algorithm, record = setup.algorithm, federation.record
     which = (algorithm.name, setup.seed)
     rows, ue_rows = record.metric_rows(*which), record.ue_rows(*which, setup.ues)
@@ -124,7 +135,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
 
 
 def _teller(federation: Federation, folder: Folder, metrics: Metrics) -> Tell:
-    """Writes what the live table shows and monitors see, not too often."""
+    """Return a function that updates status.json and the metrics, at most every ``STATUS_EVERY_S`` seconds."""
     told_s = float("-inf")
 
     def tell(phase: str) -> None:

@@ -1,7 +1,7 @@
-"""What is a federation told? The simulator's spec, and what only a deployment needs.
+"""The settings of a federation: the simulator's spec, and settings that only a deployment has.
 
-It travels to the server and to every device as one text, and lies in the run's folder as ``federation.toml``: flat TOML, each
-setting under its name (``fields.py``). What is left out, or empty, has its default.
+They travel to the server and to every device as one text, which the run's folder stores as ``federation.toml``: flat
+TOML with one key per setting (``fields.py``). A missing or empty setting has its default.
 """
 
 import tomllib
@@ -34,7 +34,7 @@ WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, ea
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that decides a federation."""
+    """All settings of a federation."""
 
     spec: Spec
     own: DeploymentSpec = DEFAULTS
@@ -60,12 +60,12 @@ class Setup:
         return Algorithm(named.text, learner, protocol_of(self.spec, method.mode), mode=method.mode)
 
     def with_own(self, **changed: Any) -> "Setup":
-        """The same with other settings of the deployment."""
+        """Return a copy with other deployment settings."""
         return replace(self, own=self.own.model_copy(update=changed))
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> "Setup":
-        """From settings by their names. They come from elsewhere, so none of them may name something to be run."""
+        """Build a setup from settings by name. They may be untrusted, so none may refer to code to run."""
         given = {name: SETTINGS[name].default for name in WITH_OWN_DEFAULT}
         given |= {name: value for name, value in texts.items() if value not in (None, "")}
         values: dict[str, Any] = {}
@@ -96,7 +96,7 @@ class Setup:
         return cls(spec, validated(OwnSections, own).deployment)
 
     def to_toml(self) -> str:
-        """Every setting that is not left out, by its name."""
+        """Return every setting that has a value, as TOML."""
         values = self.spec.model_dump(mode="json") | {"deployment": self.own.model_dump(mode="json")}
         given = {name: values[each.section][each.key] for name, each in SETTINGS.items()}
         given |= {name: given[name][0] for name in ONE_OF_MANY}
@@ -109,7 +109,7 @@ class Setup:
 
     @classmethod
     def read(cls, folder: Path) -> "Setup":
-        """What a run's folder was told; ``resume`` and ``replay`` need it."""
+        """Read the setup from a run's folder."""
         if not (folder / FILE).exists():
             raise InputError(f"{folder} holds no federation (no {FILE}).")
         return cls.from_toml((folder / FILE).read_text(encoding="utf-8"))
@@ -118,11 +118,11 @@ class Setup:
         write_text(folder / FILE, self.to_toml())
 
     def model(self) -> Model:
-        """What is trained; the server needs no data."""
+        """Return the model to train. Needs no data."""
         return model_of(self.spec) if self.own.app_module is None else load_module(self.own.app_module)[0]
 
     def task(self, device: int, data_folder: Path | None = None) -> Task:
-        """What one device trains on: its part of a built-in task, or its own data."""
+        """Return what one device trains on: its part of a built-in task, or its own data."""
         if (module := self.own.app_module) is not None:
             model, load_data = load_module(module)
             return Task(module.stem, model, load_data(data_folder, device))
@@ -130,7 +130,7 @@ class Setup:
         return make_task(self.spec.model_copy(update={"task": self.spec.task.model_copy(update=where)}), self.seed)
 
     def first_params(self) -> Arrays:
-        """w_0, as a replay makes it."""
+        """Return the initial weights, w_0, exactly as a replay draws them."""
         import jax
         import numpy as np
 
@@ -141,7 +141,7 @@ class Setup:
 
 
 def _is_a_methods_own(name: str) -> bool:
-    """Return whether a name is such as Ditto.pull. A shared setting could name a file to be run, Ditto.merge for one."""
+    """Return whether a name is a method's own setting, such as Ditto.pull; Ditto.merge could name code to run."""
     if "." not in name:
         return False
     section, key = place_of(name)
@@ -149,7 +149,7 @@ def _is_a_methods_own(name: str) -> bool:
 
 
 def settings_in(toml: str) -> dict[str, Any]:
-    """By their names, as they are written."""
+    """Parse TOML into settings by name."""
     try:
         return tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:
@@ -157,7 +157,7 @@ def settings_in(toml: str) -> dict[str, Any]:
 
 
 def read_timeline(run: Path) -> Timeline:
-    """Read the timeline of a federation that came to its end."""
+    """Read the timeline of a finished federation."""
     try:
         return Timeline.load(run / "timeline.npz")
     except (ValueError, FileNotFoundError) as error:
@@ -165,7 +165,7 @@ def read_timeline(run: Path) -> Timeline:
 
 
 def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:
-    """The ``model`` and ``load_data(folder, device)`` of a user's own file."""
+    """Return ``model`` and ``load_data(folder, device)`` from a user's file."""
     try:
         load_data, model = (Kind(name).find(f"{path}:{name}").value for name in ("load_data", "model"))
     except ValueError as error:

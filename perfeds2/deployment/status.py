@@ -1,4 +1,4 @@
-"""What does an operator see while a federation runs? A table that follows status.json, or lines where there is no terminal."""
+"""Show a running federation: a table that follows status.json, or lines if there is no terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,9 +15,9 @@ from perfeds2.report.terminal import live
 
 DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle"]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
-STOPPED = "stopped"  # the phase of a federation that gave up; its warning says why
-SHOWN = 24  # devices; of more, some of each state
-NAMED = 12  # devices of one round
+STOPPED = "stopped"  # phase of a federation that gave up; its warning says why
+SHOWN = 24  # devices in the table; if there are more, some of each state
+NAMED = 12  # devices named per round
 COLOURS: dict[str, str] = {
     "working": "cyan",
     "arrived": "green",
@@ -29,7 +29,7 @@ COLOURS: dict[str, str] = {
 
 
 class DeviceStatus(BaseModel):
-    """One line of the table."""
+    """A row of the table of devices."""
 
     ue: int
     state: DeviceState
@@ -38,17 +38,17 @@ class DeviceStatus(BaseModel):
     seen_s: float | None
     merges: int
     refused: int
-    accuracy: float | None = None  # of the newest model it has seen, personalised
+    accuracy: float | None = None  # personal accuracy of the newest model it evaluated
 
 
 class ClosedRound(BaseModel):
-    """One of the last rounds."""
+    """A row of the table of recent rounds."""
 
     round: int
     time_s: float
     took_s: float
     ues: list[int]
-    accuracy: float | None = None  # personal; the mean of what the devices had said last by then
+    accuracy: float | None = None  # mean of the latest personal accuracies by then
 
     @property
     def devices(self) -> str:
@@ -57,23 +57,23 @@ class ClosedRound(BaseModel):
 
 
 class Status(BaseModel):
-    """Where a federation stands. As long for ten thousand devices as for a hundred."""
+    """The state of a federation. Its size is bounded for any number of devices."""
 
-    process: int  # the one that has the model
+    process: int  # process ID of the server
     phase: str
     round: int
     rounds: int
     time_s: float
     quorum: int
-    ues: int  # how many devices there are
-    states: dict[DeviceState, int]  # how many of them are where
-    devices: list[DeviceStatus]  # all, or of more than SHOWN those that have been longest in their state
+    ues: int  # number of devices
+    states: dict[DeviceState, int]  # number of devices in each state
+    devices: list[DeviceStatus]  # all; if more than SHOWN, those longest in their state
     recent: list[ClosedRound]
     jobs: int = 0  # handed out since this server started
-    refused: int = 0  # replies of all devices that were not believed
-    accuracy: float | None = None  # personal; the mean of what the devices said last
+    refused: int = 0  # replies of all devices that failed validation
+    accuracy: float | None = None  # mean of the latest personal accuracies
     warning: str | None = None  # what an operator should look at
-    troubles: list[str] = []  # why some devices, or all, cannot take part
+    troubles: list[str] = []  # why some or all devices cannot take part
 
     def write(self, folder: Path) -> None:
         write_text(folder / "status.json", self.model_dump_json())
@@ -82,7 +82,7 @@ class Status(BaseModel):
 def read_status(folder: Path) -> Status | None:
     try:
         return Status.model_validate_json((folder / "status.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # not yet, or of a version before this
+    except (FileNotFoundError, ValueError):  # not written yet, or by an older version
         return None
 
 
@@ -90,12 +90,12 @@ ShowStatus = Callable[[Status], None]
 
 
 def live_table(quiet: bool) -> AbstractContextManager[ShowStatus | None]:
-    """A function that is given every new status; None where nobody looks."""
+    """Return a context that yields a function to call with every new status; None if nothing is shown."""
     return live(quiet, lambda status, _: draw(status), NewLines(), stays=True)
 
 
 def draw(status: Status) -> Group:
-    """How many are where, devices, and the last rounds."""
+    """Draw the number of devices in each state, the devices, and the recent rounds."""
     head = Text(f"{status.phase}: round {status.round} of {status.rounds}, {status.time_s:.0f} s")
     if status.accuracy is not None:
         head.append(f", personal accuracy {status.accuracy:.1%}")
@@ -124,7 +124,7 @@ def _share(accuracy: float | None) -> str:
 
 
 class NewLines:
-    """What has happened since, a line each."""
+    """Turns each status into lines about what has happened since the previous one."""
 
     def __init__(self) -> None:
         self._round, self._phase, self._warned = -1, "", False

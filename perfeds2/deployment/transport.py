@@ -1,6 +1,7 @@
-"""What does a federation need of the network? To dispatch a request, poll for replies, say who came and went, and who cannot come.
+"""The interface between a federation and its network: send jobs, collect replies, track which devices are reachable.
 
-``mqtt/`` is the engine that can do this; ``InProcess`` is another, for tests, and the place to start reading before adding one more.
+``mqtt/`` implements it for real devices. ``InProcess`` implements it on a virtual clock without a network; read it
+first if you want to add another transport.
 """
 
 import heapq
@@ -20,42 +21,42 @@ Kind = Literal["train", "evaluate"]
 
 @dataclass(frozen=True)
 class Request:
-    """One job a device is asked to do."""
+    """A job for one device."""
 
-    ticket: int  # never used twice in a run, not even after a restart
+    ticket: int  # unique within a run, even across restarts
     ue: int
-    version: int  # of the model that goes with it
+    version: int  # of the model sent with it
     kind: Kind = "train"
-    merged: int | None = None  # the last of this UE's tickets that was merged, for a device that keeps something
+    merged: int | None = None  # ticket of this UE's last merged job, for devices that keep state
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back. Nothing in it is trusted, except who sent it and when it was complete here."""
+    """A device's answer to a job. Only ``ue`` and ``received_s`` can be trusted."""
 
-    ue: int  # whose connection it came over
-    ticket: int = -1  # what the sender says it answers
+    ue: int  # the UE whose connection it came over
+    ticket: int = -1  # the ticket it claims to answer
     version: int = -1
     update: Arrays | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     compute_s: float = 0.0
     received_s: float = 0.0  # on the transport's clock
-    error: str | None = None  # the job failed; in words
+    error: str | None = None  # why the job failed
 
 
-# By UE, or of the network as a whole (None): what the trouble is, or None when it is over.
+# By UE, or None for the whole network: what the problem is, or None once it is resolved.
 Troubles = Mapping[int | None, str | None]
 
 
 class Changes(typing.NamedTuple):
-    """Who went and who came since the last look. Who is in both was away in between, and has lost what it was doing."""
+    """The UEs that left and joined since the last call. A UE in both has reconnected and lost its job."""
 
     went: set[int]
     came: set[int]
 
 
 class Presence:
-    """Who can be reached, for a transport to keep. A look costs as much as has changed; several threads may tell of changes."""
+    """Tracks which UEs are reachable. Thread-safe; ``changes`` costs only as much as has changed."""
 
     def __init__(self, here: Iterable[int] = ()) -> None:
         self._lock = threading.Lock()
@@ -63,14 +64,14 @@ class Presence:
         self._went, self._came = set[int](), set(self.here)
 
     def add(self, ue: int) -> None:
-        """It is here. Nothing changes if it was."""
+        """Mark a UE as reachable. Does nothing if it already is."""
         with self._lock:
             if ue not in self.here:
                 self.here.add(ue)
                 self._came.add(ue)
 
     def discard(self, ue: int) -> None:
-        """It is gone, with its unfinished job. For one that began anew: ``discard``, then ``add``."""
+        """Mark a UE as gone, with its unfinished job. For a UE that restarted, call ``discard``, then ``add``."""
         with self._lock:
             if ue in self.here:
                 self.here.discard(ue)
@@ -78,14 +79,14 @@ class Presence:
                 self._went.add(ue)
 
     def changes(self) -> Changes:
-        """Since the last call; at first, everybody who is here has come."""
+        """Return the changes since the last call. The first call reports every reachable UE as joined."""
         with self._lock:
             changes, self._went, self._came = Changes(self._went, self._came), set(), set()
         return changes
 
 
 def waited_for(replies: "queue.SimpleQueue[Reply]", wait_s: float) -> list[Reply]:
-    """What is in a transport's queue, after waiting for the first for at most so long."""
+    """Return all queued replies, after waiting at most ``wait_s`` seconds for the first."""
     found = []
     try:
         found.append(replies.get(timeout=wait_s))
@@ -97,36 +98,36 @@ def waited_for(replies: "queue.SimpleQueue[Reply]", wait_s: float) -> list[Reply
 
 @typing.runtime_checkable
 class Transport(typing.Protocol):
-    """Reaches devices, known by their UE numbers."""
+    """Reaches devices by their UE numbers."""
 
     def dispatch(self, request: Request, params: Arrays) -> None:
-        """Send a request with its model, as soon as possible."""
+        """Send a request with its model as soon as possible."""
         ...
 
     def poll(self, wait_s: float) -> list[Reply]:
-        """The replies that came in since, after waiting for the first of them for at most so long."""
+        """Return the replies since the last call, after waiting at most ``wait_s`` seconds for the first."""
         ...
 
     def changes(self) -> Changes:
-        """Which UEs went and came since the last call; a ``Presence`` keeps this. UE numbers below n only."""
+        """Return which UEs, numbered below n, left and joined since the last call. ``Presence`` tracks this."""
         ...
 
     def troubles(self) -> Troubles:
-        """Why UEs cannot take part, and why nobody can be reached; where that changed since the last call."""
+        """Return the problems, of single UEs or of the whole network, that changed since the last call."""
         ...
 
     def now(self) -> float:
-        """Seconds on a clock that never runs backwards; only differences matter."""
+        """Return seconds on a monotonic clock; only differences matter."""
         ...
 
 
 # ---- without a network
 
-Answer = Callable[[Request, Arrays], Reply]  # what a device does with a request; when it arrives is decided here
+Answer = Callable[[Request, Arrays], Reply]  # a device's reply to a request; the transport sets its arrival time
 
 
 class InProcess:
-    """A transport without a network: devices are functions, delays are given, time is virtual."""
+    """A transport without a network: devices are functions, delays are given, and time is virtual."""
 
     def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
         self.answer, self.delay_s = answer, delay_s
@@ -140,21 +141,21 @@ class InProcess:
     def dispatch(self, request: Request, params: Arrays) -> None:
         self.sent.append(request)
         reply, delay_s = self.answer(request, params), self.delay_s(request)
-        self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # it computed on another clock
+        self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # measured on the real clock
 
     def deliver(self, reply: Reply, delay_s: float) -> None:
-        """Let a reply arrive after a delay: an answer, or one nobody asked for."""
+        """Deliver a reply after a delay, whether or not it was asked for."""
         arrival_s = self.time_s + delay_s
         heapq.heappush(self._on_the_way, (arrival_s, next(self._order), replace(reply, received_s=arrival_s)))
 
     def poll(self, wait_s: float) -> list[Reply]:
-        """Jump to the next arrival, if it is near enough."""
+        """Advance the clock to the next arrival, by at most ``wait_s`` seconds, and return what has arrived."""
         next_s = self._on_the_way[0][0] if self._on_the_way else float("inf")
         self.time_s = max(self.time_s, min(next_s, self.time_s + wait_s))
         arrived = []
         while self._on_the_way and self._on_the_way[0][0] <= self.time_s:
             reply = heapq.heappop(self._on_the_way)[2]
-            if reply.ue in self.present.here:  # what a lost device had not sent is lost with it
+            if reply.ue in self.present.here:  # replies of a device that left are lost
                 arrived.append(reply)
         return arrived
 

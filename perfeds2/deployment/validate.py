@@ -1,4 +1,4 @@
-"""Can a reply be believed? Nothing from the network is trusted."""
+"""Validate replies. Nothing from the network is trusted."""
 
 import bisect
 import math
@@ -10,29 +10,36 @@ import numpy as np
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.learning.metrics import METRICS
 
-Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: shape and dtype
-CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % faster than ours, and a second is nothing
-WORDS = 200  # letters of what a device says that are worth writing down
-VOTES = 200  # of the devices heard of last
-STANDS_IN = 1 / 10  # of the model's length: a norm that is taken as usual while too few have voted
-HARMLESS = 1 / 20  # of the model's length: a norm that is usual whatever the votes say
-LARGEST = 1e18  # its square still fits into a float32
+Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: (shape, dtype)
+CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % fast, plus 1 s of tolerance
+WORDS = 200  # longest text of a device that is logged, in characters
+VOTES = 200  # number of most recent voters that count
+STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
+HARMLESS = 1 / 20  # of the model's norm: lower limit of the usual norm
+LARGEST = 1e18  # its square still fits into float32
 
 
 def form_of(params: Arrays) -> Form:
-    """The names, shapes and dtypes an update of a model must have."""
+    """Return the names, shapes and dtypes that an update of a model must have."""
     return {name: (values.shape, values.dtype) for name, values in params.items()}
 
 
 def in_words(said: Any) -> str:
-    """What a device says, on one line and not too long: it goes into a log that people and programs read."""
+    """Return what a device said as one line of bounded length that is safe to log."""
     text = said if isinstance(said, str) else repr(said)
     line = "".join(letter if letter.isprintable() else " " for letter in text[:WORDS])
     return line + ("…" if len(text) > WORDS else "")
 
 
 def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str | None:
-    """Why a reply to a request is refused, in words; None if it can be taken. ``elapsed_s``: since the request went out."""
+    """Return why a reply is refused, or None if it is valid.
+
+    Args:
+        reply: The reply to validate.
+        request: The outstanding request with the same ticket.
+        form: Names, shapes and dtypes that an update must have.
+        elapsed_s: Seconds since the request was sent.
+    """
     if reply.version != request.version:
         return f"answers version {in_words(reply.version)} of a job on version {request.version}"
     if (why := wrong_metrics(reply.metrics)) is not None:
@@ -47,9 +54,10 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str
 
 
 def wrong_metrics(metrics: Mapping[str, float]) -> str | None:
-    """Losses are at least 0, and not a number or infinite where the model has diverged; accuracies are shares.
+    """Return why reported metrics are refused, or None if they are valid.
 
-    A model whose loss is not finite has no accuracy: then, and only then, that is not a number (``learning/evaluate.py``).
+    Losses must be at least 0, or NaN or infinite if the model has diverged. Accuracies must be from 0 to 1; one may be
+    NaN only if its loss is not finite (``learning/evaluate.py``).
     """
     for name, value in metrics.items():
         if name not in METRICS or not _is_number(value):
@@ -85,33 +93,36 @@ def _some(names: set[str]) -> list[str]:
     return sorted(in_words(name) for name in names)[:3]
 
 
-# ---- how long an update may be
+# ---- the bound on norms
 
 
 def norm_of(arrays: Arrays) -> float:
-    """‖·‖₂ of all arrays together, in float64; infinite where that overflows."""
+    """Return ‖·‖₂ of all arrays together, in float64; infinite on overflow."""
     with np.errstate(over="ignore"):
         return math.sqrt(sum(float(np.square(values, dtype=np.float64).sum()) for values in arrays.values()))
 
 
 class Norms:
-    """The bound on the norm of an update: a multiple of what the devices usually send.
+    """The bound on the norm of updates: a multiple of what devices usually send.
 
-    Think of an attacker who is first, or fast, or patient. Every device has one vote, its last accepted norm, so a fast one does
-    not move the median alone. Until half of the devices have voted, a step that would move the model by its own length stands
-    in for the bound: whoever comes first can do no worse. And a step that would hardly move the model is never refused, so tiny
-    votes cannot shut the others out, and neither can honest devices that have little left to learn.
+    It must withstand an attacker who is first, fast or patient:
+
+    - Each device has one vote, its last accepted norm, so a fast device cannot move the median alone.
+    - Until half of the devices have voted (at least 3, at most 100), the bound is fixed: with the default factor of
+      10, a step as long as the model itself. The first sender can do no worse.
+    - A step that hardly moves the model is never refused, so tiny votes cannot shut others out. Neither can honest
+      devices that have little left to learn.
     """
 
     def __init__(self, ues: int, votes: Iterable[tuple[int, float]] = ()) -> None:
         self.enough = min(ues, max(3, min(math.ceil(ues / 2), VOTES // 2)))
-        self.votes: dict[int, float] = {}  # device: norm; who voted longest ago comes first
+        self.votes: dict[int, float] = {}  # norm by device, oldest vote first
         self._sorted: list[float] = []
         for ue, norm in votes:
             self.add(ue, norm)
 
     def add(self, ue: int, norm: float) -> None:
-        """An update of this device was accepted. One that moves nothing is no vote."""
+        """Count the norm of an accepted update as its device's vote. A zero update is not a vote."""
         if norm > 0:
             self._take_out(ue)
             self.votes[ue] = norm
@@ -125,14 +136,20 @@ class Norms:
 
     @property
     def median(self) -> float | None:
-        """Of the votes; None while there are too few."""
+        """Median of the votes; None while there are too few."""
         count = len(self._sorted)
         if count < self.enough:
             return None
         return (self._sorted[(count - 1) // 2] + self._sorted[count // 2]) / 2
 
     def bound(self, factor: float, length: float, step: float) -> float:
-        """The largest norm that is taken, of a model that is so long, when an update of norm 1 moves it by ``step``."""
+        """Return the largest norm that is accepted.
+
+        Args:
+            factor: Multiple of the usual norm; 0 turns the bound off.
+            length: Norm of the model, ‖w_k‖.
+            step: How far an update of norm 1 moves the model, β.
+        """
         if factor == 0:
             return LARGEST
         whole = max(length, 1.0) / step

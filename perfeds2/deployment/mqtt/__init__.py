@@ -1,1 +1,1 @@
-"""A federation over MQTT."""
+"""The transport of a federation over MQTT."""

@@ -1,9 +1,9 @@
-"""Who passes messages between the server and its devices, and who may say what to whom?
+"""Run an MQTT broker as a child process, and configure who may publish and read what.
 
-A broker, started here as a child process. Who speaks is who the certificate names; what they may say and hear is the access list.
-Everything stands in two files, ``mosquitto.conf`` and ``access.txt``, which Mosquitto reads, and, where that is not installed,
-the small broker in ``embedded.py``. The process ends with us; should it die, it is started again, and also when a certificate
-was revoked, for it asks only once, when somebody connects.
+A client is identified by the name in its certificate; the access list says what it may publish and read. Mosquitto
+reads both from ``mosquitto.conf`` and ``access.txt``. If it is not installed, the small broker in ``embedded.py``
+reads the same files. The broker ends with this process. It is restarted if it dies, and also when a certificate is
+revoked, because it checks certificates only when clients connect.
 """
 
 import os
@@ -26,13 +26,13 @@ from perfeds2.deployment.processes import Processes
 from perfeds2.errors import InputError
 
 Kind = Literal["mosquitto", "embedded"]
-NAME = "broker"  # of its log
-CHUNK_BYTES = 256 * 1024  # the most a message carries
+NAME = "broker"  # of the process and its log
+CHUNK_BYTES = 256 * 1024  # largest payload of a message
 STARTS_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.5
 LOG_BYTES = 32 * 2**20
 INSTALL = "install it (Debian, Ubuntu: sudo apt install mosquitto; macOS: brew install mosquitto)"
-ELSEWHERE = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")  # where it may lie, though not on a user's PATH
+ELSEWHERE = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")  # install folders often missing from PATH
 ACCESS = f"""\
 # What each may say (write) and hear (read); %u is the name in the certificate. Nobody may do anything else.
 user {SERVER}
@@ -48,18 +48,18 @@ pattern write perfeds2/reply/%u/#
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client can cost the broker at most."""
+    """The most that a client can cost the broker."""
 
-    packet_bytes: int = CHUNK_BYTES + 4096  # a chunk, its topic and its head; larger ones are refused unread
+    packet_bytes: int = CHUNK_BYTES + 4096  # a chunk with its topic and header; larger packets are refused unread
     inflight_messages: int = 20  # sent to one client and not yet acknowledged
-    queued_messages: int = 10_000  # waiting for one client; the newest are dropped beyond
+    queued_messages: int = 10_000  # waiting for one client; beyond that, the newest are dropped
     queued_bytes: int = 256 * 2**20
     connections: int = 10_000
     memory_bytes: int = 2 * 2**30  # of the whole broker
 
 
 class Broker:
-    """A broker that runs."""
+    """A running broker."""
 
     def __init__(self, kind: Kind, site: Site, command: list[str], processes: Processes) -> None:
         self.kind: Kind = kind
@@ -71,9 +71,9 @@ class Broker:
         self._log = processes.log(NAME)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start the broker and return when it answers."""
         self._stamp = self._files()
-        free_port(self.host, self.port)  # whoever answers there must be ours
+        free_port(self.host, self.port)  # fail if another process listens there
         self.process_id = self._processes.start(NAME, self._command)
         self._read_bytes = self._log.stat().st_size
         ends_s = time.monotonic() + STARTS_WITHIN_S
@@ -84,21 +84,21 @@ class Broker:
             time.sleep(0.02)
 
     def restart(self) -> None:
-        """Everybody is disconnected; who still may comes back. What it retained is gone."""
+        """Restart the broker. Clients reconnect if they still may; retained messages are lost."""
         with self._lock:
             self._processes.end(NAME)
             self.start()
             self.restarts += 1
 
     def keep_up(self, ended: threading.Event) -> None:
-        """Start it again if it died, if the certificates are others by now, or if somebody used up its memory."""
+        """Restart the broker whenever it has died, its certificates have changed, or its memory is used up."""
         while not ended.wait(LOOK_EVERY_S):
-            with self._lock, suppress(InputError):  # it says so in its log, and is tried again
+            with self._lock, suppress(InputError):  # the broker logs the reason, and is started again later
                 if not self._processes.runs(NAME) or self._files() != self._stamp or b"out of memory" in self._news():
                     self.restart()
 
     def _news(self) -> bytes:
-        """What it wrote to its log since. The log is begun anew when it is long: strangers who knock write there too."""
+        """Return what the broker has logged since the last call. Rotates a long log, which strangers could fill."""
         with self._log.open("r+b") as file:
             file.seek(self._read_bytes)
             news = file.read()
@@ -115,7 +115,7 @@ class Broker:
 
     def _answers(self) -> bool:
         context = self._site.tls(None)
-        context.check_hostname = False  # it is asked whether it is ours
+        context.check_hostname = False  # any certificate of this authority will do
         try:
             with (
                 socket.create_connection((self.host, self.port), timeout=1.0) as connection,
@@ -134,9 +134,20 @@ def running_broker(
     kind: Kind | None = None,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
 ) -> Iterator[Broker]:
-    """Start a broker and keep it going; it has ended when this returns. Port 0 is one the system finds free.
+    """Run a broker within the context, and restart it when needed.
 
-    ``folder`` gets its two files and its log. Without ``kind``: Mosquitto where it is installed, else the embedded one.
+    Args:
+        credentials: The server's credentials, with the list of revocations.
+        address: Host and port to listen on; port 0 picks a free one.
+        folder: Folder for the broker's two configuration files and its log.
+        kind: The broker to run. By default Mosquitto, or the embedded one if that is not installed.
+        limits: The most that a client can cost the broker.
+
+    Yields:
+        The running broker.
+
+    Raises:
+        InputError: The broker is not installed or does not start.
     """
     folder = folder.resolve()
     program = find_mosquitto()
@@ -154,7 +165,7 @@ def running_broker(
         (folder / name).chmod(0o600)
     embedded = [sys.executable, "-m", "perfeds2.deployment.mqtt.embedded"]
     command = embedded if kind == "embedded" else [str(program), "-c"]
-    # As many open files as connections, where the system allows it.
+    # Allow as many open files as connections, if the system permits it.
     allow = f'ulimit -n {limits.connections + 100} || ulimit -n "$(ulimit -H -n)"; exec "$@"'
     with Processes(folder) as processes:
         whole = ["/bin/sh", "-c", allow, "sh", *command, str(folder / "mosquitto.conf")]
@@ -171,7 +182,7 @@ def running_broker(
 
 
 def configuration(credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits) -> str:
-    """mosquitto.conf: TLS with client certificates, nobody anonymous, every queue bounded."""
+    """Return mosquitto.conf: TLS with client certificates, no anonymous clients, and bounded queues."""
     for path in (credentials.folder, folder):
         if re.search(r"[\r\n]", str(path.resolve())):
             raise InputError(f"{str(path)!r} has a line break in it; choose another folder.")
@@ -184,7 +195,7 @@ def configuration(credentials: Credentials, address: tuple[str, int], folder: Pa
         "crlfile": credentials.revocations.resolve(),
         "require_certificate": "true",
         "use_identity_as_username": "true",
-        "use_username_as_clientid": "true",  # one session a certificate: nobody takes over another's
+        "use_username_as_clientid": "true",  # one session per certificate: no client can take over another's
         "max_connections": limits.connections,
         "set_tcp_nodelay": "true",
         "allow_anonymous": "false",
@@ -199,13 +210,13 @@ def configuration(credentials: Credentials, address: tuple[str, int], folder: Pa
         "persistence": "false",
         "log_dest": "stderr",
         "log_timestamp_format": "%Y-%m-%dT%H:%M:%S",
-        **({"user": "root"} if os.geteuid() == 0 else {}),  # else it becomes somebody who cannot read the key
+        **({"user": "root"} if os.geteuid() == 0 else {}),  # otherwise it drops to a user that cannot read the key
     }
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
 def find_mosquitto() -> str | None:
-    """Where it is installed, version 2.0 or later; None where it is not."""
+    """Return the path of Mosquitto 2.0 or later; None if it is not installed."""
     path = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), *ELSEWHERE]))
     if path is None:
         return None
@@ -215,7 +226,7 @@ def find_mosquitto() -> str | None:
 
 
 def free_port(host: str = "127.0.0.1", port: int = 0) -> int:
-    """Return a port that nobody listens on now: the one that is given, or any."""
+    """Return a port on which nothing listens now: the given one, or any if 0."""
     try:
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server((host, port), family=family) as probe:

@@ -1,10 +1,10 @@
-"""What does a device do all its life? It stays connected, gets ready for the run there is, and answers jobs.
+"""Run a device: stay connected, prepare for the current run, and answer jobs.
 
-It runs what is installed on it. From the network come settings, which are checked like anybody's, and arrays. Which file
-of its owner's holds the model and the data, and where the data are, is said by flags of its own.
+A device runs only code that is installed on it. From the network it takes settings, which it validates, and arrays.
+The file with the model and the folder with the data are given by the owner's flags only.
 
-The connection's thread (``DeviceClient``) collects a job and its model, and hands both to ``work``, which computes. So a device
-that computes is still there for its broker, and many devices can share the computing (``many.py``).
+The connection's thread (``DeviceClient``) collects a job and its model, and queues both for a ``Worker``, which
+computes. So a device stays connected while it computes, and many devices can share a worker (``many.py``).
 """
 
 import queue
@@ -30,33 +30,33 @@ from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
-IMPOSED = ("slow", "uplink-bps")  # what devices are told of how the run is served
+IMPOSED = ("slow", "uplink-bps")  # deployment settings that devices are told
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir")
 
 
 @dataclass(frozen=True)
 class Owner:
-    """What a device's owner says, and nobody else."""
+    """What only the device's owner decides."""
 
-    app_module: Path | None = None  # the model and the data
+    app_module: Path | None = None  # file with the model and the data
     data_folder: Path | None = None
-    state: Path | None = None  # where it may keep something between jobs
+    state: Path | None = None  # folder for what it keeps between jobs
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A run, and everything that is needed for its jobs."""
+    """A run, and everything that its jobs need."""
 
     run: str
     setup: Setup
     task: Task
     model_bytes: int
-    first: Any = None  # what a device has before its first job; None where it keeps nothing
+    first: Any = None  # state before the first job; None if devices keep none
 
 
 @dataclass
 class DeviceClient:
-    """One device's connection. Everything happens in the connection's thread, but ``ready``, ``refuse`` and ``send``."""
+    """A device's connection. The worker's thread calls ``wants``, ``ready``, ``refuse`` and ``send``."""
 
     number: int
     link: Connection
@@ -64,12 +64,12 @@ class DeviceClient:
     say: Callable[[str], None] = print
     _process: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _connections: int = 0
-    _run: Run | None = None  # the newest we were told of
+    _run: Run | None = None  # the newest announcement
     _ready: Ready | None = None
     _error: str | None = None
     _job: JobMessage | None = None  # the newest
-    _model: Assembly | None = None  # what has come of its model
-    _answer: tuple[int, list[tuple[str, bytes]]] | None = None  # the last ticket we answered, and what we published
+    _model: Assembly | None = None  # the chunks of its model so far
+    _answer: tuple[int, list[tuple[str, bytes]]] | None = None  # last answered ticket, and what was published
 
     def start(self) -> None:
         self.link.start(self)
@@ -105,17 +105,17 @@ class DeviceClient:
             self._take_chunk(wire.number(parts[2]), wire.number(parts[3]), data)
 
     def _take_run(self, data: bytes) -> None:
-        if not data:  # it is over
+        if not data:  # the run is over
             self._run = self._ready = self._job = self._model = self._answer = self._error = None
             return
         run = wire.read(Run, data)
         if run is None:
             self.say(f"cannot take part: {UNREADABLE}")
-            if self._run is None:  # else it goes on with the one it knows
+            if self._run is None:  # otherwise continue with the known run
                 self._error = UNREADABLE
                 self._say_here()
         elif run == self._run:
-            self._say_here()  # they ask who is here
+            self._say_here()  # the server asks who is here
         else:
             self._run, self._ready, self._error, self._job, self._model = run, None, None, None, None
             self.work.put((self, run, None))
@@ -125,11 +125,11 @@ class DeviceClient:
         if job is None or ready is None or job.run != ready.run:
             return
         if self._answer is not None and self._answer[0] == job.ticket:
-            for topic, data in self._answer[1]:  # they did not get it: the same bytes again
+            for topic, data in self._answer[1]:  # the server did not get it
                 self.link.publish(topic, data)
             return
         if self._job is not None and job.ticket <= self._job.ticket:
-            return  # at work on it, or older than what we are at work on
+            return  # already in progress, or outdated
         self._forget_model()
         self._job, self._model = job, Assembly.announced(job, ready.model_bytes + wire.SLACK_BYTES)
         if self._model is None:
@@ -143,10 +143,10 @@ class DeviceClient:
     def _take_chunk(self, version: int | None, chunk: int | None, data: bytes) -> None:
         job, model = self._job, self._model
         if job is None or model is None or version != job.version or chunk is None or not model.put(chunk, data):
-            return  # cleared, or of a model we do not wait for
+            return  # a cleared topic, or a model that is not awaited
         if model.complete:
             if model.data is None:
-                model.parts.clear()  # of a run before this one; the right one is on its way
+                model.parts.clear()  # retained from an earlier run; the right chunks will follow
                 return
             self._forget_model()
             self.work.put((self, job, model))
@@ -156,10 +156,10 @@ class DeviceClient:
             self.link.unsubscribe(wire.model_topic(self._job.version, "+"))
         self._model = None
 
-    # ---- the computing thread
+    # ---- called by the worker's thread
 
     def wants(self, what: Run | JobMessage) -> bool:
-        """Whether there is nothing newer to do."""
+        """Return whether this is still the newest run or job."""
         return what is self._run or what is self._job
 
     def ready(self, run: Run, ready: Ready) -> None:
@@ -174,7 +174,7 @@ class DeviceClient:
             self._say_here()
 
     def send(self, job: JobMessage, head: Head, update: Arrays | None = None) -> None:
-        if self._job is not job:  # they do not want it any more
+        if self._job is not job:  # superseded by a newer job
             return
         parcel = Parcel(b"") if update is None else Parcel.of(update)
         parts = {wire.HEAD: head.model_copy(update=parcel.announced).to_bytes(), **dict(enumerate(parcel.chunks))}
@@ -184,7 +184,7 @@ class DeviceClient:
             self.link.publish(topic, data)
 
 
-Turn = Callable[[int], AbstractContextManager[object]]  # when a device gets ready, by its number
+Turn = Callable[[int], AbstractContextManager[object]]  # context in which the device with this number prepares
 
 
 def in_any_order(_: int) -> AbstractContextManager[object]:
@@ -195,7 +195,7 @@ def in_any_order(_: int) -> AbstractContextManager[object]:
 class Worker:
     """Computes for one device, or for many in turn."""
 
-    owner: Callable[[int], Owner]  # by the device's number
+    owner: Callable[[int], Owner]  # by device number
     turn: Turn = in_any_order
     work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
@@ -205,7 +205,7 @@ class Worker:
             self.step()
 
     def step(self) -> None:
-        """The next thing to do."""
+        """Take the next item from the queue, and prepare for its run or execute its job."""
         device, what, model = self.work.get()
         if not device.wants(what):
             return
@@ -216,7 +216,7 @@ class Worker:
                 device.ready(what, ready)
             except InputError as error:
                 device.refuse(what, str(error))
-            except Exception as error:  # of the owner's module, say; the details stay here
+            except Exception as error:  # such as from the owner's module; the details stay on this device
                 traceback.print_exc()
                 device.refuse(what, f"{type(error).__name__} while getting ready; see this device's log")
         else:
@@ -250,14 +250,14 @@ class Worker:
         except InputError as error:
             device.say(str(error))
             said["error"] = "what this device keeps between jobs cannot be read"
-        except Exception as error:  # the server is told that it failed, not what our data look like
+        except Exception as error:  # the server learns that it failed, but nothing about the data
             traceback.print_exc()
             said["error"] = f"the job raised {type(error).__name__}"
         device.send(job, Head(run=job.run, version=job.version, **said), update)
 
 
 def prepare(run: Run, owner: Owner, number: int) -> Ready:
-    """Check the settings, load the data, compile what will be needed."""
+    """Validate the settings, load the data, and compile what jobs will need."""
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
             raise InputError(f"the server says where {name} is, which only this device's owner may")
@@ -279,12 +279,12 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
 
 
 def travelling(setup: Setup, run_id: str) -> Run:
-    """What devices are told of a run: all but what only makes sense on the server's machine."""
+    """Return a run's announcement to devices, without settings that concern only the server."""
     told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
     return Run(run=run_id, settings=tomli_w.dumps(told), own_model=setup.own.app_module is not None)
 
 
 def _is_the_servers(name: str) -> bool:
-    """Where files lie on its machine, and how it runs its rounds."""
-    known = SETTINGS.get(name)  # none: a method's own
+    """Return whether a setting is a path on the server's machine, or about how the server runs rounds."""
+    known = SETTINGS.get(name)  # None for a method's own setting
     return name == "data-dir" or (known is not None and known.section == "deployment" and name not in IMPOSED)

@@ -1,12 +1,14 @@
-"""A small MQTT 3.1.1 broker for ``federate local`` and for tests where Mosquitto is not installed; not for a fleet.
+"""A small MQTT 3.1.1 broker for ``federate local`` and tests without Mosquitto; not for a fleet.
 
-It reads the two files that ``broker.py`` writes for Mosquitto and keeps to them: TLS with client certificates, the sender is the name
-in the certificate, the same access list, the same limits. It has what our clients use and no more: retained messages, last wills and
-wildcards. It takes messages of quality of service 0 and 1 and passes them on with 0, because TCP does not lose them and our own
-tickets repeat what a broken connection loses. Nothing outlives a connection but what it retained, and that ends with the process.
+It reads the two files that ``broker.py`` writes for Mosquitto and follows them: TLS with client certificates, the
+certificate's name as the sender, the same access list and the same limits. It implements only what our clients use:
+retained messages, last wills and wildcards. It accepts QoS 0 and 1 and delivers with QoS 0, because TCP does not lose
+messages and our tickets repeat what a broken connection loses. Only retained messages outlive a connection, and they
+end with the process.
 
-One thread; a connection is a TLS object between a socket and a stream of packets. Whatever goes wrong in one ends that one, and nothing
-a stranger sends takes memory or does more than that.
+It has one thread. A connection is a TLS object between a socket and a stream of packets. An error closes the
+connection in which it occurs and no other, and nothing that an unauthenticated client sends takes memory or has any
+other effect.
 """
 
 import asyncio
@@ -21,20 +23,20 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-GREETS_WITHIN_S = 10.0  # from the first byte to an accepted CONNECT
-CLOSES_WITHIN_S = 0.5  # time for a client to read why it was let go
-SERVER = "server"  # the name in its certificate
-MOST_FILTERS = 100  # of a connection
-MOST_LEVELS = 200  # of a topic
-RETAINED_PACKETS = 4  # of full size, of one device; the server's share is the rest
-UNSENT_BYTES = 8 * 2**20  # to one connection; beyond, we no longer listen to it until it listens to us
-REFUSED = 0x80  # the answer to a subscription
+GREETS_WITHIN_S = 10.0  # from the connection to an accepted CONNECT
+CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
+SERVER = "server"  # common name in the server's certificate
+MOST_FILTERS = 100  # subscriptions per connection
+MOST_LEVELS = 200  # per topic
+RETAINED_PACKETS = 4  # full packets that a device may retain; the server may use the memory limit
+UNSENT_BYTES = 8 * 2**20  # to one connection; beyond this, reading from it pauses until it catches up
+REFUSED = 0x80  # return code of a refused subscription
 
 # ---- packets
 
 
 class MalformedError(Exception):
-    """These bytes are not MQTT 3.1.1 as it is spoken here; in words."""
+    """A packet that is not MQTT 3.1.1, or uses a part of it that is not supported here."""
 
 
 class Type(IntEnum):
@@ -53,7 +55,7 @@ class Type(IntEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """What one client publishes."""
+    """A message that a client publishes."""
 
     topic: str
     payload: bytes
@@ -62,7 +64,7 @@ class Message:
 
     @property
     def cost(self) -> int:
-        """The bytes it takes to keep."""
+        """Bytes that it takes to retain the message."""
         return len(self.payload) + len(self.topic) + 200
 
     def packet(self, retained: bool) -> bytes:
@@ -80,14 +82,14 @@ def packet(kind: Type, body: bytes = b"", flags: int = 0) -> bytes:
 
 
 class Packets:
-    """Cuts a stream into packets. Checks the length of a packet before it keeps any of it."""
+    """Splits a stream into packets. Rejects a packet by its announced length, before it is complete."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, "Fields"]]:
-        """Yield the first byte and the fields of each packet that is complete by now."""
+        """Yield the first byte and the fields of each packet that is now complete."""
         self._kept += data
         while (head := _length(self._kept)) is not None:
             start, length = head
@@ -101,7 +103,7 @@ class Packets:
 
 
 def _length(kept: bytearray) -> tuple[int, int] | None:
-    """Return where the fields begin and how long they are, or None if that has not arrived yet."""
+    """Return where the fields begin and how long they are; None if the header is incomplete."""
     length = 0
     for place in range(1, min(len(kept), 5)):
         length |= (kept[place] & 0x7F) << 7 * (place - 1)
@@ -113,7 +115,7 @@ def _length(kept: bytearray) -> tuple[int, int] | None:
 
 
 class Fields:
-    """The fields of a packet, read from the front."""
+    """Reads the fields of a packet from the front."""
 
     def __init__(self, body: bytes) -> None:
         self._left = memoryview(body)
@@ -163,7 +165,7 @@ class Fields:
 
 
 def read_publish(flags: int, fields: Fields) -> tuple[Message, bytes]:
-    """Return the message and its number, which is empty if it wants no answer."""
+    """Return the message and its packet identifier, which is empty for QoS 0."""
     qos = flags >> 1 & 3
     if qos > 1:
         raise MalformedError(f"a quality of service of {qos}, of which 1 is the highest here")
@@ -174,7 +176,7 @@ def read_publish(flags: int, fields: Fields) -> tuple[Message, bytes]:
 
 
 def matches(filter_: str, topic: str) -> bool:
-    """Return whether a filter covers a topic: + is any one level, # all that follow."""
+    """Return whether a filter matches a topic: + matches one level, # all that follow."""
     wanted, levels = filter_.split("/"), topic.split("/")
     for place, level in enumerate(wanted):
         if level == "#":
@@ -186,11 +188,11 @@ def matches(filter_: str, topic: str) -> bool:
 
 # ---- the broker
 
-Rule = tuple[str | None, str, str]  # a user, or None for everybody; a verb; a topic filter, with %u for their name
+Rule = tuple[str | None, str, str]  # user (None: everyone), verb, topic filter in which %u is the user's name
 
 
 def read_access(path: Path) -> list[Rule]:
-    """Read who may read and write what. Nobody may do anything else."""
+    """Read the access list. What it does not allow is forbidden."""
     rules, user = list[Rule](), None
     for line in path.read_text(encoding="utf-8").splitlines():
         match line.split():
@@ -206,7 +208,7 @@ def read_access(path: Path) -> list[Rule]:
 
 
 class EmbeddedBroker:
-    """Who is connected, who listens to what, and what is retained."""
+    """The connections, the subscriptions and the retained messages."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.rules = read_access(Path(settings["acl_file"]))
@@ -216,10 +218,10 @@ class EmbeddedBroker:
         self.most_retained = int(settings["memory_limit"])
         self.context = make_context(settings)
         self.connections: set[ClientConnection] = set()
-        self.named: dict[str, ClientConnection] = {}  # those that have introduced themselves
+        self.named: dict[str, ClientConnection] = {}  # clients that sent CONNECT
         self.listeners: dict[str, set[ClientConnection]] = {}  # by filter
-        self.retained: dict[str, tuple[str, Message]] = {}  # by topic, with who wrote it
-        self.retained_bytes: Counter[str] = Counter()  # of each
+        self.retained: dict[str, tuple[str, Message]] = {}  # by topic: writer and message
+        self.retained_bytes: Counter[str] = Counter()  # by writer
 
     def allows(self, name: str, verb: str, topic: str) -> bool:
         return any(
@@ -235,7 +237,7 @@ class EmbeddedBroker:
             self.listeners.pop(filter_, None)
 
     def publish(self, name: str, message: Message) -> None:
-        """Pass on what a client publishes, if it may."""
+        """Deliver a client's message to its subscribers, if the client may publish it."""
         if not self.allows(name, "write", message.topic):
             say(f"{name} may not write {message.topic!r}")
             return
@@ -258,7 +260,7 @@ class EmbeddedBroker:
         self.retained_bytes[name] += message.cost
 
     def deliver(self, connection: "ClientConnection", message: Message, retained: bool) -> None:
-        """Send a message to a listener that may read it, unless too much waits to be sent there already."""
+        """Send a message to a client that may read it. Drop it if too much waits for that client already."""
         if not self.allows(connection.name, "read", message.topic):
             return
         if connection.unsent_bytes + len(message.payload) > self.most_unsent:
@@ -267,7 +269,7 @@ class EmbeddedBroker:
         connection.send(message.packet(retained))
 
     async def look_after(self) -> None:
-        """End connections that no longer say anything."""
+        """Close connections that have been silent for too long."""
         while True:
             await asyncio.sleep(0.5)
             now = time.monotonic()
@@ -277,7 +279,7 @@ class EmbeddedBroker:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One socket: TLS, then packets."""
+    """A client's socket, its TLS session and its packets."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
@@ -292,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = broker.context.wrap_bio(self.incoming, self.outgoing, server_side=True)
 
-    # ---- what the socket tells us
+    # ---- socket events
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -321,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
         except ssl.SSLWantReadError:
             self.flush()
         except ssl.SSLCertVerificationError as error:
-            self.end(error.verify_message)  # such as: certificate revoked
+            self.end(error.verify_message)  # such as "certificate revoked"
         except ssl.SSLError as error:
             self.end((error.reason or str(error)).lower().replace("_", " "))
         except MalformedError as error:
@@ -341,7 +343,7 @@ class ClientConnection(asyncio.Protocol):
         self.end("the connection broke")
         self.broker.connections.discard(self)
 
-    # ---- what a client says
+    # ---- packets from the client
 
     def handle(self, first: int, fields: Fields) -> None:
         kind, flags = first >> 4, first & 15
@@ -373,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
         self.quiet_until_s = time.monotonic() + self.keep_alive_s
 
     def connect(self, fields: Fields) -> None:
-        """Take its will. The name it gives itself, its user name and its password count for nothing: its certificate does."""
+        """Accept a client and its last will. Only its certificate identifies it; ID, user and password do not."""
         if fields.text() != "MQTT" or fields.byte() != 4:
             self.send(packet(Type.CONNACK, b"\0\1"))
             raise MalformedError("a greeting that is not that of MQTT 3.1.1")
@@ -397,7 +399,7 @@ class ClientConnection(asyncio.Protocol):
         number, wanted = fields.take(2), list[str]()
         while fields.more():
             wanted.append(fields.filter())
-            fields.byte()  # the quality of service it would like
+            fields.byte()  # the requested QoS
         if not wanted:
             raise MalformedError("a subscription to nothing")
         room = MOST_FILTERS - len(self.filters)
@@ -409,18 +411,18 @@ class ClientConnection(asyncio.Protocol):
                 if matches(filter_, topic):
                     self.broker.deliver(self, message, retained=True)
 
-    # ---- what we say
+    # ---- sending and closing
 
     @property
     def unsent_bytes(self) -> int:
         return self.outgoing.pending + self.transport.get_write_buffer_size()
 
     def send(self, data: bytes) -> None:
-        """Soon, together with what else there is to be said by then."""
+        """Queue data, which is sent soon, together with whatever else is queued by then."""
         if not self.ended:
             if not self.outgoing.pending:
                 asyncio.get_running_loop().call_soon(self.flush)
-            with suppress(ssl.SSLError):  # it ended TLS already; that will be noticed
+            with suppress(ssl.SSLError):  # TLS has ended, which the next read notices
                 self.tls.write(data)
 
     def flush(self) -> None:
@@ -428,14 +430,17 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write(self.outgoing.read())
 
     def end(self, why: str) -> None:
-        """Let go, once. A client that said good-bye, for which there is no reason to give, leaves no will."""
+        """Close the connection, once, and publish its last will if it has one.
+
+        A client that disconnected properly has no last will, and ``why`` is empty.
+        """
         if self.ended:
             return
         self.ended = True
         say(f"{self.name or self.peer} {f'was let go: {why}' if why else 'disconnected'}")
-        self.flush()  # such as TLS's word for why it was refused
+        self.flush()  # such as the TLS alert that gives the reason
         self.transport.pause_reading()
-        self.transport.write_eof()  # and not closed at once, or the word would be lost
+        self.transport.write_eof()  # closing at once would lose the alert
         asyncio.get_running_loop().call_later(CLOSES_WITHIN_S, self.transport.abort)
         for filter_ in list(self.filters):
             self.broker.unsubscribe(self, filter_)
@@ -446,12 +451,12 @@ class ClientConnection(asyncio.Protocol):
 
 
 def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Certificates of one authority only, and none that it has revoked."""
+    """Return a TLS context that accepts only certificates of one authority that are not revoked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    context.options |= ssl.OP_NO_TICKET  # everybody shows a certificate every time
+    context.options |= ssl.OP_NO_TICKET  # no resumption: every connection shows a certificate
     context.num_tickets = 0
     context.load_cert_chain(settings["certfile"], settings["keyfile"])
     for name in ("cafile", "crlfile"):
@@ -460,7 +465,7 @@ def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def name_in(tls: ssl.SSLObject) -> str:
-    """The one common name in a certificate."""
+    """Return the only common name in a certificate."""
     shown: dict[str, Any] = dict(tls.getpeercert() or {})
     names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
     if len(names) != 1 or not names[0] or set(names[0]) & set("+#/\0"):

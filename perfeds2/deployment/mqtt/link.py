@@ -1,6 +1,6 @@
-"""How does one side hold its connection to the broker? For ever: it comes back by itself, and says what went wrong.
+"""Keep a connection to the broker: reconnect forever, and say what went wrong.
 
-The paho client has a thread of its own, which calls ``up`` and ``message``.
+The paho client has its own thread, which calls ``up`` and ``message``.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from typing import Any
 from perfeds2.deployment.credentials import Credentials, name_of
 from perfeds2.errors import InputError
 
-KEEPALIVE_S = 20  # the broker misses a silent machine after one and a half of it; a dead process at once
-RETRY_S = 1, 10  # after so long at first, then after up to so long
-SHORT_S = 5.0  # a connection that ends before that was not wanted
-INFLIGHT = 100  # publications that are not yet acknowledged
+KEEPALIVE_S = 20  # the broker misses a silent machine after 1.5 times this; a dead process at once
+RETRY_S = 1, 10  # shortest and longest delay before reconnecting
+SHORT_S = 5.0  # a connection that ends sooner was probably rejected
+INFLIGHT = 100  # publications not yet acknowledged
 ANSWERS_WITHIN_S = 5.0
-REFUSALS = {  # by OpenSSL's name for what the broker said
+REFUSALS = {  # by OpenSSL's name of the broker's alert
     "CERTIFICATE_REVOKED": "{name} was revoked; ask for new credentials (perfeds2 federate rotate)",
     "UNKNOWN_CA": "{name}'s certificate is from another authority than the broker's; copy it again from where perfeds2 federate credentials was run",
     "CERTIFICATE_EXPIRED": "{name}'s certificate has run out; ask for new credentials (perfeds2 federate rotate)",
@@ -32,7 +32,7 @@ REFUSALS = {  # by OpenSSL's name for what the broker said
 
 @dataclass(frozen=True)
 class Site:
-    """The broker's address and the credentials of this machine."""
+    """The broker's address and this machine's credentials."""
 
     host: str
     port: int
@@ -44,14 +44,22 @@ class Site:
 
     @classmethod
     def read(cls, address: str, flag: str, credentials: Credentials) -> "Site":
-        """The site at an address that a flag gave."""
+        """Parse the address HOST:PORT that a flag gave.
+
+        Raises:
+            InputError: The address is malformed.
+        """
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 2**16):
             raise InputError(f"{flag} takes HOST:PORT, got {address!r}.")
         return cls(host.strip("[]"), int(port), credentials)
 
     def tls(self, number: int | None) -> ssl.SSLContext:
-        """Return what shows the certificate of a device, or of the server (None), and wants to see the broker's."""
+        """Return a TLS context with the certificate of a device, or of the server (None), that verifies the broker.
+
+        Raises:
+            InputError: A file is missing or unusable.
+        """
         files = self.credentials.own_files(number)
         for path in (self.credentials.authority, *files):
             if not path.exists():
@@ -66,16 +74,15 @@ class Site:
         return context
 
     def why_refused(self, number: int | None) -> str | None:
-        """Return why the broker refuses a device, or the server (None); None if TLS lets it in."""
+        """Return why the broker refuses a device, or the server (None); None if TLS accepts it."""
         try:
             context = self.tls(number)
             with (
                 socket.create_connection((self.host, self.port), timeout=ANSWERS_WITHIN_S) as connection,
                 context.wrap_socket(connection, server_hostname=self.host) as secure,
             ):
-                secure.settimeout(
-                    0.5
-                )  # TLS 1.3 tells of a refusal only after the handshake; a broker that accepts waits
+                # TLS 1.3 reports a refusal only after the handshake; a broker that accepts says nothing.
+                secure.settimeout(0.5)
                 with contextlib.suppress(TimeoutError):
                     secure.recv(1)
         except InputError as error:
@@ -92,22 +99,22 @@ class Site:
 
 @typing.runtime_checkable
 class Listener(typing.Protocol):
-    """Whoever uses a connection."""
+    """Handles the events of a connection."""
 
     def up(self) -> None:
-        """It is there, new: nothing is subscribed."""
+        """Handle a new connection, which has no subscriptions yet."""
         ...
 
     def message(self, topic: str, data: bytes, retained: bool) -> None: ...
 
     def last_will(self) -> tuple[str, bytes] | None:
-        """A retained publication for when it breaks; asked for before every connection."""
+        """Return a retained message to publish if the connection breaks. Called before every connection."""
         ...
 
 
 @typing.runtime_checkable
 class Connection(typing.Protocol):
-    """What a server and a device need: a ``Link``, or in tests something in memory."""
+    """What a server and a device need: a ``Link``, or a connection in memory in tests."""
 
     is_up: bool
 
@@ -119,7 +126,7 @@ class Connection(typing.Protocol):
 
 
 class Link:
-    """A connection of a device, or of the server (None), to a broker over TLS, both sides with certificates."""
+    """A connection of a device, or of the server (None), to a broker over mutually authenticated TLS."""
 
     def __init__(self, site: Site, number: int | None = None) -> None:
         import paho.mqtt.client as paho
@@ -153,7 +160,7 @@ class Link:
         self._client.unsubscribe(topic)
 
     def close(self, last: tuple[str, bytes]) -> None:
-        """Let go, in good order: after a last retained publication, and all before it, has reached the broker."""
+        """Disconnect after the broker has received a last retained message and everything before it."""
         with contextlib.suppress(ValueError, RuntimeError):  # never connected
             if self.is_up:
                 self._client.publish(*last, qos=1, retain=True).wait_for_publish(ANSWERS_WITHIN_S)
@@ -191,7 +198,7 @@ class Link:
         self._explain(f"cannot connect to {self._site.address}: {sys.exc_info()[1]}")
 
     def _explain(self, text: str) -> None:
-        """Say why we are not let in; it is asked for once, not at every attempt."""
+        """Report why there is no connection. Probes the broker once per failure, not at every attempt."""
         if text != self._failure:
             self._failure = text
             with _going_on():
@@ -204,21 +211,21 @@ class Link:
                 self._listener.message(message.topic, message.payload, message.retain)
 
     def _tell(self, text: str) -> None:
-        """Once, not at every attempt."""
+        """Print a message, unless it repeats the previous one."""
         if text != self._said:
             self._said = text
             print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"{self._name}: {text}", flush=True)
 
 
 def _send_at_once(_client: Any, _data: Any, sock: Any) -> None:
-    """Small messages that wait for an answer must not wait to be sent together."""
+    """Turn off Nagle's algorithm, which would delay small messages that wait for an answer."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @contextlib.contextmanager
 def _going_on() -> Any:
-    """A mistake of ours in the connection's thread must not end it."""
+    """Print exceptions instead of raising them, so that a bug of ours does not end the connection's thread."""
     try:
         yield
     except Exception:

@@ -1,8 +1,8 @@
-"""How do many devices run on one machine?
+"""Run many devices on one machine, each with its own certificate and connection.
 
-Each has its own certificate and its own connection. Each is a process of its own: one Python imports what all need and is
-then forked, before JAX or any thread has started, so that six are ready in the time of one. Or all are in one process and compute in
-turn: for load tests with hundreds.
+By default each device is a process: one Python process imports what all need and forks before JAX or any thread
+starts, so six devices are ready in the time of one. For load tests with hundreds of devices, all can share one process
+and compute in turn.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.processes import die_with_parent
 from perfeds2.errors import InputError
 
-AGAIN_AFTER_S = 1.0  # a device that died
+AGAIN_AFTER_S = 1.0  # delay before a dead device is restarted
 
 
 def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner], turn: Turn = in_any_order) -> None:
-    """For ever, in this process."""
+    """Run devices in this process, forever."""
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()
@@ -37,11 +37,11 @@ def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owne
 
 
 def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner]) -> None:
-    """For ever, each in a process of its own; one that dies is started again."""
+    """Run each device in its own process, forever, and restart those that die."""
     import sklearn.datasets  # noqa: F401 (the digits)
 
     for number in numbers:
-        site.tls(number)  # a file that is missing is missed before anything is started
+        site.tls(number)  # report a missing file before anything is started
     turn = _turns(os.cpu_count() or 1)
     running = {_fork(site, number, owner, turn): number for number in numbers}
     while True:
@@ -53,7 +53,7 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
 
 
 def _turns(at_once: int) -> Turn:
-    """So many devices get ready at a time: those after them find compiled what the first compiled. Dies with its holder."""
+    """Let ``at_once`` devices prepare at a time, so later ones hit the compilation cache. Locks die with a process."""
     import fcntl
 
     files = [tempfile.TemporaryFile() for _ in range(at_once)]  # noqa: SIM115 (kept open)
@@ -72,7 +72,7 @@ def _turns(at_once: int) -> Turn:
 
 def _fork(site: Site, number: int, owner: Callable[[int], Owner], turn: Turn) -> int:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX: but it has not started yet
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # from JAX, but it has not started yet
         pid = os.fork()
     if pid:
         print(f"device-{number}: is process {pid}", flush=True)
@@ -88,7 +88,7 @@ def _fork(site: Site, number: int, owner: Callable[[int], Owner], turn: Turn) ->
 
 
 def read_numbers(text: str) -> list[int]:
-    """3, 0-5 or 0,2,4-6"""
+    """Parse device numbers such as 3, 0-5 or 0,2,4-6."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")

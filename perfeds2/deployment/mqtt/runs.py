@@ -1,9 +1,10 @@
 """Run federations: one on this machine from certificates to report, or those in a server's queue.
 
-The queue is a folder of small files, one for each run, that only the server's user can write, so operators need no port. ``submit`` and
-``resume`` put a run into the queue and ``stop`` takes it out. After a crash the server finds there what it was working on.
+The queue is a folder with one small file per run that only the server's user can write, so operators need no port.
+``submit`` and ``resume`` add a run to the queue and ``stop`` removes it. After a crash, the server finds its current
+run there.
 
-The model of a run is in a process of its own: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS``.
+A separate process serves each run: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS``.
 """
 
 import json
@@ -28,7 +29,7 @@ from perfeds2.runs.folder import Folder, alone, claimed
 
 LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
-BAD_INPUT = 2  # exit status of a process that cannot do what it is asked to
+BAD_INPUT = 2  # exit status of a process whose input is bad
 SERVING = "serving"  # name of a process and its log
 
 
@@ -40,7 +41,7 @@ def already_runs(path: Path) -> str:
 def claim_run(path: Path, setup: Setup) -> Iterator[Folder]:
     """Claim a run's folder for the one process that starts and supervises its federation.
 
-    The server is another process and claims the folder itself, so this one claims the folder of the logs.
+    The server is another process and claims the run's folder itself, so this one holds the folder of the logs.
     """
     with claimed(path, setup.spec, otherwise=already_runs(path)) as folder:
         logs = path / "logs"
@@ -65,7 +66,13 @@ def run_locally(
         data_folders: Each device's own data folder, with {} for its number.
         show: Called with every new status.
         broker: The broker to start. By default Mosquitto, or the embedded one if that is not installed.
-        say: Called with what the user should know.
+        say: Called with messages for the user.
+
+    Returns:
+        The complete run folder.
+
+    Raises:
+        InputError: The federation runs already, or cannot be run.
     """
     path = path.resolve()
     if setup.own.app_module is not None:
@@ -94,13 +101,13 @@ def run_locally(
 
 
 def serving_command(site: Site, folder: Path) -> list[str]:
-    """Return the command of the process with a run's model: ``main`` below."""
+    """Return the command of the process that serves a run: ``main`` below."""
     module = "perfeds2.deployment.mqtt.runs"
     return [sys.executable, "-m", module, str(folder), site.address, str(site.credentials.folder)]
 
 
 def devices_command(site: Site, numbers: str, flags: Mapping[str, object]) -> list[str]:
-    """Return the command of devices such as 0-5. A flag that is None is left out."""
+    """Return the command that runs devices such as 0-5. Flags that are None are left out."""
     given = {"number": numbers, "server": site.address, "credentials": site.credentials.folder, **flags}
     words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "perfeds2", "federate", "device", *words]
@@ -114,14 +121,26 @@ def supervise(
     show: ShowStatus | None = None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Start the process with a run's model and those of its devices, and restart those that die, until the run is done.
+    """Start the processes of a run's server and devices, and restart those that die, until the run is done.
 
-    Returns whether it is done. It is not if it is no longer ``wanted``.
+    Args:
+        site: The broker's address and the credentials.
+        folder: The run's folder.
+        processes: Starts and ends the processes.
+        devices: Commands that run devices, by process name.
+        show: Called with every new status.
+        wanted: Called regularly; supervision ends when it returns False.
+
+    Returns:
+        Whether the run is done; False if it is no longer wanted.
+
+    Raises:
+        InputError: A process reports bad input, or the server died too often in one round.
     """
     commands = {SERVING: serving_command(site, folder.path), **devices}
     for name, command in commands.items():
         processes.start(name, command)
-    died_in, deaths = -1, 0  # in which round the server died last, and how often in that round
+    died_in, deaths = -1, 0  # round of the server's last crash, and the number of crashes in it
     while wanted():
         time.sleep(LOOK_EVERY_S)
         status = read_status(folder.path)
@@ -150,7 +169,7 @@ def supervise(
 
 @dataclass(frozen=True)
 class Queue:
-    """The runs of a server, in a folder of its state."""
+    """A server's queue of runs, in its state folder."""
 
     state: Path
 
@@ -159,7 +178,7 @@ class Queue:
         return self.state / "queue"
 
     def open(self) -> None:
-        """Make the folders, for their user only."""
+        """Make the folders, accessible to their owner only."""
         for path in (self.state, self.folder):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.chmod(0o700)
@@ -170,17 +189,17 @@ class Queue:
         for file in sorted(self.folder.glob("*.json")):
             try:
                 found[file] = Path(json.loads(file.read_text(encoding="utf-8"))["folder"])
-            except (OSError, ValueError, KeyError, TypeError):  # just taken out, or not ours
+            except (OSError, ValueError, KeyError, TypeError):  # removed meanwhile, or not a queue file
                 continue
         return found
 
     def put(self, run: Path) -> int:
-        """Append a run. Returns how many are before it."""
+        """Append a run and return how many are ahead of it."""
         run = run.resolve()
         self.open()
         before = list(self.runs().values())
         self.check_new(run)
-        with alone(run, otherwise=already_runs(run)):  # nor does another server write there
+        with alone(run, otherwise=already_runs(run)):  # fails if another server runs it
             write_text(self.folder / f"{time.time_ns()}.json", json.dumps({"folder": str(run)}))
         return len(before)
 
@@ -207,7 +226,7 @@ class Queue:
 
 
 def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
-    """Execute the runs of a queue, forever."""
+    """Execute the runs of a queue in order, forever."""
     queue.open()
     with alone(queue.state, within_s=1.0), Processes(queue.state / "logs") as processes:
         while True:
@@ -226,11 +245,11 @@ def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
             time.sleep(LOOK_EVERY_S)
 
 
-# ---- the process with the model
+# ---- the process that serves a run
 
 
 def serve_run(folder: Path, site: Site) -> None:
-    """Serve a run from its first round, or from the last that closed, to the report. May be killed at any moment."""
+    """Serve a run from its first round, or from its checkpoint, to the report. May be killed at any time."""
     from perfeds2.deployment.mqtt.device import travelling
     from perfeds2.deployment.mqtt.transport import MqttTransport
     from perfeds2.deployment.serve import serve
@@ -245,7 +264,7 @@ def serve_run(folder: Path, site: Site) -> None:
 
 
 def _run_id(folder: Path) -> str:
-    """Return a name that no other run has; a run that is taken up again keeps it."""
+    """Return the run's unique ID, which it keeps when it is resumed."""
     file = folder / "run.json"
     if not file.exists():
         write_text(file, json.dumps({"run-id": uuid.uuid4().hex}))

@@ -1,11 +1,12 @@
-"""How do jobs reach devices over a broker, each once in effect?
+"""Deliver jobs to devices over a broker, each with exactly-once effect.
 
-A job is outstanding from the moment it is dispatched until its device has answered it or went away. Whenever a device with
-an outstanding job says that it is here, it is sent that job again: it may have died, or its broker, with the job or the
-answer on the way. It knows the ticket: it does what it has not done, and repeats what it has. An answer to anything
-else than an outstanding ticket is dropped. So the broker need not remember anything.
+A job is outstanding from its dispatch until its device has answered it or left. Whenever a device with an outstanding
+job announces itself, the job is sent again, because the device or the broker may have died while the job or the reply
+was in transit. The device knows the ticket: it computes a new job and repeats its reply to an old one. Replies to any
+other ticket are not accepted. So the broker need not remember anything.
 
-A model is published once, retained, for everybody who is handed it, and cleared when nobody works on it any more.
+A model is published once, as retained messages, for all devices that are handed it, and cleared when none works on it
+any more.
 """
 
 import math
@@ -22,17 +23,17 @@ from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parc
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
 from perfeds2.deployment.validate import in_words
 
-CONFIRM_WITHIN_S = 10.0  # after the broker was away, who was here is believed to be for so long
+CONFIRM_WITHIN_S = 10.0  # after a broker outage, devices have this long to report before they count as gone
 DOUBLE = "is two processes with one certificate, which chase each other away; end one of them"
-DOUBLE_FOR_S = 60.0  # so long it is said, after it was seen
-AWAY_AFTER_S = 3.0  # a broker that is back by then is no trouble
-AGAIN_AFTER_S = 1.0  # a device comes again, or the server is told of another answer that nobody asked for, no earlier
+DOUBLE_FOR_S = 60.0  # how long this is reported after it was seen
+AWAY_AFTER_S = 3.0  # shorter outages of the broker are not reported
+AGAIN_AFTER_S = 1.0  # least time between two arrivals of a device, and between two reports of its stray replies
 NEVER_S = -math.inf
 
 
 @dataclass
 class Outstanding:
-    """A job, and what has come of its answer."""
+    """An outstanding job, and what has arrived of its reply."""
 
     request: Request
     text: bytes
@@ -43,21 +44,21 @@ class Outstanding:
 
 @dataclass
 class Peer:
-    """What is known of one device."""
+    """What the server knows about one device's connection."""
 
     job: Outstanding | None = None
-    answered: int = -1  # the last ticket it answered
-    stray_s: float = NEVER_S  # when it last answered something that nobody asked for
-    session: str | None = None  # while it is here
-    process: str = ""  # which it was last
+    answered: int = -1  # last ticket it answered
+    stray_s: float = NEVER_S  # when its last stray reply was reported
+    session: str | None = None  # while it is present
+    process: str = ""  # its latest
     process_before: str = ""
-    double_s: float = NEVER_S  # when it was last seen to be two processes
+    double_s: float = NEVER_S  # when two processes were last seen
     came_s: float = NEVER_S
 
 
 @dataclass
 class MqttTransport:
-    """The server's side."""
+    """The server's end of the transport."""
 
     link: Connection
     run: Run
@@ -66,15 +67,15 @@ class MqttTransport:
     _replies: queue.SimpleQueue[Reply] = field(default_factory=queue.SimpleQueue)
     _peers: defaultdict[int, Peer] = field(default_factory=lambda: defaultdict(Peer))  # by UE
     _presence: Presence = field(default_factory=Presence)
-    _unconfirmed: set[int] = field(default_factory=set)  # who was here before the broker was away
+    _unconfirmed: set[int] = field(default_factory=set)  # present before an outage, and not yet since
     _confirm_by_s: float = math.inf
-    _was_up_s: float = field(default_factory=time.monotonic)  # the connection, when last seen
-    _coming: dict[int, float] = field(default_factory=dict)  # who comes and goes too often comes at so much
-    _models: dict[int, Parcel] = field(default_factory=dict)  # what is retained at the broker
-    _held: Counter[int] = field(default_factory=Counter)  # versions, by how many work on them
+    _was_up_s: float = field(default_factory=time.monotonic)  # when the connection was last up
+    _coming: dict[int, float] = field(default_factory=dict)  # UEs that return too often: when they may
+    _models: dict[int, Parcel] = field(default_factory=dict)  # retained at the broker, by version
+    _held: Counter[int] = field(default_factory=Counter)  # number of devices at work, by version
     _newest: int = -1
-    barred: Callable[[], Mapping[int, str]] = dict  # whom the broker refuses, and why; asked at every connection
-    _troubles: dict[int | None, str | None] = field(default_factory=dict)  # what is new of them
+    barred: Callable[[], Mapping[int, str]] = dict  # UEs that the broker refuses, and why; called at every connection
+    _troubles: dict[int | None, str | None] = field(default_factory=dict)  # not yet reported
 
     def __enter__(self) -> "MqttTransport":
         self.link.start(self)
@@ -86,10 +87,10 @@ class MqttTransport:
                 self._clear(version)
         self.link.close((wire.RUN, b""))
 
-    # ---- the server's thread
+    # ---- called by the server's thread
 
     def dispatch(self, request: Request, params: Arrays) -> None:
-        """What the broker does not get now, it gets when it is back."""
+        """Send a job, and its model if that is new. While the broker is away, both wait until it is back."""
         with self._lock:
             self._let_go(request.ue)
             if request.version not in self._models:
@@ -116,7 +117,7 @@ class MqttTransport:
         return waited_for(self._replies, wait_s)
 
     def changes(self) -> Changes:
-        """Who said to be here and ready for this run, and who left. While the broker is away, nobody leaves."""
+        """Return which UEs became ready for this run and which left. While the broker is away, none leave."""
         with self._lock:
             if self.link.is_up and self.now() > self._confirm_by_s:
                 self._confirm_by_s = math.inf
@@ -126,7 +127,7 @@ class MqttTransport:
                 self._come(ue)
             changes = self._presence.changes()
             for ue in changes.went:
-                self._let_go(ue)  # as the server does now
+                self._let_go(ue)  # the server drops its job as well
             return changes
 
     def troubles(self) -> Troubles:
@@ -161,13 +162,13 @@ class MqttTransport:
             self.link.publish(wire.model_topic(version, number), b"", retain=True)
         del self._held[version]
 
-    # ---- the connection's thread
+    # ---- called by the connection's thread
 
     def last_will(self) -> None:
         return None
 
     def up(self) -> None:
-        """Everybody hears which run there is and says "here"; a broker that lost its memory gets the models again."""
+        """Announce the run, so that devices report, and publish the models again in case the broker lost them."""
         with self._lock:
             self._unconfirmed = {ue for ue, peer in self._peers.items() if peer.session is not None}
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
@@ -182,7 +183,7 @@ class MqttTransport:
         received_s = self.now()
         parts = topic.split("/")
         ue = wire.device_number(parts[2]) if len(parts) > 2 else None
-        if ue is None or ue >= self.ues or retained:  # what was retained may be of yesterday; they are asked anew
+        if ue is None or ue >= self.ues or retained:  # retained messages may be outdated; devices report anew
             return
         with self._lock:
             if parts[1] == "here":
@@ -205,10 +206,14 @@ class MqttTransport:
             if ue in self._presence.here or self.now() >= self._coming[ue]:
                 self._come(ue)
         elif said.here or said.session == peer.session:
-            self._leave(ue)  # or it has to get ready first; the will of a connection before this one does not count
+            self._leave(ue)  # or it must prepare first; the last will of an earlier connection is ignored
 
     def _is_double(self, ue: int, process: str) -> bool:
-        """Whether a process is back that another had taken the place of: the broker lets in one at a time, the last."""
+        """Return whether two processes were recently seen to use one certificate.
+
+        The broker admits only the latest connection of a certificate, so the two take turns: a process that another
+        had replaced is back.
+        """
         peer = self._peers[ue]
         if process != peer.process:
             if process and process == peer.process_before:
@@ -217,7 +222,10 @@ class MqttTransport:
         return self.now() - peer.double_s < DOUBLE_FOR_S
 
     def _come(self, ue: int) -> None:
-        """It is here. Two processes with one certificate chase each other away, so not too often."""
+        """Mark a device as present, and send its job again.
+
+        Callers limit how often this happens, because two processes with one certificate keep disconnecting each other.
+        """
         del self._coming[ue]
         if ue not in self._presence.here:
             self._peers[ue].came_s = self.now()
@@ -233,7 +241,7 @@ class MqttTransport:
         peer = self._peers[ue]
         job = peer.job
         if job is None or ticket != job.request.ticket:
-            # What was answered before may come again, and is nobody's fault.
+            # A reply that was already accepted may be repeated; that is not reported.
             if ticket != peer.answered and received_s - peer.stray_s >= AGAIN_AFTER_S:
                 peer.stray_s = received_s
                 self._replies.put(Reply(ue, ticket, received_s=received_s))
@@ -248,8 +256,8 @@ class MqttTransport:
             self._answer(_read(known, job.head, job.update))
 
     def _take_head(self, job: Outstanding, data: bytes) -> str | None:
-        """Why it cannot be taken."""
-        if job.head is not None:  # once more; what has come since stays
+        """Read the head of a reply, and return why it is refused, or None."""
+        if job.head is not None:  # repeated; keep the chunks so far
             return None
         head = wire.read(Head, data)
         if head is None:
@@ -266,7 +274,7 @@ class MqttTransport:
     def _take_chunk(self, job: Outstanding, part: str, data: bytes) -> str | None:
         chunk = wire.number(part)
         if job.update is None:
-            return None  # its head was lost with a connection: both come again
+            return None  # its head was lost with a connection; both are sent again
         if chunk is None or not job.update.put(chunk, data):
             return f"sends chunk {part} of {len(data)} bytes, which it did not announce"
         return None
@@ -278,7 +286,7 @@ class MqttTransport:
 
 
 def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
-    """An answer as it came, for the server to judge."""
+    """Decode a complete reply, for the server to validate."""
     try:
         arrays = None if update is None else update.arrays()
     except ValueError as error:

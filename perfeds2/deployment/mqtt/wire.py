@@ -1,14 +1,14 @@
-"""What travels over the broker? A few small JSON texts, and arrays as safetensors bytes in chunks. Never code.
+"""The messages on the broker: small JSON texts, and arrays as chunks of safetensors bytes. Never code.
 
-    perfeds2/run                          server, retained   Run: which run there is, and its settings
-    perfeds2/model/VERSION/CHUNK          server, retained   a model, while anybody works on it
-    perfeds2/job/device-N                 server             JobMessage: do this, with that model
-    perfeds2/here/device-N                device, retained   Here; the broker says it for a device that died (last will)
-    perfeds2/reply/device-N/TICKET/head   device             Head: what the answer is, and how many chunks follow
+    perfeds2/run                          server, retained   Run: the current run and its settings
+    perfeds2/model/VERSION/CHUNK          server, retained   a model, while any device works on it
+    perfeds2/job/device-N                 server             JobMessage: a job, and which model it needs
+    perfeds2/here/device-N                device, retained   Here; also the last will of a device that dies
+    perfeds2/reply/device-N/TICKET/head   device             Head: the reply, and how many chunks follow
     perfeds2/reply/device-N/TICKET/CHUNK  device             the update
 
-Whatever comes in is announced by a small text with its size first. What was not announced, or is larger than it may be,
-is dropped before memory is taken for it.
+A small text announces the size of all arrays before they arrive. Chunks that were not announced, or are too large, are
+dropped before any memory is allocated for them.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from perfeds2.deployment.transport import Arrays, Kind
 RUN = "perfeds2/run"
 EVERYBODY_HERE, EVERY_REPLY = "perfeds2/here/+", "perfeds2/reply/+/+/+"
 HEAD = "head"
-CHUNK_BYTES = 240 * 1024  # with its topic below the 256 KiB a broker lets through
-TEXT_BYTES = 64 * 1024  # the longest JSON text: a run's settings
-SLACK_BYTES = 16 * 1024  # by how much an update may be longer than its model: other writers name and pad differently
+CHUNK_BYTES = 240 * 1024  # with its topic, below the broker's limit of 256 KiB
+TEXT_BYTES = 64 * 1024  # longest settings of a run
+SLACK_BYTES = 16 * 1024  # by how much an update may exceed its model: other writers name and pad differently
 
 Name = Annotated[str, StringConstraints(pattern=r"^[0-9a-zA-Z-]{0,64}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -54,7 +54,7 @@ def reply_topic(device: int, ticket: int, part: int | str) -> str:
 
 
 def number(text: str) -> int | None:
-    """A number in a topic, written the one way it can be."""
+    """Parse a number in a topic; None unless it is in its canonical form."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 17 and str(int(text)) == text else None
 
 
@@ -63,7 +63,7 @@ def device_number(name: str) -> int | None:
 
 
 class Text(BaseModel):
-    """One of the JSON texts."""
+    """Base of the JSON messages."""
 
     model_config = ConfigDict(strict=True, frozen=True, ser_json_inf_nan="constants")
 
@@ -72,15 +72,15 @@ class Text(BaseModel):
 
 
 class Run(Text):
-    """Which run the server has."""
+    """Announces the server's current run."""
 
     run: Name
     settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
-    own_model: bool = False  # the devices' own: each has it in a file
+    own_model: bool = False  # the model is in a file on each device
 
 
 class Announcement(Text):
-    """What goes ahead of arrays in chunks."""
+    """Announces arrays that follow in chunks."""
 
     run: Name
     version: Number
@@ -90,24 +90,24 @@ class Announcement(Text):
 
 
 class JobMessage(Announcement):
-    """One job for one device. The model follows."""
+    """A job for one device. Its model follows in chunks."""
 
     ticket: Number
     kind: Kind
-    merged: Number | None = None  # the last of this device's jobs that was merged, where devices keep something
+    merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
 
 
 class Here(Text):
-    """A device is here, or is not."""
+    """Says that a device is present or gone."""
 
     here: bool
     session: Name = ""
-    run: Name | None = None  # the one it is ready for; "" for none; where it does not say, any
+    run: Name | None = None  # the run it is ready for; "": none; None: any
     error: Words | None = None  # why it cannot take part in the run
 
 
 class Head(Announcement):
-    """What a device answers. The update follows, if there is one."""
+    """A device's reply. The update, if any, follows in chunks."""
 
     metrics: Annotated[Mapping[str, float], Field(max_length=16)] = {}
     compute_s: float = 0.0
@@ -118,7 +118,7 @@ Any_ = TypeVar("Any_", bound=Text)
 
 
 def read(kind: type[Any_], data: bytes) -> Any_ | None:
-    """One of the texts, or None if it is not a proper one."""
+    """Parse a JSON message; None if it is invalid."""
     if len(data) > 2 * TEXT_BYTES:
         return None
     try:
@@ -129,7 +129,7 @@ def read(kind: type[Any_], data: bytes) -> Any_ | None:
 
 @dataclass(frozen=True)
 class Parcel:
-    """Arrays as they travel."""
+    """Arrays, serialised for transmission."""
 
     data: bytes
 
@@ -143,7 +143,7 @@ class Parcel:
 
     @cached_property
     def announced(self) -> dict[str, Any]:
-        """The fields that go ahead of the chunks."""
+        """The fields of the announcement."""
         size = len(self.data)
         return {"chunks": chunks_of(size), "bytes": size, "sha256": hashlib.sha256(self.data).hexdigest()}
 
@@ -154,7 +154,7 @@ def chunks_of(size: int) -> int:
 
 @dataclass
 class Assembly:
-    """Chunks that come in, up to what was announced. They may come twice and in any order."""
+    """Collects chunks up to the announced size. They may arrive twice and in any order."""
 
     size: int
     sha256: str
@@ -162,12 +162,12 @@ class Assembly:
 
     @classmethod
     def announced(cls, said: Announcement, most: int) -> "Assembly | None":
-        """None if more is announced than may come."""
+        """Return an empty assembly; None if the announcement exceeds ``most`` bytes or is inconsistent."""
         fits = 0 < said.bytes <= most and said.chunks == chunks_of(said.bytes)
         return cls(said.bytes, said.sha256) if fits else None
 
     def put(self, chunk: int, data: bytes) -> bool:
-        """Whether the chunk is one that was announced."""
+        """Store a chunk, and return whether it was announced."""
         if not (0 <= chunk < chunks_of(self.size) and len(data) == min(CHUNK_BYTES, self.size - chunk * CHUNK_BYTES)):
             return False
         self.parts[chunk] = data
@@ -179,16 +179,20 @@ class Assembly:
 
     @property
     def data(self) -> bytes | None:
-        """What came; None if it is not what was announced."""
+        """The received bytes; None if their checksum is not the announced one."""
         data = b"".join(self.parts[chunk] for chunk in sorted(self.parts))
         return data if hashlib.sha256(data).hexdigest() == self.sha256 else None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Raises ValueError if what came is not what was announced, or not arrays."""
+        """Return the received arrays.
+
+        Raises:
+            ValueError: The checksum is not the announced one, or the bytes are not safetensors.
+        """
         data = self.data
         if data is None:
             raise ValueError("the checksum is another one than announced")
         try:
             return load(data)
-        except Exception as error:  # whatever they sent
+        except Exception as error:  # untrusted bytes may raise anything
             raise ValueError(f"not safetensors ({type(error).__name__})") from None
