@@ -1,1 +1,1 @@
-"""A cell to play with, in the browser: who computes, sends, waits and is merged, in three kinds of rounds side by side?"""
+"""An interactive page that shows which UEs compute, send, wait and are merged, in three kinds of rounds."""

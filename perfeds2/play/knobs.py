@@ -1,7 +1,7 @@
-"""What can be moved on the page, and which settings does that mean?
+"""The controls of the page, and the settings that they stand for.
 
-A knob has a list of values and nothing between them: a slider walks along it, and a request that names another value is
-refused. So no text from the page ever reaches what would open a file.
+A knob has a fixed list of values, and a request with any other value is refused. So no text from the page can reach
+code that opens a file.
 """
 
 import shlex
@@ -14,36 +14,36 @@ from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
-Value = Any  # a text, a whole number or a float
-State = Mapping[str, Value]  # where every knob stands, by its name
+Value = Any  # a str, int or float
+State = Mapping[str, Value]  # value of every knob, by name
 MOST_UES = 50
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One thing that can be moved."""
+    """A control of the page."""
 
-    name: str  # of its setting, but for those in ``OURS``
+    name: str  # of its setting, except for the knobs in ``OURS``
     label: str
     group: str
     values: tuple[Value, ...]
     start: Value
     hint: str = ""
     unit: str = ""
-    choice: bool = False  # a list to choose from, not a slider
+    choice: bool = False  # a drop-down list instead of a slider
 
     def standing_at(self, value: Value) -> "Knob":
-        """Return the same knob, beginning elsewhere: also at a value between its own."""
+        """Return the same knob with another start value, which is added to its values if needed."""
         return replace(self, start=value, values=in_order([*self.values, value]))
 
 
 def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Return different values, numbers by size and then words as they come."""
+    """Return the distinct values: numbers in ascending order, then words in the given order."""
     return tuple(sorted(dict.fromkeys(values), key=lambda each: (1, 0) if isinstance(each, str) else (0, each)))
 
 
 def _words(keyword: str) -> tuple[str, ...]:
-    """Return the words a setting may be; of a family of names (``between:THETA``) its middle."""
+    """Return the names that a setting accepts. A family of names (``between:THETA``) is represented by its middle."""
     each = setting_of(keyword)
     known = each.words if each.kind is None else each.kind.table()
     return tuple(name.replace(":THETA", ":0.5") for name in known)
@@ -86,7 +86,11 @@ OURS = ("slowest_hz", "fastest_hz", "objective", "window_s", "train_s", "seed") 
 
 
 def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]]:
-    """The knobs as a command's flags set them, and the flags that are no knobs: they hold for all that is played."""
+    """Return the knobs as a command's flags set them, and the other flags, which apply to every simulation.
+
+    Raises:
+        InputError: The number of UEs cannot be shown.
+    """
     fixed = dict(flags)
     spec = spec_from(**{name: value for name, value in flags.items() if name != "horizon_s"})
     if spec.cell.ues > MOST_UES or spec.cell.ues < 2:
@@ -101,7 +105,7 @@ def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]
 
 
 def _value_in(spec: Spec, name: str) -> Any:
-    """What a spec has for a knob's setting."""
+    """Return a spec's value of a knob's setting."""
     if name == "seed":
         return spec.run.seeds[0]
     each = setting_of(name)
@@ -110,7 +114,11 @@ def _value_in(spec: Spec, name: str) -> Any:
 
 
 def read_state(given: Any, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
-    """What a request says of the knobs. Those it leaves out stand where they began; A is at most the number of UEs."""
+    """Validate a request's knobs. Missing knobs have their start value; A is at most the number of UEs.
+
+    Raises:
+        InputError: A knob or its value does not exist.
+    """
     if not isinstance(given, Mapping):
         raise InputError("the page must send a table of knobs.")
     known = {knob.name: knob for knob in knobs}
@@ -127,11 +135,11 @@ def start_of(knobs: Sequence[Knob]) -> dict[str, Value]:
     return {knob.name: knob.start for knob in knobs}
 
 
-# ---- from knobs to settings, and to what a user types
+# ---- from knobs to settings and commands
 
 
 def settings_at(state: State, horizon_s: float, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the keywords of ``compare``, and of ``spec_from``. Defaults are left out."""
+    """Return keyword arguments for ``compare`` and ``spec_from``, without those that have their default."""
     said = {name: value for name, value in state.items() if name not in OURS and value != usual(name)}
     said |= {"ues": state["ues"], "quorum": state["quorum"]}
     if (cpu_hz := (state["slowest_hz"], state["fastest_hz"])) != usual("cpu_hz"):
@@ -149,7 +157,7 @@ def usual(keyword: str) -> Any:
 
 
 def same_again(state: State, fixed: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return what to type for the numbers that are shown, and for those of the training."""
+    """Return commands and Python code that reproduce the numbers shown and the training."""
     show, train = (settings_at(state, float(state[name]), fixed) for name in ("window_s", "train_s"))
     arguments = ", ".join(f"{name}={value!r}" for name, value in show.items() if name != "horizon_s")
     python = f"""\
@@ -171,7 +179,7 @@ print(trained.metrics)"""
 
 
 def typed(command: str, keywords: Mapping[str, Any]) -> str:
-    """Return what to type for a command with these keywords."""
+    """Return the command line for a command with these keywords."""
     words = ["perfeds2", command]
     for name, value in keywords.items():
         words.append(f"--{name.replace('_', '-')}")

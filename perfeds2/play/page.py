@@ -1,4 +1,4 @@
-"""How does the page become one file: live, asking its server, or canned, for a talk without one?"""
+"""Build the page as one file: live, which asks its server, or canned, which needs none."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from perfeds2.play.knobs import Knob, in_order, same_again, settings_at, start_o
 from perfeds2.report.document import data_element, html_page
 from perfeds2.spec.fields import TaskSpec
 
-Tell = Callable[[float, str], None]  # hears how far it is, and with what
+Tell = Callable[[float, str], None]  # called with the progress, from 0 to 1, and the current stage
 SCRIPTS = ("draw.js", "curves.js", "play.js")
-GRID: dict[str, Sequence[Any]] = {  # what can be moved on a canned page
+GRID: dict[str, Sequence[Any]] = {  # the knobs that a canned page can move, and their values
     "quorum": (2, 5, 10, 15),
     "max_staleness": (1, 5, "unbounded"),
     "bandwidth_hz": (2e5, 1e6, 5e6),
@@ -20,14 +20,21 @@ GRID: dict[str, Sequence[Any]] = {  # what can be moved on a canned page
 
 
 def live_page(knobs: Sequence[Knob], fixed: Mapping[str, Any]) -> str:
-    """Return the page that asks its server, and no other."""
+    """Return the page that asks its server. Its content security policy forbids any other connection."""
     return _page(knobs, fixed, None, "connect-src 'self'")
 
 
 def canned_page(
     knobs: Sequence[Knob], fixed: Mapping[str, Any], tell: Tell = lambda *_: None, *, trains: bool = True
 ) -> str:
-    """Return the page with all answers for the knobs of the grid, and one training with the knobs where they begin."""
+    """Return a page with the answers for all knob values of the grid, and one training at the start values.
+
+    Args:
+        knobs: The knobs of the page.
+        fixed: Settings that are not knobs.
+        tell: Called with the progress, from 0 to 1, and the current stage.
+        trains: Whether to include the training.
+    """
     from perfeds2.play.rounds import play_cells
     from perfeds2.play.training import train_in_turns
 

@@ -1,7 +1,7 @@
-"""What happens in the three cells while the page shows them?
+"""Simulate the three cells that the page shows.
 
-The clock is the one every command uses. A slider needs its answer at once, so the first answer plays a few rounds. They are the
-beginning of the whole answer, which follows.
+The clock is the one that every command uses. A slider needs an immediate answer, so the first answer has only a few
+rounds. The whole answer follows and begins with the same rounds.
 """
 
 import math
@@ -19,15 +19,21 @@ from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
 
-TICKS = 20_000  # what is shown is drawn with this resolution
-FIRST, MOST = 16, 3_000  # rounds of a cell in a first answer, and in a whole one
-GAP = 0.02  # of what is shown; where the last round closed sooner, the next one is played too
+TICKS = 20_000  # resolution of the window that is shown
+FIRST, MOST = 16, 3_000  # rounds per cell in a first answer, and in a whole one
+GAP = 0.02  # share of the window; if it is left after the last round, the next round is simulated too
 
 Table = dict[str, Any]
 
 
 def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: bool = True) -> Table:
-    """The three cells as the page draws them: where UEs are, their jobs, and what it comes to."""
+    """Simulate the three cells, and return what the page draws: UE positions in m, jobs, and summary numbers.
+
+    Args:
+        state: Value of every knob.
+        fixed: Settings that are not knobs.
+        whole: Whether to simulate up to ``MOST`` rounds per cell, instead of only ``FIRST``.
+    """
     window_s = float(state["window_s"])
     spec = spec_from(**settings_at(state, window_s, fixed))
     stage = Stage.of(spec, spec.run.seeds[0])
@@ -35,7 +41,7 @@ def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: b
     for algorithm in make_algorithms(spec, stage):
         try:
             timeline = _played(spec, stage, algorithm, rounds=most, horizon_s=window_s)
-        except ValueError as error:  # a policy that never serves those a round waits for
+        except ValueError as error:  # a policy that never serves the UEs a round waits for
             cells.append(_titles(algorithm) | {"sentence": f"{error}"})
             continue
         cells.append(_cell(spec, stage, algorithm, timeline, window_s, complete=timeline.rounds < most))
@@ -45,7 +51,7 @@ def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: b
 
 
 def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, horizon_s: float | None) -> Timeline:
-    """An algorithm's rounds until both limits, or one of them."""
+    """Simulate an algorithm up to a number of rounds or a horizon, whichever comes first."""
     limited = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": rounds, "horizon_s": horizon_s})})
     (timeline,) = make_timelines(limited, replace(stage, timelines={}), [algorithm])
     return timeline
@@ -65,7 +71,7 @@ def _titles(algorithm: Algorithm) -> Table:
 def _cell(
     spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline, window_s: float, *, complete: bool
 ) -> Table:
-    """One cell. Where its last round closed well before the end of what is shown, the picture has the one after it too."""
+    """Return one cell. If its last round closed well before the end of the window, the next is drawn too."""
     shown = timeline
     if complete and timeline.end_s < (1 - GAP) * window_s:
         shown = _played(spec, stage, algorithm, rounds=timeline.rounds + 1, horizon_s=None)
@@ -79,7 +85,7 @@ def _cell(
 
 
 def numbers(spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline) -> Table:
-    """What the rounds come to: the numbers that ``perfeds2 simulate`` writes into its summary."""
+    """Return the numbers that ``perfeds2 simulate`` writes into its summary."""
     bits = upload_bits(spec, algorithm.learner.objective)
     joules = energy_of(timeline, stage.cell, make_energy(spec), bits, np.zeros(0)).total_j
     rounds, merges = timeline.rounds, timeline.ues.size
@@ -98,10 +104,10 @@ def numbers(spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline) 
 
 
 def _jobs(timeline: Timeline, window_s: float) -> Table:
-    """Every job that began in what is shown, as columns; seconds in ticks, cut at its end."""
+    """Return every job that began within the window, as columns. Times are in ticks, clipped to the window."""
     jobs = timeline.jobs()
     round_ = np.full(jobs.ue.size, -1)
-    round_[: timeline.ues.size] = np.repeat(np.arange(timeline.rounds), timeline.quorum)  # of the merged ones
+    round_[: timeline.ues.size] = np.repeat(np.arange(timeline.rounds), timeline.quorum)  # merged jobs come first
     seen = jobs.start_s < window_s
     columns = {
         "ue": jobs.ue,
@@ -117,12 +123,12 @@ def _jobs(timeline: Timeline, window_s: float) -> Table:
 
 
 def _ticks(seconds: np.ndarray, window_s: float) -> np.ndarray:
-    """Seconds in ticks of what is shown; what is later is one tick beyond it."""
+    """Convert seconds to ticks of the window; later times become one tick beyond its end."""
     return np.minimum(np.rint(seconds / window_s * TICKS), TICKS + 1).astype(int)
 
 
 def without_nan(value: Any) -> Any:
-    """JSON has no infinity: nothing stands for it."""
+    """Replace NaN and infinity by None, because JSON has neither."""
     if isinstance(value, dict):
         return {key: without_nan(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,8 +1,8 @@
-"""Who may speak to the page's server, and what does it answer?
+"""The HTTP server of the page, and who may talk to it.
 
-It listens on this machine only. Other web pages that the browser has open can reach that too, so every address begins with
-a secret, the Host must be ours (a name that was re-bound to 127.0.0.1 is another), and what changes something must come
-from our own page. Bodies are small, or refused before they are read.
+It listens on loopback only. Other pages that the browser has open can reach loopback too, so every URL begins with a
+secret token, the Host header must be ours (against DNS rebinding), and requests that change something must come from
+our own page. A large body is refused before it is read.
 """
 
 import json
@@ -18,14 +18,14 @@ from perfeds2.errors import InputError
 from perfeds2.play.knobs import Knob, read_state, same_again, settings_at
 from perfeds2.play.page import live_page
 
-OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # nothing leaves the machine, so there is nothing to encrypt
+OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # traffic stays on this machine, so it needs no encryption
 MOST_BODY = 16_384  # bytes
 MOST_PATH = 2_048
-MOST_TALKS = 32  # connections at a time
-SILENT_S = 30.0  # a connection that says nothing for so long is closed
+MOST_TALKS = 32  # concurrent connections
+SILENT_S = 30.0  # a connection that is silent for this long is closed
 HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",  # the page has the rest
+    "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",  # the page sets the rest
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -35,7 +35,7 @@ HEADERS = {
 
 
 class Playground:
-    """What the page can ask for."""
+    """Answers the page's requests."""
 
     def __init__(self, knobs: Sequence[Knob], fixed: Mapping[str, Any] | None = None) -> None:
         from perfeds2.play.training import Trainer
@@ -48,7 +48,7 @@ class Playground:
         return live_page(self.knobs, self.fixed)
 
     def rounds(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The three cells with these knobs, and how to get the same without the page."""
+        """Return the three cells with these knobs, and commands that reproduce them."""
         from perfeds2.play.rounds import play_cells
 
         state = read_state(asked.get("knobs", {}), self.knobs)
@@ -70,7 +70,7 @@ class Playground:
 
 
 class PlayServer(ThreadingHTTPServer):
-    """The playground's, on a free port unless one is given."""
+    """The server of a playground, on a free port unless one is given."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -91,7 +91,7 @@ class PlayServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._talks.acquire(blocking=False):
-            return self.shutdown_request(request)  # so many at once are nobody's browser
+            return self.shutdown_request(request)  # no browser opens this many at once
         return super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -101,11 +101,11 @@ class PlayServer(ThreadingHTTPServer):
             self._talks.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that leaves in the middle of an answer is nothing to report."""
+        """Ignore browsers that leave in the middle of an answer."""
 
 
 class PlayHandler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     server: PlayServer
     protocol_version = "HTTP/1.1"
@@ -138,7 +138,7 @@ class PlayHandler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page.")
 
     def _allowed(self) -> Any:
-        """The address behind the secret, if this may be answered; else it has been refused."""
+        """Return the URL behind the token if the request is allowed; otherwise refuse it and return None."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
             return self._refuse(HTTPStatus.FORBIDDEN, "the Host is not this server's.")
@@ -155,7 +155,7 @@ class PlayHandler(BaseHTTPRequestHandler):
         return split._replace(path="/".join(rest).rstrip("/"))
 
     def _body(self) -> Mapping[str, Any] | None:
-        """The table in the body, if it is one, and small."""
+        """Return the JSON object in the body; refuse the request and return None if it is large or no object."""
         length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json":
             return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON.")
@@ -180,7 +180,7 @@ class PlayHandler(BaseHTTPRequestHandler):
         self._send(status, text.encode(), "application/json")
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:
-        """Say why not. What was sent with it is not read, so the connection ends."""
+        """Send the reason, and close the connection, because the body of the request is not read."""
         self.close_connection = True
         self._send(status, json.dumps({"sentence": sentence}).encode(), "application/json")
 
@@ -197,8 +197,8 @@ class PlayHandler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What http.server itself refuses: in our words and with our headers."""
+        """Send the errors of http.server in our format and with our headers."""
         self._refuse(HTTPStatus(code), f"{HTTPStatus(code).phrase.lower()}.")
 
     def log_message(self, format: str, *_: Any) -> None:  # noqa: A002
-        """Addresses hold the secret: they are not written anywhere."""
+        """Log nothing, because URLs contain the secret token."""

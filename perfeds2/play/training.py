@@ -1,7 +1,7 @@
-"""How good is the model after each simulated second, as it comes?
+"""Train the three cells, and report their accuracy over simulated time as it becomes known.
 
-One training at a time, in a thread. The three cells are trained in turns, an evaluation each, so that their curves grow
-together along simulated time. What is trained and evaluated is what ``perfeds2 compare`` does, to the last bit.
+One training runs at a time, in a thread. The cells are trained in turns of one evaluation, so that their curves grow
+together along simulated time. Training and evaluation match ``perfeds2 compare`` bit for bit.
 """
 
 import threading
@@ -16,7 +16,7 @@ SHOWN = ("test_accuracy_personal", "test_accuracy")
 
 
 class Trainer:
-    """Trains what it is told to, until it is told to stop. Can be asked at any time what there is."""
+    """Runs one training at a time in a thread. Can be asked for its state at any time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,11 @@ class Trainer:
         self._known: Row = {"number": 0, "doing": "nothing", "sentence": "", "horizon_s": None}
 
     def start(self, settings: Mapping[str, Any]) -> int:
-        """Begin a training. Refused while another one goes on. Returns its number."""
+        """Start a training and return its number.
+
+        Raises:
+            InputError: Another training is running.
+        """
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 raise InputError("a training goes on already; stop it first.")
@@ -39,7 +43,7 @@ class Trainer:
             return number
 
     def stop(self) -> None:
-        """End the training at its next evaluation."""
+        """Stop the training at its next evaluation."""
         with self._lock:
             self._stop.set()
 
@@ -48,7 +52,7 @@ class Trainer:
             self._thread.join(seconds)
 
     def since(self, row: int) -> Row:
-        """Return the state of the training, and its evaluations from a row on."""
+        """Return the state of the training, and its evaluations from row ``row`` on."""
         with self._lock:
             return self._known | {"first": row, "rows": self._rows[max(row, 0) :]}
 
@@ -69,7 +73,7 @@ class Trainer:
 
 
 def train_in_turns(settings: Mapping[str, Any]) -> Iterator[Row]:
-    """Train every algorithm, an evaluation each in turn, and give its row."""
+    """Train all algorithms in turns of one evaluation, and yield a row for each evaluation."""
     from perfeds2.learning.train import evaluation_points, train
     from perfeds2.spec.build import Stage, make_algorithms, make_timelines
     from perfeds2.spec.resolve import spec_from
