@@ -1,6 +1,6 @@
-"""``python -m perfeds2`` is ``perfeds2``."""
+"""Run the ``perfeds2`` command with ``python -m perfeds2``."""
 
 from perfeds2.cli import main
 
-if __name__ == "__main__":  # not where a process that this one started imports it
+if __name__ == "__main__":  # worker processes import this module without running it
     main()

@@ -1,7 +1,6 @@
-"""What does a figure show?
+"""Describe charts as plain data, and draw them with Matplotlib.
 
-A chart is described once, as plain data. ``draw`` below draws it with Matplotlib, for papers and notebooks; ``report/on_page.py``
-draws the same description on a page.
+``draw`` draws a chart for papers and notebooks; ``report/on_page.py`` draws the same description on a web page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,57 +14,57 @@ if TYPE_CHECKING:
 
 INK = "#1D2733"
 NEUTRAL = "#6B7785"
-POINTS_PER_PX = 0.46  # of marks; on paper everything is about half as large as on a screen
+POINTS_PER_PX = 0.46  # marker size; printed charts are about half the size of those on a screen
 Values = Any  # numbers, in an array or a list
 
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a line is told apart from the others."""
+    """The colour, dashes and marker that distinguish a line."""
 
-    colour: str  # empty: that of the text
-    dash_px: tuple[int, ...] = ()  # on, off, …; empty: solid
-    marker: str = ""  # as Matplotlib calls it
+    colour: str  # empty: the text colour
+    dash_px: tuple[int, ...] = ()  # lengths of dashes and gaps; empty: solid
+    marker: str = ""  # Matplotlib's marker code
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values over x: a line, steps or marks."""
+    """A line, steps or markers: values over x."""
 
     name: str
     x: Values
     y: Values
     style: LineStyle
     kind: Literal["steps", "line", "marks"] = "steps"
-    low: Values | None = None  # of the 95 % interval
+    low: Values | None = None  # lower end of the 95 % interval
     high: Values | None = None
-    texts: Sequence[str] = ()  # beside each mark
-    hover: Sequence[str] = ()  # shown on a page for each point
-    size_px: float = 7.0  # of its marks
-    hollow: bool = False  # its marks
-    listed: bool = True  # in a legend
+    texts: Sequence[str] = ()  # label beside each marker
+    hover: Sequence[str] = ()  # hover text of each point, on a page
+    size_px: float = 7.0  # marker size
+    hollow: bool = False  # whether the markers are hollow
+    listed: bool = True  # whether the legend shows it
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars in rows."""
+    """Horizontal bars in rows."""
 
     name: str
-    at: Values  # the row of each
+    at: Values  # row of each bar
     start: Values
     length: Values
     colour: str
     width: float = 0.7
-    hover: str = ""  # Plotly's template
+    hover: str = ""  # Plotly hover template
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A colour for every row and column."""
+    """A grid of coloured cells."""
 
-    values: Values  # rows, columns
+    values: Values  # shape (rows, columns)
     texts: Sequence[Sequence[str]]
-    label: str  # of the colours
+    label: str  # of the colour scale
     limits: tuple[float, float]
 
 
@@ -75,26 +74,26 @@ class ChartAxis:
 
     label: str = ""
     limits: tuple[float, float] | None = None
-    within: tuple[float, float] | None = None  # limits that follow from the data stay within these
+    within: tuple[float, float] | None = None  # clips limits that are derived from the data
     ticks: Mapping[int, str] | Mapping[float, str] | None = None
     log: bool = False
-    form: str = ",.4g"  # of its numbers on a page
+    form: str = ",.4g"  # number format on a page
     unit: str = ""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One pair of axes and what is drawn on them."""
+    """One pair of axes and the items drawn on them."""
 
-    name: str  # its id on a page, and the name of its file
+    name: str  # its id on a page and its file name
     title: str
     items: Sequence[Series | Bars | HeatMap]
     x: ChartAxis = ChartAxis()
     y: ChartAxis = ChartAxis()
-    level: tuple[float, str] | None = None  # a horizontal line, and what it is called
+    level: tuple[float, str] | None = None  # a horizontal line and its label
     height_px: int = 330
-    group: str = ""  # charts of one group share the legend of a page
-    legend: bool = False  # on a page, whether the chart has a legend of its own
+    group: str = ""  # charts in one group share a legend on a page
+    legend: bool = False  # whether the chart has its own legend on a page
 
     @property
     def series(self) -> list[Series]:
@@ -106,7 +105,7 @@ class Chart:
 
 
 def coinciding(chart: Chart) -> list[tuple[str, ...]]:
-    """Return the names of lines that are identical to the last digit, in groups."""
+    """Return the names of lines with identical values, grouped."""
     found: dict[bytes, list[str]] = {}
     for line in chart.series:
         if line.kind != "marks":
@@ -117,13 +116,16 @@ def coinciding(chart: Chart) -> list[tuple[str, ...]]:
 
 
 def line_widths(chart: Chart, single: float, extra: float) -> dict[str, float]:
-    """Return the widths of lines that coincide: a lower line shows on both sides of the one above it."""
+    """Return the widths of coinciding lines, by name.
+
+    Earlier lines are wider, so that each shows on both sides of the line drawn over it.
+    """
     groups = coinciding(chart)
     return {name: single + extra * (len(group) - 1 - place) for group in groups for place, name in enumerate(group)}
 
 
 def short(name: str, most: int = 24) -> str:
-    """Shorten a name so that it fits beside an axis."""
+    """Shorten a name to at most ``most`` characters, so that it fits beside an axis."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -131,7 +133,6 @@ def short(name: str, most: int = 24) -> str:
 
 
 def draw(axes: "Axes", chart: Chart) -> "Axes":
-    """Draw a chart with Matplotlib."""
     same = {name: group[0] for group in coinciding(chart) for name in group[1:]}
     widths = line_widths(chart, 1.1, 1.6)
     for number, item in enumerate(chart.items):
@@ -176,7 +177,7 @@ def _draw_heat_map(axes: "Axes", item: HeatMap) -> None:
     low, high = item.limits
     axes.imshow(item.values, origin="lower", aspect="auto", cmap="cividis", vmin=low, vmax=high)
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white"}
-    look["path_effects"] = [withStroke(linewidth=1.2, foreground=INK)]  # readable on light and dark
+    look["path_effects"] = [withStroke(linewidth=1.2, foreground=INK)]  # readable on light and dark cells
     for row, texts in enumerate(item.texts):
         for column, text in enumerate(texts):
             axes.text(column, row, text, **look)

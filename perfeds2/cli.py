@@ -1,4 +1,4 @@
-"""The command line: which commands are there?"""
+"""Define the ``perfeds2`` command line and register its commands."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS)
 add_command(app, sweep.sweep, STUDY, defaults=sweep.DEFAULTS)
 add_command(app, tune.tune, STUDY, tune.LEAVES_OUT)
 add_command(app, arena.arena, STUDY, arena.LEAVES_OUT)
-COMMANDS = (reproduce, report, watch, errata, methods, replay, fleet, calibrate, export)  # those without settings
+COMMANDS = (reproduce, report, watch, errata, methods, replay, fleet, calibrate, export)  # without spec settings
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(data_app, name="data")
@@ -59,7 +59,7 @@ def _without_command(
 
 
 def main() -> None:
-    """The ``perfeds2`` command."""
+    """Run the ``perfeds2`` command and exit with its status."""
     hear_interrupts()
     collect_rarely()
     try:
@@ -67,10 +67,10 @@ def main() -> None:
     except KeyboardInterrupt:
         status = 130
     except Exception as error:
-        sentence = getattr(error, "format_message", None)  # what the parser itself has to say
+        sentence = getattr(error, "format_message", None)  # set on click's parser errors
         if sentence is None:
             raise
-        told = " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", sentence())))  # typer and click both suggest: once
+        told = " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", sentence())))  # typer and click both suggest
         see = "a spec goes behind --spec" if "unexpected extra argument" in told and ".toml" in told else "see --help"
         typer.echo(f"perfeds2: {told} ({see})", err=True)
         status = 2

@@ -1,4 +1,4 @@
-"""How does a command report errors and interruptions? In one sentence, with the exit status of the contract."""
+"""Report errors and interruptions of a command in one sentence, with the documented exit status."""
 
 import _thread
 import atexit
@@ -19,7 +19,7 @@ _leaving = threading.Event()
 
 
 def hear_interrupts() -> None:
-    """Remember every Ctrl-C, and raise it again where Python dropped it."""
+    """Install a Ctrl-C handler that remembers interrupts and raises again those that Python drops."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _raise_again
@@ -27,15 +27,15 @@ def hear_interrupts() -> None:
 
 def _interrupt(*_: object) -> NoReturn:
     if _leaving.is_set():
-        _exit()  # pressed again on the way out
+        _exit()  # Ctrl-C pressed again during shutdown
     _interrupted.set()
     raise KeyboardInterrupt
 
 
 def _raise_again(dropped: Any) -> None:
-    """Repeat an interrupt that was raised in a callback of a weak reference or the garbage collector (JAX has one).
+    """Repeat a KeyboardInterrupt that was raised in a weak-reference or garbage-collector callback (JAX has one).
 
-    Python would print "Exception ignored" and go on.
+    Python would print "Exception ignored" and continue.
     """
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         again = threading.Timer(0.05, _press)
@@ -51,14 +51,14 @@ def _press() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
     else:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes it where it waits
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # interrupts blocking calls too
 
 
 def _leave() -> None:
-    """Exit at once when the message is printed: an interrupted JAX may crash while Python shuts down."""
+    """Make the process exit right after the message: after an interrupt JAX may crash while Python shuts down."""
     if _interrupted.is_set() and not _leaving.is_set():
         _leaving.set()
-        atexit.register(_exit)  # the last one registered is the first one called
+        atexit.register(_exit)  # exit handlers run in reverse order of registration
 
 
 def _exit() -> None:
@@ -69,14 +69,14 @@ def _exit() -> None:
 
 
 def heed(_: object = None) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed. Called while the work goes on."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed; long-running work calls this regularly."""
     if _interrupted.is_set():
         raise KeyboardInterrupt
 
 
 @contextmanager
 def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
-    """Print errors as one sentence and exit with the status of the contract."""
+    """Print any error as one sentence and exit with the documented status: 2 for bad input, 130 for Ctrl-C, else 1."""
     from perfeds2.errors import InputError
 
     try:
@@ -93,7 +93,7 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
         if os.environ.get("PERFEDS2_DEBUG"):
             raise
         begun = bool(place) and place[0].is_dir()
-        if isinstance(error, OSError) and error.strerror and error.filename:  # the disk, not the program
+        if isinstance(error, OSError) and error.strerror and error.filename:  # an error of the file system, not a bug
             again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
             saved = f"; what is done is safe, go on with: {again}" if again else ""
             give_up(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")

@@ -1,15 +1,15 @@
-"""How does a user hear what cannot be used, and what was perhaps meant?"""
+"""The error for unusable user input, and suggestions for misspelled names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message is one sentence that says what to do."""
+    """Raised when user input cannot be used; the message is one sentence that says how to fix it."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The nearest of the names as a question, or all of them where none is near."""
+    """Return a question with the closest of the names, or a list of all names if none is close."""
     names = list(names)
     near = difflib.get_close_matches(name, names, 1, cutoff=0.4)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"

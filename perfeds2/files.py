@@ -1,4 +1,4 @@
-"""How is a file written so that a crash leaves the old one or the new one, never half of either?"""
+"""Write files atomically: after a crash there is either the old file or the new one."""
 
 import os
 import re
@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-UNFINISHED = re.compile(r"\..+\.(\d+)-\w{8}")  # .NAME.PROCESS-RANDOM
+UNFINISHED = re.compile(r"\..+\.(\d+)-\w{8}")  # .NAME.PID-RANDOM
 
 
 @contextmanager
 def write_atomically(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path``; it takes the name only when everything is on disk.
+    """Open a temporary file beside ``path`` and rename it to ``path`` once its content is on disk.
 
-    Until then only its owner can read it; ``mode`` is what it ends with.
+    Only the owner can read the temporary file; the final file has permissions ``mode``.
     """
     with _naming(path):
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-")
@@ -27,14 +27,14 @@ def write_atomically(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
             os.chmod(temporary, mode)
             os.replace(temporary, path)
         except BaseException:
-            with suppress(OSError):  # the first error is the one to tell
+            with suppress(OSError):  # report the first error
                 os.unlink(temporary)
             raise
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let an error of the disk name the file the user knows of, whichever step failed."""
+    """Make OSErrors name the user's file instead of the temporary one."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Delete what killed processes left half-written. What a living process is writing stays."""
+    """Delete temporary files left by killed processes; those of running processes stay."""
     for path in folder.glob(".*"):
         match = UNFINISHED.fullmatch(path.name)
         if match is not None and not _is_alive(int(match[1])):
@@ -56,14 +56,14 @@ def clear_unfinished(folder: Path) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # where asking would end it
+    if os.name == "nt":  # on Windows os.kill(pid, 0) would terminate the process
         return True
-    if process == os.getpid():  # in a container every process has the same number: the one before us
+    if process == os.getpid():  # a predecessor in a container had the same PID
         return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it exists but belongs to another user
         pass
     return True

@@ -1,6 +1,7 @@
-"""How do a cell, a timeline and results show themselves: in a line, as a table, as a drawing?
+"""Show cells, timelines and results as one line of text, a table or a drawing.
 
-In a terminal as a line, in a notebook as a drawing and the first rows of a table. Pandas and Matplotlib are imported on demand.
+A terminal shows the line; a notebook adds the drawing and the first rows of the table. Pandas and Matplotlib are
+imported on demand.
 """
 
 import base64
@@ -24,26 +25,26 @@ STATE_COLOURS: dict[Literal["computing", "sending", "waiting", "idle"], str] = {
     "waiting": "#BCC3CB",
     "idle": "#E4E7EB",
 }
-LOST_COLOUR = "#C8102E"  # jobs thrown away
-DASHES = {"SYN": (0, (7, 3)), "ASY": (0, (2, 2))}  # by how an algorithm's name ends; others are solid
-ROWS = 6  # of a table in a notebook
+LOST_COLOUR = "#C8102E"  # discarded jobs
+DASHES = {"SYN": (0, (7, 3)), "ASY": (0, (2, 2))}  # by the suffix of the algorithm's name; others are solid
+ROWS = 6  # shown of a table in a notebook
 Size = tuple[float, float]  # inches
 
 
 def in_a_line(thing: object, *facts: str) -> str:
-    """Return ``<Cell: 20 UEs, …>``."""
+    """Return a one-line representation such as ``<Cell: 20 UEs, …>``."""
     return f"<{type(thing).__name__}: {', '.join(facts)}>"
 
 
 def as_html(line: str, table: "pd.DataFrame", draw: "Callable[[Axes], Any] | None" = None, size: Size = (6, 3)) -> str:
-    """Return the line, the drawing and the first rows of the table as HTML. No text of it becomes markup."""
+    """Return the line, the drawing and the first rows of the table as HTML, with all text escaped."""
     picture = "" if draw is None else f'<img alt="{escape(line)}" src="data:image/png;base64,{_png(draw, size)}">'
     rest = f"<p>… {len(table) - ROWS:,} more rows: .frame()</p>" if len(table) > ROWS else ""
     return f"<p>{escape(line)}</p>{picture}{table.head(ROWS).to_html(index=False, float_format='%.4g')}{rest}"
 
 
 def _png(draw: "Callable[[Axes], Any]", size: Size) -> str:
-    """Draw without pyplot, which would keep the figure, so that a notebook would show it twice."""
+    """Render a drawing as base64 PNG. pyplot would keep the figure, and a notebook would show it twice."""
     from matplotlib.figure import Figure
 
     figure, file = Figure(figsize=size, layout="constrained"), io.BytesIO()
@@ -62,7 +63,7 @@ def axes_for(axes: "Axes | None", size: Size) -> "Axes":
 
 
 def draw_places(axes: "Axes", x_m: Any, y_m: Any, cpu_hz: Any) -> "Axes":
-    """Draw UEs around their base station; a larger point is a faster processor."""
+    """Draw UEs around their base station; larger points are faster processors."""
     axes.scatter(x_m, y_m, s=12 + 60 * cpu_hz / cpu_hz.max(), c=STATE_COLOURS["computing"], alpha=0.75, label="UE")
     axes.plot([0], [0], "^", color="black", markersize=9, label="base station")
     axes.set(xlabel="m", ylabel="m", aspect="equal")
@@ -77,7 +78,16 @@ def activity_chart(
     title: str = "",
     time_label: str = "",
 ) -> Chart:
-    """Describe what UEs do over time, a row each; a diamond is a merge, a cross a job thrown away (UE, second)."""
+    """Describe what each UE does over time, one row per UE.
+
+    Args:
+        rows: Intervals of each UE, as (state, start, end) in simulated seconds.
+        merged: UEs and times in seconds of merged updates, drawn as diamonds.
+        lost: UEs and times in seconds of discarded jobs, drawn as crosses.
+        window_s: Where the time axis ends.
+        title: Title of the chart.
+        time_label: Label of the time axis.
+    """
     items: list[Bars | Series] = []
     for state, colour in STATE_COLOURS.items():
         found = [
@@ -105,7 +115,6 @@ def activity_chart(
 def draw_activity(
     axes: "Axes", rows: Sequence[Sequence[Interval]], merged: tuple[Any, Any], lost: tuple[Any, Any], window_s: float
 ) -> "Axes":
-    """Draw what UEs do over time."""
     draw(axes, activity_chart(rows, merged, lost, window_s, time_label="simulated seconds"))
     axes.set_xlim(0, window_s)
     if axes.has_data():
@@ -114,7 +123,7 @@ def draw_activity(
 
 
 def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str, lines: str = "algorithm") -> "Axes":
-    """Draw the mean of a column over another, a line for each value of a third."""
+    """Draw the mean of column ``y`` over column ``x``, one line for each value of column ``lines``."""
     for name, own in table.groupby(lines, sort=False):
         means: Any = own.groupby(x)[y].mean()
         dash = next((dash for end, dash in DASHES.items() if str(name).endswith(end)), "-")
@@ -127,7 +136,7 @@ def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str, lines: str 
 
 
 def means_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> "pd.DataFrame":
-    """Return rows of a summary as a table with the mean of every statistic."""
+    """Return summary rows as a table, with each statistic replaced by its mean, or its median if it has no mean."""
     import pandas as pd
 
     def plain(value: Any) -> Any:
