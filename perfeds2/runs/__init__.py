@@ -1,1 +1,1 @@
-"""Doing what a spec says: trainings, checkpoints, folders, summaries, sweeps."""
+"""Run the trainings that a spec describes, with checkpoints, run folders and summaries."""

@@ -1,4 +1,4 @@
-"""What came out of a comparison, in memory and in its folder?"""
+"""Hold the results of a comparison in memory, and write them to and read them from its folder."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,16 @@ SHOWN_COLUMNS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out of a comparison."""
+    """The results of a comparison.
+
+    Attributes:
+        spec: The settings that were run.
+        summary: The content of ``summary.json``: a row per algorithm, with statistics over seeds.
+        timelines: The timeline of each (algorithm, seed).
+        rows: One row per algorithm, seed and evaluation; empty if nothing was trained.
+        ue_rows: One row per algorithm, seed and UE, with the metrics of the final model.
+        models: The final weights of each (algorithm, seed), by parameter name.
+    """
 
     spec: Spec
     summary: dict[str, Any]
@@ -40,7 +49,7 @@ class Comparison:
 
     @property
     def metrics(self) -> "pd.DataFrame":
-        """One row per algorithm, seed and evaluation."""
+        """A table with one row per algorithm, seed and evaluation. Times are in simulated seconds."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -52,7 +61,7 @@ class Comparison:
         return in_a_line(self, said["task"], f"{said['ues']:,} UEs", length, *many, self._best())
 
     def _best(self) -> str:
-        """Who ends highest."""
+        """Say which algorithm ends with the highest mean personalised test accuracy."""
         rows = self.summary["algorithms"] if self.rows else []
         ends = [(row["test_accuracy_personal"]["mean"], row["algorithm"]) for row in rows]
         known = [end for end in ends if end[0] is not None]
@@ -63,11 +72,27 @@ class Comparison:
         return as_html(repr(self), table, self.plot if self.rows else None)
 
     def frame(self) -> "pd.DataFrame":
-        """One row per algorithm, seed and evaluation; where nothing was trained, one per algorithm, of means over seeds."""
+        """Return the results as a table.
+
+        Returns:
+            One row per algorithm, seed and evaluation. If nothing was trained, one row per algorithm with means over
+            seeds.
+        """
         return self.metrics if self.rows else means_of(self.summary["algorithms"], SHOWN_COLUMNS)
 
     def plot(self, axes: "Axes | None" = None, *, metric: str = "test_accuracy_personal") -> "Axes":
-        """A metric over simulated time, the mean over seeds of each algorithm."""
+        """Plot a metric over simulated time, as the mean over seeds of each algorithm.
+
+        Args:
+            axes: Where to draw; None makes a new figure.
+            metric: A metric column of ``metrics``, such as ``test_accuracy`` or ``train_loss_personal``.
+
+        Returns:
+            The axes that were drawn on.
+
+        Raises:
+            InputError: If nothing was trained or there is no such metric.
+        """
         if not self.rows:
             raise InputError(
                 "nothing was trained, so there are no curves; .timelines[algorithm, seed].plot() draws rounds."
@@ -78,9 +103,12 @@ class Comparison:
 
 
 def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tuple[str, Result]] = ()) -> None:
-    """Write the contract's files; the summary last, so that a folder that has it has everything.
+    """Write the documented files of a run, ``summary.json`` last: a folder that has a summary is complete.
 
-    ``trained`` has the keys and results of trainings, for other studies to reuse.
+    Args:
+        comparison: What to write.
+        folder: The run's folder; its ``parts/`` are deleted at the end.
+        trained: Keys and results of the trainings, indexed so that other studies can reuse them.
     """
     names = _names(list(comparison.timelines))
     save_timelines(folder.path / "timeline.npz", {names[which]: t for which, t in comparison.timelines.items()})
@@ -101,7 +129,7 @@ def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tupl
 
 
 def load_comparison(spec: Spec, folder: Folder) -> Comparison:
-    """What a finished run left in its folder."""
+    """Load the results of a finished run from its folder."""
     import pandas as pd
 
     summary = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
@@ -117,5 +145,5 @@ def load_comparison(spec: Spec, folder: Folder) -> Comparison:
 
 
 def _names(every: Sequence[Which]) -> dict[Which, str]:
-    """What trainings are called in the run's files: nothing, if there is one."""
+    """Return the prefix of each training in the files of a run; it is empty if there is only one training."""
     return {which: "/".join(map(str, which)) if len(every) > 1 else "" for which in every}

@@ -1,8 +1,8 @@
-"""How long will trainings take, how much memory, and so how many processes train them?"""
+"""Estimate the time and memory that trainings need, and derive the number of worker processes."""
 
 import math
 import os
-import subprocess  # only ever starts this very Python
+import subprocess  # only starts this Python interpreter
 import sys
 import time
 from collections.abc import Sequence
@@ -21,22 +21,26 @@ from perfeds2.spec.build import make_algorithms, make_timelines
 from perfeds2.spec.tasks import make_task, model_of
 
 DAY_S = 86_400.0
-ROUNDS = 8  # that are played to see the pace
-MOST_LOOKED_AT = 16  # trainings whose pace is looked at
-LEAST_WORK_S = 4.0  # of one core: with less to do, another process would come too late
-WORK_EACH_S = 2.0  # at least: what a process takes to start
-PROCESS_BYTES = 600 << 20  # of Python, JAX and its compiler; on a GPU, what CUDA loads
-GPU_PROCESS_BYTES = 2 << 30  # of the machine's memory, where a process computes on a GPU
-MOST_ON_GPU = 4  # processes, unless asked for more: they fill it
-GRADIENT_S = 1e-4  # of a small model, whatever its arithmetic
-FLOPS = 1e10  # a second, of one core
+ROUNDS = 8  # simulated to measure the pace
+MOST_LOOKED_AT = 16  # trainings whose pace is measured, at most
+LEAST_WORK_S = 4.0  # of one core; with less work a second process would start too late
+WORK_EACH_S = 2.0  # minimum work per process: starting one takes about as long
+PROCESS_BYTES = 600 << 20  # Python, JAX and its compiler; on a GPU, the CUDA libraries
+GPU_PROCESS_BYTES = 2 << 30  # host memory of a process that computes on a GPU
+MOST_ON_GPU = 4  # default maximum of processes; four fill a GPU
+GRADIENT_S = 1e-4  # overhead per gradient, which dominates for small models
+FLOPS = 1e10  # floating-point operations per second of one core
 
 
 # ---- time
 
 
 def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tuple[float, float]:
-    """Estimate the seconds of one core that the clocks and the trainings take, from the pace of the first rounds."""
+    """Estimate the core-seconds for simulating and for training, from the pace of the first rounds.
+
+    Returns:
+        The seconds of one core for all timelines, and those for all trainings (0 without ``trains``).
+    """
     some = [one for one in trainings if one.seed == trainings[0].seed]
     some = some[:: max(1, len(some) // MOST_LOOKED_AT)]
     bench, clock_s, train_s = Workbench(), 0.0, 0.0
@@ -50,14 +54,18 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
         rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / ROUNDS, 1e-12)
         clock_s += rounds * pace_s
         if trains:
-            sample_s = 6.0 * parameters(model_of(spec)) / FLOPS  # forward and backward
+            sample_s = 6.0 * parameters(model_of(spec)) / FLOPS  # forward and backward pass
             train_s += rounds * played.quorum * (GRADIENT_S + sample_s * algorithm.learner.samples)
     more = len(trainings) / max(len(some), 1)
     return clock_s * more, train_s * more
 
 
 def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True) -> None:
-    """Refuse what would take more than a day of this machine's time."""
+    """Refuse work that is estimated to take more than one day on this machine, unless ``yes``.
+
+    Raises:
+        InputError: If the estimate exceeds one day.
+    """
     days = 0.0 if yes or not trainings else sum(seconds_needed(trainings, trains=trains)) / DAY_S
     if days > 1:
         raise InputError(
@@ -70,25 +78,25 @@ def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True
 
 
 def bytes_needed(trainings: Sequence[Training]) -> int:
-    """Estimate the memory of a process that trains any one of these: the data, and models in the buffer."""
+    """Estimate the memory in bytes of a process that can train any one of these: its data and its models."""
     every = {(one.spec.task, one.spec.cell.ues): one for one in trainings}
     return PROCESS_BYTES + max(_training_bytes(one) for one in every.values())
 
 
 def _group_bytes(group: Sequence[Training]) -> int:
-    """Estimate the GPU memory of a group, twice: an evaluation looks at many UEs at once."""
+    """Estimate the GPU memory in bytes of a group. The factor 2 covers evaluation, which batches many UEs."""
     return PROCESS_BYTES + 2 * len(group) * _training_bytes(group[0])
 
 
 def _training_bytes(one: Training) -> int:
     task = make_task(one.spec, one.seed)
     data = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(task.data))
-    models = 128 + 2 * one.spec.cell.ues  # the buffer, a round's uploads, and what each UE may keep
+    models = 128 + 2 * one.spec.cell.ues  # buffered models, one round's uploads, and the state that each UE may keep
     return 2 * data + 4 * parameters(task.model) * models
 
 
 def free_bytes() -> int | None:
-    """The free memory of this machine and its container; None where the system does not say."""
+    """Return the free memory of this machine and its container in bytes; None if the system does not report it."""
     found: list[int] = []
     with suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -101,7 +109,10 @@ def free_bytes() -> int | None:
 
 
 def free_gpu_bytes() -> int | None:
-    """What this process leaves of its GPU's memory to others: nothing, if JAX reserved all of it."""
+    """Return the GPU memory in bytes that this process leaves to others; None if JAX does not report it.
+
+    It is 0 if JAX preallocated everything.
+    """
     known = jax.local_devices()[0].memory_stats() or {}
     return max(0, known["bytes_limit"] - known.get("pool_bytes", 0)) if "bytes_limit" in known else None
 
@@ -110,16 +121,16 @@ def free_gpu_bytes() -> int | None:
 
 
 def count_cores() -> int:
-    """The cores this process may use, and no more than its container is granted."""
+    """Return how many cores this process may use, at most the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number: there is no limit
+        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" (no limit) raises ValueError
     return cores
 
 
 def count_gpus() -> int:
-    """Ask in a process of its own: one that asks JAX holds the GPU from then on."""
+    """Count GPUs in a separate process, because a process that asks JAX holds the GPU from then on."""
     if not may_have_gpu() or os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
         return 0
     code = "import jax; print(jax.local_device_count() if jax.default_backend() == 'gpu' else 0)"
@@ -128,9 +139,10 @@ def count_gpus() -> int:
 
 
 def count_processes(trainings: Sequence[Training], asked: int | None) -> int:
-    """How many processes train on this machine's cores, this one among them.
+    """Return how many processes train on this machine's cores, including this one.
 
-    As many as asked for, or as cores, memory and work call for. An object that is in no file cannot be sent to another process.
+    It is the number asked for, or else what cores, memory and the amount of work justify. Objects that are defined in
+    no file cannot be sent to another process, so they train in this one.
     """
     if asked == 1 or len(trainings) < 2 or any(one.spec.unwritten for one in trainings):
         return 1
@@ -147,9 +159,10 @@ def count_processes(trainings: Sequence[Training], asked: int | None) -> int:
 
 
 def count_group_processes(groups: Sequence[Sequence[Training]], asked: int | None) -> int:
-    """How many processes train groups on one GPU, this one not among them; 1: this one, group after group.
+    """Return how many processes share one GPU to train groups; 1 means this process trains them in turn.
 
-    While one compiles the others train, and small models leave each other most of a GPU. Several GPUs share a group.
+    Above 1, this process is not among them. Several processes pay off because some compile while others train, and
+    small models leave most of a GPU idle. With several GPUs this process trains each group on all of them.
     """
     if len(groups) < 2 or any(one.spec.unwritten for group in groups for one in group):
         return 1
@@ -162,7 +175,10 @@ def count_group_processes(groups: Sequence[Sequence[Training]], asked: int | Non
 
 
 def side_by_side(groups: int, cores: int, needed: int, free_gpu: int | None, free: int | None) -> int:
-    """As many as there are groups, cores to compile on, and memory on the GPU and beside it; a few are enough."""
+    """Return how many processes to run on one GPU.
+
+    Limited by the number of groups, by cores (for compiling), by GPU and host memory, and by ``MOST_ON_GPU``.
+    """
     count = min(groups, cores, MOST_ON_GPU)
     if free_gpu is not None:
         count = min(count, free_gpu // needed)

@@ -1,4 +1,4 @@
-"""How do the weights of a run leave it, for programs that are not ours?"""
+"""Export the weights of a finished run to other programs' file formats."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,9 +24,21 @@ ModelOf = Callable[[], Model]
 def export(
     folder: Path, what: Format, algorithm: str | None, seed: int | None, out: Path, model: ModelOf | None = None
 ) -> str:
-    """Write one model of a finished run to a file. Returns what it is, in words.
+    """Write one model of a finished run to a file.
 
-    ``model`` makes what was trained, where the spec does not say it.
+    Args:
+        folder: The folder of the run.
+        what: The file format.
+        algorithm: The algorithm to export; None if the run has only one.
+        seed: The seed to export; None if the run has only one.
+        out: The file to write.
+        model: Makes the model that was trained; None makes it from the spec. Only used for ONNX.
+
+    Returns:
+        One line that describes the exported model.
+
+    Raises:
+        InputError: If the run has no model, or the choice is ambiguous or unknown.
     """
     if not (folder / "summary.json").exists() or not (folder / "model.safetensors").exists():
         raise InputError(f"{folder} holds no finished run with a model; expected the folder of a run that was trained.")
@@ -46,7 +58,7 @@ def export(
 
 
 def choose(models: list[tuple[str, int]], algorithm: str | None, seed: int | None) -> tuple[str, int]:
-    """The one model that was asked for; what was not said must not matter."""
+    """Return the one (algorithm, seed) that fits the choice; raise InputError if there is none or several."""
     names, seeds = list(dict.fromkeys(name for name, _ in models)), sorted({seed for _, seed in models})
     if algorithm is not None and algorithm not in names:
         raise InputError(f"--algorithm {algorithm} is not in this run; {did_you_mean(algorithm, names)}")

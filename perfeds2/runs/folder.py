@@ -1,7 +1,7 @@
-"""Where does a run live, and how does it go on after a crash?
+"""Create, lock and resume the folder of a run.
 
-A folder holds ``spec.toml`` from the first moment and the results at the end. In between, ``parts/`` is the store of its
-trainings. Every file is written atomically, so a kill at any moment leaves a folder that can be continued.
+A folder contains ``spec.toml`` from the start and the results at the end. In between, ``parts/`` is the store of its
+trainings. Every file is written atomically, so a run can be resumed after a kill at any moment.
 """
 
 import json
@@ -23,7 +23,7 @@ from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
 
-FILES = {  # what a folder was started with, by what it holds
+FILES = {  # the file that identifies a folder, by the kind of its content
     "reproduction": "reproduce.toml",
     "arena": "arena.toml",
     "sweep": "sweep.toml",
@@ -31,7 +31,7 @@ FILES = {  # what a folder was started with, by what it holds
     "plan": "plan.toml",
     "run": "spec.toml",
 }
-RESULTS = {  # what is written last
+RESULTS = {  # the result file, which is written last
     "reproduction": "claims.csv",
     "arena": "arena.json",
     "sweep": "sweep_summary.csv",
@@ -40,7 +40,7 @@ RESULTS = {  # what is written last
     "run": "summary.json",
 }
 WAIT = "wait until it has ended, or choose another folder"
-DONE = ".parts.done"  # parts that are no longer needed
+DONE = ".parts.done"  # parts about to be deleted
 EVENTS = "events.jsonl"
 NAMED = {"ue": re.compile(r"\b(?:UE |device-)(\d{1,9})\b"), "ticket": re.compile(r"\bticket (\d{1,18})\b")}
 
@@ -50,7 +50,7 @@ WORDS = re.compile(r"[A-Za-z ]+")
 
 @dataclass(frozen=True)
 class Folder:
-    """A run's folder, ready to be written to."""
+    """A run's folder, ready for writing."""
 
     path: Path
 
@@ -63,7 +63,7 @@ class Folder:
         return (self.path / "summary.json").exists() and not self.parts.exists()
 
     def log(self, event: str, **facts: int) -> None:
-        """Append a line to events.log, and with what is known besides to events.jsonl where there is one."""
+        """Append an event to events.log, and with its facts to events.jsonl if that file exists."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         with (self.path / "events.log").open("a", encoding="utf-8") as file:
             file.write(f"{at} {in_one_line(event)}\n")
@@ -72,25 +72,29 @@ class Folder:
                 file.write(f"{as_json(at, event, facts)}\n")
 
     def log_json(self) -> None:
-        """From now on events.jsonl is written too, by whoever writes events."""
+        """Create events.jsonl, so that every later event is also written there."""
         (self.path / EVENTS).touch()
 
     def save_part(self, name: str, arrays: Arrays, facts: dict[str, Any]) -> None:
         save_arrays(self.parts / f"{name}.safetensors", arrays, facts)
 
     def load_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
-        """What was saved under a name, or None if nothing was."""
+        """Return the arrays and facts saved under a name, or None."""
         path = self.parts / f"{name}.safetensors"
         return load_arrays(path) if path.exists() else None
 
     def close(self) -> None:
-        """Everything is in its place: the parts are no longer needed."""
-        self.parts.rename(self.path / DONE)  # at once, so that the folder is finished or not
+        """Delete the parts of a finished run."""
+        self.parts.rename(self.path / DONE)  # atomic: the run is either finished or not
         shutil.rmtree(self.path / DONE)
 
 
 def open_folder(path: Path, spec: Spec) -> Folder:
-    """Make a folder for a run, or find it again. Refuses one that holds something else."""
+    """Create the folder of a run, or reopen it.
+
+    Raises:
+        InputError: If the folder holds something else or cannot be written.
+    """
     folder = Folder(path)
     claim_folder(path, "run", spec.to_toml(), lambda: read_run(path).to_toml(), spec.unwritten)
     with _refusing(path):
@@ -103,14 +107,22 @@ def open_folder(path: Path, spec: Spec) -> Folder:
 
 
 def read_run(path: Path) -> Spec:
-    """The spec of a run's folder."""
+    """Read the spec of a run's folder."""
     return resolve(with_kept_fleet(read_toml(path / "spec.toml"), path))
 
 
 def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:
-    """Make a folder for a run or a sweep, with a file that holds the text; or find it again with the same meaning.
+    """Create a folder and write the file that identifies its content, or reopen a folder with the same content.
 
-    ``read`` tells what the file that is there would say if it were written today; ``unwritten`` is what no text can say.
+    Args:
+        path: The folder.
+        what: The kind of content, a key of ``FILES``.
+        text: TOML of the settings to be run.
+        read: Returns the settings of the existing file as TOML in today's format.
+        unwritten: Names of objects that TOML cannot describe; with any, an existing folder is refused.
+
+    Raises:
+        InputError: If the folder holds something else or cannot be written.
     """
     with _refusing(path):
         name = FILES[what]
@@ -132,12 +144,15 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
         path.mkdir(parents=True, exist_ok=True)
         clear_unfinished(path)
         if not known.exists():
-            write_text(known, text)  # before anything else: whose folder it is
+            write_text(known, text)  # first, so that the folder is identified from the start
 
 
 @contextmanager
 def claimed(path: Path, spec: Spec, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[Folder]:
-    """A run's folder, made or found again, and nobody else's meanwhile. Where it is somebody's, nothing in it is touched."""
+    """Create or reopen the folder of a run and hold its lock.
+
+    If another process holds the lock, nothing in the folder is touched.
+    """
     with _refusing(path):
         if not path.exists():
             path.mkdir(parents=True, exist_ok=True)
@@ -147,9 +162,15 @@ def claimed(path: Path, spec: Spec, within_s: float = 0.0, otherwise: str = WAIT
 
 @contextmanager
 def alone(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[None]:
-    """Nobody else writes into this folder meanwhile: two would undo each other's work. The lock ends with the process.
+    """Hold the lock of a folder, so that no other process writes into it. The lock ends with the process.
 
-    Somebody who does is waited for so long; ``otherwise`` is what the user is told to do then.
+    Args:
+        path: The folder.
+        within_s: How long to wait for the lock, in seconds.
+        otherwise: What the error tells the user to do if the wait is over.
+
+    Raises:
+        InputError: If another process still holds the lock.
     """
     try:
         import fcntl
@@ -167,7 +188,7 @@ def alone(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[
                     raise InputError(f"another process is writing into {path}; {otherwise}.") from None
                 time.sleep(0.1)
                 continue
-            except OSError:  # a file system that has no locks
+            except OSError:  # the file system does not support locks
                 pass
             break
         yield
@@ -176,7 +197,7 @@ def alone(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[
 
 
 def free_folder(parent: Path, name: str) -> Path:
-    """The first of name-1, name-2, … that does not exist yet."""
+    """Return the first of name-1, name-2, … that does not exist."""
     number = 1
     while (parent / f"{name}-{number}").exists():
         number += 1
@@ -191,18 +212,22 @@ def _refusing(path: Path) -> Iterator[None]:
         raise InputError(f"--out {path} cannot be written: {os.strerror(error.errno or 0)}.") from None
 
 
-# ---- events: a sentence for people; programs want its parts by name
+# ---- events: sentences in events.log, JSON objects in events.jsonl
 
 
 def in_one_line(event: str) -> str:
-    """What others sent may be quoted in an event: it must not look like another one, nor steer a terminal."""
+    """Escape non-printable characters of an event.
+
+    An event may quote what a device sent, which must not forge another line or send control codes to a terminal.
+    """
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in event)
 
 
 def as_json(at: str, event: str, facts: Mapping[str, int]) -> str:
-    """``refused: UE 3 ticket 7 has no update`` as an object: time, kind, ue, ticket, what else is known, the sentence.
+    """Return an event such as ``refused: UE 3 ticket 7 has no update`` as JSON.
 
-    Of a closed round, ues and tickets are lists. Else the first UE and ticket are ours; later ones may be quoted.
+    The object has time, kind, ue, ticket, the facts and the sentence itself. A closed round has lists ``ues`` and
+    ``tickets``. Other events have the first UE and ticket; later ones may be quoted text.
     """
     kind = kind_of(event)
     found = {name: list(map(int, form.findall(event))) for name, form in NAMED.items()}
@@ -216,7 +241,10 @@ def as_json(at: str, event: str, facts: Mapping[str, int]) -> str:
 
 
 def kind_of(event: str) -> str:
-    """What stands before the colon, if that is words; else the first word. Whose it is, is not part of it."""
+    """Return the kind of an event: the words before the colon, or else the first word.
+
+    A leading ``round N`` or ``device-N`` is skipped.
+    """
     event = OF_WHAT.sub("", event)
     words, colon, _ = event.partition(":")
     return words if colon and WORDS.fullmatch(words) else event.split(" ")[0].rstrip(":")

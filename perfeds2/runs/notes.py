@@ -1,4 +1,4 @@
-"""What should a reader know of a run: settings without effect, runs that ended early, models that diverged?"""
+"""Write the notes of a run: settings without effect, early ends, starved UEs, diverged models."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import Any
 from perfeds2.runs.store import Facts, Row
 from perfeds2.spec.fields import Spec
 
-LOST = 0.5  # of what it had learned
+LOST = 0.5  # share of the decrease in loss that is lost again
 
-OfSeeds = Mapping[str, Sequence[Facts]]  # by algorithm, a training's facts per seed
+OfSeeds = Mapping[str, Sequence[Facts]]  # facts of each seed, by algorithm
 Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 
 
 def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
-    """The notes of a run. ``rows`` is None where nothing was trained."""
+    """Return the notes of a run. ``rows`` is None if nothing was trained."""
     from perfeds2.spec.tasks import recipe_of
 
     notes, recipe = list[str](), recipe_of(spec)
@@ -35,14 +35,14 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
 
 
 def how_it_is_learned(spec: Spec) -> str:
-    """Of a file: by what, and who has what, as the flags would say it."""
+    """Return the flags for split, loss and metric of a task."""
     task = spec.task
     split = f"--labels-per-ue {task.labels_per_ue}" if task.split is None else f"--split {task.split}"
     return f"{split} --loss {task.loss} --metric {task.metric}"
 
 
 def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[str]:
-    """Where a run ended because too few UEs had energy left."""
+    """Note that a run ended because too few UEs had energy left."""
     from perfeds2.spec.cells import limits_energy
 
     ends = [each for each in of_seeds if each["is_out_of_energy"]]
@@ -74,7 +74,7 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
             f"{name}: training diverged in {diverged} of {seeds} seeds: the loss ends above where it began, "
             f"or most of the way back there. Its steps are too long; try a third, --set {name}.beta={facts['beta'] / 3:.2g}."
         )
-    is_share = str(spec.task.metric or "accuracy") == "accuracy"  # else halves say nothing
+    is_share = str(spec.task.metric or "accuracy") == "accuracy"  # half of any other metric means nothing
     is_for_personal_step = facts["objective"] not in ("FedAvg", "FedProx") and not facts["is_personal"]
     collapsed = sum(map(has_collapsed, of_seeds)) if is_share and is_for_personal_step else 0
     if collapsed:
@@ -87,18 +87,20 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
 
 
 def has_collapsed(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the global model lost over half of its accuracy again, while the personalised one is better than it ever was.
+    """Return whether the global model lost over half of its best accuracy while personalised models are fine.
 
-    The rows are one seed's. A diverged model has no accuracy, and has not collapsed.
+    Fine means at least as accurate as the global model ever was.
+    ``rows`` are the evaluations of one seed. A diverged model (accuracy NaN) does not count.
     """
     best = max(row["test_accuracy"] for row in rows)
     return rows[-1]["test_accuracy"] < best / 2 and rows[-1]["test_accuracy_personal"] >= best
 
 
 def has_diverged(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether training diverged: both losses are NaN, end above where they began, or most of the way back there.
+    """Return whether training diverged in one seed.
 
-    The rows are one seed's. Units that die of too long a step leave a finite loss, as large as at first.
+    It did if both losses end NaN, more than 10 % above their start, or with over half of their decrease lost again.
+    The last case covers units that die of too large a step: the loss stays finite, as large as at the start.
     """
     return all(_came_apart([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
 
@@ -109,4 +111,4 @@ def _came_apart(losses: Sequence[float]) -> bool:
         return True
     learned = first - least
     rose, fell_back = last > 1.1 * first, learned > 0.1 * first and last - least > LOST * learned
-    return first > 0 and (rose or fell_back)  # of an own loss below 0 nobody knows what is much
+    return first > 0 and (rose or fell_back)  # a custom loss below 0 has no scale to compare with

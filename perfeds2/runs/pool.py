@@ -1,4 +1,4 @@
-"""How are many trainings done? Those that a store lacks, by the workers there are, each tried again when its process dies."""
+"""Run the trainings that a store lacks on the available workers, and retry those that fail."""
 
 import errno
 import os
@@ -44,19 +44,23 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Workers:
-    """Who trains.
+    """Which workers train.
 
-    ``here`` is this process, and as many like it as ``count`` says. ``processes`` are processes of one core each, or one per
-    GPU; ``ray`` and ``ray://HOST:PORT`` are those of a cluster. Results do not depend on the count.
+    ``here`` is this process and, with ``count`` above 1, others like it. ``processes`` are processes of one core
+    each, or one per GPU. ``ray`` and ``ray://HOST:PORT`` use a Ray cluster. Results do not depend on ``count``.
     """
 
-    count: int | None = 1  # None: by cores, memory and work
+    count: int | None = 1  # None: derived from cores, memory and the amount of work
     on: str = HERE
-    retries: int = 2  # of a training that failed
-    together: bool | None = None  # train groups at once, as a GPU does; None: by the kind of device
+    retries: int = 2  # of a failed training
+    together: bool | None = None  # train groups in one batch; None: only on a GPU
 
     def check(self) -> None:
-        """Refuse what cannot be meant, before anything is written."""
+        """Check the values before anything is written.
+
+        Raises:
+            InputError: If a value is out of range.
+        """
         flag = "--jobs" if self.on == HERE else "--workers"
         if self.count is not None and self.count < 1:
             raise InputError(f"{flag} must be at least 1, got {self.count}.")
@@ -68,7 +72,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Failure:
-    """A training that was given up, or a group of them."""
+    """A training or group of trainings that failed for good."""
 
     label: str
     attempts: int
@@ -77,15 +81,15 @@ class Failure:
 
 @dataclass(frozen=True)
 class Results:
-    """What became of trainings. Results are read from the store when they are asked for."""
+    """The outcome of trainings; results are read from the store on demand."""
 
     store: Store
     failures: tuple[Failure, ...] = ()
-    found: int = 0  # trainings that the store had
-    reused: int = 0  # … and that other folders had
+    found: int = 0  # trainings that were already in the store
+    reused: int = 0  # trainings copied from other folders
 
     def get(self, training: Training) -> Result | None:
-        """A training's result; None if it was given up."""
+        """Return a training's result; None if it failed."""
         return self.store.get(training.key)
 
     def __getitem__(self, training: Training) -> Result:
@@ -96,9 +100,14 @@ class Results:
 
 
 def check_work(trainings: Sequence[Training], workers: Workers, *, yes: bool) -> None:
-    """Refuse what cannot be begun, before anything is written."""
+    """Check workers, models and the estimated time before anything is written.
+
+    Raises:
+        InputError: If a setting is invalid, a model does not fit its task, or the work takes over a day without
+            ``yes``.
+    """
     workers.check()
-    # A user's own task would have to be made here, and a GPU is for the workers.
+    # A user's own task would have to be made here, and this process would hold the GPU that the workers need.
     known = [one for one in trainings if workers.on == HERE or recipe_of(one.spec) is not None]
     for one in known:
         check_model(one.spec)
@@ -118,16 +127,20 @@ def run_all(
     """Train what a store lacks.
 
     Args:
-        trainings: What is wanted, in any order; the same one may be asked for twice.
-        store: Where results go, and checkpoints of trainings under way.
-        workers: Who trains.
-        reporter: Hears how far it is.
-        strict: Raise when a training is given up, instead of going on with the others.
-        kept: Called with every training and its result, in this thread, as results come.
-        log: Called with a sentence for every training that ended, or failed and is tried again.
+        trainings: Trainings to run, in any order; duplicates are trained once.
+        store: Where results and checkpoints are written.
+        workers: Which workers train.
+        reporter: Receives the progress.
+        strict: Raise if a training fails for good, instead of continuing with the others.
+        kept: Called in this thread with every training and its result, as results arrive.
+        log: Called with a sentence for every training that ends or fails.
+
+    Returns:
+        The results and failures.
 
     Raises:
-        InputError: A training is refused and ``strict``, or all are.
+        InputError: If a training is refused and ``strict``, or if all are refused.
+        ChildProcessError: If a worker process keeps dying and ``strict``.
     """
     workers.check()
     wanted = list({one.key: one for one in trainings}.values())
@@ -154,7 +167,11 @@ def run_all(
 def _jobs(
     groups: Sequence[Sequence[Training]], missing: set[str], store: Store, *, together: bool
 ) -> tuple[list[Job], int]:
-    """A job for every group of which something is missing, here and in the folders to reuse; and how many were reused."""
+    """Make a job for every group with a result that neither the store nor the folders to reuse have.
+
+    Returns:
+        The jobs, and how many results were reused.
+    """
     jobs: list[Job] = []
     reused = 0
     for group in groups:
@@ -166,18 +183,18 @@ def _jobs(
     return jobs, reused
 
 
-# ---- who trains
+# ---- workers
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The workers that were found."""
+    """The workers that are available."""
 
     count: int = 1
-    here: bool = True  # this process is one of them; alone, it trains in several threads
-    together: bool = False  # they train groups at once
-    shares_gpu: bool = False  # they are processes on one GPU
-    environment: Callable[[int], Mapping[str, str]] = lambda _: {}  # of the process with this number
+    here: bool = True  # this process is one of them; if it is the only one, it uses several threads
+    together: bool = False  # they train groups in one batch
+    shares_gpu: bool = False  # they are processes that share one GPU
+    environment: Callable[[int], Mapping[str, str]] = lambda _: {}  # environment of the process with this number
     ray: Ray | None = None
 
     def close(self) -> None:
@@ -190,14 +207,24 @@ class Engine:
 
     @property
     def threads(self) -> int:
-        """How many trainings this process does at a time: one keeps a GPU busy; else as many as XLA has threads."""
+        """Return how many trainings this process runs at a time.
+
+        One keeps a GPU busy; on a CPU it is the number of XLA's threads.
+        """
         if not self.is_alone or self.together or on_gpu.is_there() or jax.local_device_count() > 1:
             return 1
         return int(os.environ.get("NPROC") or 0) or os.cpu_count() or 1
 
 
 def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterator[Event]:
-    """Do jobs until none is left. More may be put into the list meanwhile; other processes print into the log."""
+    """Run jobs until the list is empty, and yield the workers' events.
+
+    Args:
+        waiting: Jobs to run; the caller may append to it meanwhile.
+        place: Where results and evaluations are written.
+        engine: The workers.
+        log: The file that receives the standard error of worker processes.
+    """
     workers: dict[int, TrainingWorker] = {}
     inbox: Inbox = queue.SimpleQueue()
 
@@ -220,7 +247,7 @@ def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterat
             if not any(worker.jobs for worker in workers.values()):
                 return
             worker, event = inbox.get()
-            if event is None:  # another takes its place when there is work
+            if event is None:  # the worker died; a new one starts if there is work
                 del workers[worker.number]
                 worker.end()
                 for job in worker.jobs:
@@ -237,7 +264,7 @@ def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterat
 
 
 def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
-    """Look which workers there are. What cannot be sent to another process is done in this one."""
+    """Find the available workers. Objects defined in no file cannot be sent to another process and train here."""
     unwritten = any(one.spec.unwritten for one in wanted)
     if workers.on == HERE or unwritten:
         together = on_gpu.is_there() if workers.together is None else workers.together
@@ -259,7 +286,7 @@ def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
 
 
 class _Run:
-    """The one loop over events: results are kept, failures tried again."""
+    """The loop over worker events: it keeps results and retries failures."""
 
     def __init__(
         self, store: Store, workers: Workers, reporter: Reporter, strict: bool, kept: Kept | None, log: Log
@@ -267,7 +294,7 @@ class _Run:
         self.store, self.workers, self.reporter = store, workers, reporter
         self.strict, self.kept, self.log = strict, kept, log
         self._attempts = Counter[int]()
-        self._failed: list[tuple[Job, Failure, bool]] = []  # with whether trying again could have helped
+        self._failed: list[tuple[Job, Failure, bool]] = []  # the flag: whether a retry could have helped
         self._done = 0
 
     def do(self, jobs: Sequence[Job], engine: Engine) -> None:
@@ -278,7 +305,7 @@ class _Run:
                 waiting = [replace(job, halves=False) for job in jobs]
                 left = self._follow(waiting, serve(waiting, place, engine, log), hands_back=True)
                 waiting = [replace(job, halves=True) for job in left]
-            engine = Engine(together=True)  # with all the memory
+            engine = Engine(together=True)  # retried by this process, which has all GPU memory
         self._follow(waiting, serve(waiting, place, engine, log), alone=engine.is_alone)
         if log.is_file() and log.stat().st_size == 0:
             log.unlink()
@@ -286,7 +313,10 @@ class _Run:
     def _follow(
         self, waiting: list[Job], events: Iterator[Event], *, alone: bool = False, hands_back: bool = False
     ) -> list[Job]:
-        """Hear events until all is done. With ``hands_back``, return jobs that failed although their process lived."""
+        """Handle events until all jobs are done.
+
+        With ``hands_back``, return the jobs that failed while their process survived, instead of retrying them.
+        """
         left: list[Job] = []
         with closing(events):  # type: ignore[type-var]  # a generator
             for event in events:
@@ -323,7 +353,7 @@ class _Run:
                 self.kept(one, result)
 
     def _fail(self, event: Event, *, alone: bool) -> bool:
-        """Whether a job is tried again; else it is given up."""
+        """Count a failed attempt and return whether to retry the job."""
         job, reply, retries = event.job, event.reply, self.workers.retries
         self._attempts[job.number] += 1
         attempts, error = self._attempts[job.number], reply["error"]
@@ -342,7 +372,7 @@ class _Run:
         return False
 
     def failures(self, found: int) -> tuple[Failure, ...]:
-        """What was given up, in the order of the trainings."""
+        """Return the failed trainings, in the order of the jobs; raise InputError if all trainings were refused."""
         if self._failed and found + self._done == 0 and not any(again for *_, again in self._failed):
-            raise InputError(self._failed[0][1].error)  # nothing could be trained, and the user can put it right
+            raise InputError(self._failed[0][1].error)  # every training was refused for input the user can fix
         return tuple(failure for _, failure, _ in sorted(self._failed, key=lambda each: each[0].number))

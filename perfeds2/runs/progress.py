@@ -1,8 +1,9 @@
-"""How far is a command? The one channel that the terminal, ``watch``, the live page and trackers read.
+"""Publish the progress of a command to the terminal, ``watch``, the live page and trackers.
 
-A command that trains appends to ``live.jsonl`` in its folder: what it is, every evaluation of every training (written by the
-process that trains it), and about once a second how far the whole is. Readers follow the file; none of them delays a
-training. The file is deleted when the command is done. After a kill it stays, and the resumed command appends to it.
+A command that trains appends to ``live.jsonl`` in its folder: its name, every evaluation of every training (written
+by the process that trains it), and about once a second its overall progress. Readers follow the file, and none of
+them delays a training. The file is deleted when the command is done. After a kill it stays, and the resumed command
+appends to it.
 """
 
 import hashlib
@@ -21,35 +22,35 @@ from typing import Any, Protocol, runtime_checkable
 LIVE = "live.jsonl"
 DONE = "done"
 INTERRUPTED = "interrupted"
-WRITE_EVERY_S = 1.0  # how far the whole is
-LOOK_EVERY_S = 0.5  # followers in this process
+WRITE_EVERY_S = 1.0  # overall progress
+LOOK_EVERY_S = 0.5  # polling interval of followers in this process
 Line = dict[str, Any]
-Row = dict[str, Any]  # of one evaluation: round, time_s, metrics, costs
+Row = dict[str, Any]  # one evaluation: round, time_s, metrics, costs
 
 
-# ---- how far it is
+# ---- progress
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a command is, for a progress bar or table."""
+    """The progress of a command, for a progress bar or table."""
 
     what: str  # the training or step that moved last
     share: float  # of the whole command, from 0 to 1
-    time_s: float = 0.0  # simulated, in that training
+    time_s: float = 0.0  # simulated seconds in that training
     rounds: int = 0  # trained so far, by all workers
     total: int = 1  # trainings
     done: int = 0
-    found: int = 0  # of those done, how many were there before
+    found: int = 0  # trainings that were already done at the start
     failed: int = 0
     retried: int = 0
     elapsed_s: float = 0.0
-    workers: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # what each trains, and the share done
-    error: str = ""  # of a training that has just failed
+    workers: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # title and share done of each
+    error: str = ""  # message of a training that has just failed
 
     @property
     def left_s(self) -> float | None:
-        """Estimate the remaining seconds from the pace so far."""
+        """Estimate the remaining seconds from the pace so far; None before the first training is done."""
         fresh = self.done - self.found
         return None if fresh == 0 else self.elapsed_s / fresh * (self.total - self.done - self.failed)
 
@@ -59,7 +60,7 @@ Watch = Callable[[Progress], None]
 
 @dataclass
 class _Running:
-    """What a worker is training."""
+    """A job that a worker is training."""
 
     title: str
     count: int  # trainings
@@ -68,22 +69,22 @@ class _Running:
 
 
 class Reporter:
-    """Collects how far a command is, writes it to the live file, and passes it on to a watcher.
+    """Collects the progress of a command, writes it to the live file, and passes it to a callback.
 
     Args:
         watch: Called with every ``Progress``, in the thread that started the command.
-        live: Where evaluations and shares are written; None writes nothing.
-        total: Trainings of the whole command; None counts those that are asked for.
+        live: Where evaluations and progress are written; None writes nothing.
+        total: Number of trainings of the whole command; None counts those announced by ``asked``.
     """
 
     def __init__(self, watch: Watch | None = None, live: "Live | None" = None, total: int | None = None) -> None:
         self.live, self._watch, self._planned = live, watch, total
         self._counts: dict[str, int] = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
         self._began_s, self._wrote_s = time.monotonic(), 0.0
-        self._running: dict[int, _Running] = {}  # by worker
+        self._running: dict[int, _Running] = {}  # by worker number
 
     def asked(self, count: int, found: int) -> None:
-        """More trainings are wanted, of which some were found."""
+        """Announce ``count`` more trainings, of which ``found`` are already done."""
         for name, more in (("asked", count), ("done", found), ("found", found)):
             self._counts[name] += more
 
@@ -103,17 +104,17 @@ class Reporter:
         self._tell(job.title)
 
     def failed(self, worker: int, error: str, *, again: bool) -> None:
-        job = self._running.pop(worker, _Running("", 1))  # its clock may have failed
+        job = self._running.pop(worker, _Running("", 1))  # its simulation may have failed before it started
         self._counts["retried" if again else "failed"] += 1 if again else job.count
         self._tell(job.title, error=error)
 
     def clock(self, title: str, time_s: float) -> None:
-        """A clock is being played, and nothing is trained yet."""
+        """Report the simulation of a timeline, as long as no training runs."""
         if not self._running and self._counts["done"] == self._counts["found"]:
             self._tell(title, time_s)
 
     def step(self, what: str, share: float, time_s: float = 0.0, rounds: int = 0) -> None:
-        """Report work that is no training, such as a clock that is played."""
+        """Report work other than training, such as a simulation."""
         self._send(Progress(what, share, time_s, rounds))
 
     def _tell(self, what: str, time_s: float = 0.0, error: str = "") -> None:
@@ -136,25 +137,25 @@ class Reporter:
             self._watch(now)
 
 
-# ---- the file
+# ---- the live file
 
 
 class Live:
-    """Appends to a folder's live file. A disk that does not take it does not stop the command."""
+    """Appends to the live file of a folder. Disk errors never stop the command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file: int | None = None
-        self._written: dict[str, int] = {}  # evaluations of each training
+        self._written: dict[str, int] = {}  # evaluations written, by training
 
     def write(self, **said: Any) -> None:
-        """Append a line in one piece: several threads and processes do."""
+        """Append a line in a single write, since several threads and processes append."""
         with suppress(OSError):
             if self._file is None:
                 self._file = os.open(self.folder / LIVE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
                 size = os.lseek(self._file, 0, os.SEEK_END)
                 if size and os.lseek(self._file, size - 1, os.SEEK_SET) and os.read(self._file, 1) != b"\n":
-                    os.write(self._file, b"\n")  # a killed process stopped in the middle of a line
+                    os.write(self._file, b"\n")  # a killed process left an incomplete line
             os.write(self._file, json.dumps(said, separators=(",", ":")).encode() + b"\n")
 
     def begin(self, command: str) -> None:
@@ -167,7 +168,7 @@ class Live:
         self.write(share=now.share, at=time.time(), what=what, **failed)
 
     def training(self, label: str, algorithm: str, seed: int, of: int, **known: Any) -> str:
-        """Announce a training that will be evaluated ``of`` times. Returns its name in the file."""
+        """Announce a training that will be evaluated ``of`` times, and return its name in the file."""
         name = hashlib.sha256(json.dumps([label, algorithm, seed]).encode()).hexdigest()[:16]
         if name not in self._written:
             self.write(training=name, label=label, algorithm=algorithm, seed=seed, of=of, **known)
@@ -175,9 +176,9 @@ class Live:
         return name
 
     def evaluations(self, name: str, rows: Callable[[int], Iterable[Row]]) -> None:
-        """Append a training's evaluations from the first that this process has not written.
+        """Append the evaluations of a training that this process has not written yet.
 
-        One resumed from a checkpoint writes all of them again: a line may have been lost. Readers skip what they know.
+        After a resume all of them are written again, because lines may have been lost; readers skip those they know.
         """
         for row in rows(self._written[name]):
             self.write(t=name, n=self._written[name], row=row)
@@ -191,7 +192,7 @@ class Live:
 
 @contextmanager
 def open_live(folder: Path, command: str, followers: "Sequence[Follower]" = ()) -> Iterator[Live]:
-    """Write a command's live file while it works, and show it to followers in this process."""
+    """Keep a command's live file while the command runs, and pass new lines to followers in this process."""
     live, over, end = Live(folder), threading.Event(), INTERRUPTED
     live.begin(command)
     following = threading.Thread(target=_follow, args=(folder, list(followers), over), daemon=True)
@@ -215,7 +216,7 @@ def open_live(folder: Path, command: str, followers: "Sequence[Follower]" = ()) 
 
 
 def _follow(folder: Path, followers: "list[Follower]", over: threading.Event) -> None:
-    """Show followers what is new until it is over. One that fails is not asked again, and the command goes on."""
+    """Show new lines to the followers until the command ends. A follower that raises is dropped."""
     tail, board, ended = Tail(folder), Board(), False
     while not ended:
         ended = over.wait(LOOK_EVERY_S)
@@ -236,13 +237,13 @@ def _follow(folder: Path, followers: "list[Follower]", over: threading.Event) ->
 
 @dataclass
 class LiveTraining:
-    """What the live file says of one training: when it was evaluated, and how good it was."""
+    """What the live file says about one training: when it was evaluated, and its scores."""
 
     name: str
-    label: str  # what sets it apart from others of the same algorithm and seed; empty in a comparison
+    label: str  # distinguishes trainings of the same algorithm and seed; empty in a comparison
     algorithm: str
     seed: int
-    of: int  # evaluations until it is over
+    of: int  # number of evaluations
     metric: str = "accuracy"
     target: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -251,7 +252,7 @@ class LiveTraining:
 
     @property
     def curve(self) -> str:
-        """Whose curve it belongs to: seeds go together."""
+        """Return the name of the curve it belongs to, which all seeds share."""
         return f"{self.algorithm}, {self.label}" if self.label else self.algorithm
 
     @property
@@ -259,21 +260,21 @@ class LiveTraining:
         return len(self.time_s) >= self.of
 
 
-News = tuple[LiveTraining, int, Row]  # one evaluation that was not known before
+News = tuple[LiveTraining, int, Row]  # a new evaluation: its training, number and row
 
 
 @dataclass
 class Board:
-    """Where a command stands, by the lines that were read so far."""
+    """The state of a command, from the lines read so far."""
 
     command: str = ""
-    who: tuple[str, int, str] = ("", 0, "")  # host, process, when it was born
+    who: tuple[str, int, str] = ("", 0, "")  # host, PID, start time of the process
     began_s: float = 0.0
     heard_s: float = 0.0
-    shares: tuple[float, float, float] | None = None  # the first of this process, the last, and when the first was
+    shares: tuple[float, float, float] | None = None  # first share since the start, last share, time of the first
     what: str = ""
     failed: int = 0
-    end: str = ""  # done, interrupted, or what went wrong
+    end: str = ""  # done, interrupted, or the error message
     trainings: dict[str, LiveTraining] = field(default_factory=dict)
 
     @property
@@ -282,7 +283,7 @@ class Board:
 
     @property
     def left_s(self) -> float | None:
-        """How long the rest will take, by the pace since it (re)started."""
+        """Estimate the remaining seconds from the pace since the command (re)started."""
         if self.shares is None or self.end:
             return None
         first, last, since_s = self.shares
@@ -290,15 +291,15 @@ class Board:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process is gone and said no word. Of another machine's process nobody here knows."""
+        """Return whether the process is gone without an end line. Processes of other hosts never count as dead."""
         host, process, birth = self.who
         return not self.end and host == socket.gethostname() and born(process) != birth
 
     def take(self, lines: Iterable[Line]) -> list[News]:
-        """Read on. Returns the evaluations that are new: one that is said again is the same."""
+        """Process more lines and return the new evaluations; repeated ones are skipped."""
         news = list[News]()
         for line in lines:
-            with suppress(LookupError, TypeError, ValueError):  # a line that is no line of ours
+            with suppress(LookupError, TypeError, ValueError):  # ignore malformed lines
                 if (one := self._take(line)) is not None:
                     news.append(one)
         return news
@@ -331,7 +332,7 @@ class Board:
 
 
 class Tail:
-    """What was added to a folder's file since. Once it is open it can be read to its end, also when it is gone."""
+    """Reads the lines added to a live file since the last read; an open file stays readable after it is deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._file, self._rest = folder / LIVE, None, b""
@@ -359,12 +360,15 @@ class Tail:
 
 
 def born(process: int) -> str:
-    """When a process began, where the system says it: two may have the same number. Empty if there is none."""
+    """Return the start time of a process, which tells apart processes that reuse a PID; empty if it is not running.
+
+    If the system does not report start times, return a constant.
+    """
     try:
-        os.kill(process, 0) if os.name != "nt" else None  # where asking would end it
+        os.kill(process, 0) if os.name != "nt" else None  # on Windows this would terminate the process
     except (ProcessLookupError, OverflowError):
         return ""
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it exists but belongs to another user
         pass
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
@@ -374,15 +378,15 @@ def born(process: int) -> str:
         return "some day"
 
 
-# ---- those who follow from within
+# ---- followers in this process
 
 
 @runtime_checkable
 class Follower(Protocol):
-    """Somebody who is shown what is new, from a thread of the command."""
+    """An object that receives new evaluations, in a thread of the command."""
 
     def look(self, board: Board, news: Sequence[News]) -> None:
-        """A few times a second."""
+        """Receive the state and the new evaluations, a few times a second."""
 
     def end(self, board: Board) -> None:
-        """The last time."""
+        """Receive the final state."""

@@ -1,4 +1,4 @@
-"""What do several seeds say together: mean, interval, the median where some never got there, who is better; and how fair is it?"""
+"""Statistics over seeds: means, intervals, censored medians, paired tests; and measures of fairness over UEs."""
 
 import itertools
 import math
@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-Means = Any  # an array with one a time, or one number
+Means = Any  # an array with one mean per time, or one number
 
-INTERVAL_SEEDS = 3  # at least: two seeds' would be thirteen standard errors to either side
+INTERVAL_SEEDS = 3  # minimum; with two seeds it would be 13 standard errors to either side
 NO_INTERVAL = "Fewer than three seeds give no interval."
 
 
 def statistic(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and 95 % interval over seeds. One or two seeds have no interval; a seed without a value leaves no mean."""
+    """Return the mean over seeds and its 95 % interval.
+
+    Fewer than three seeds have no interval. If any seed has no finite value, there is no mean either.
+    """
     clean = [value if value is not None and math.isfinite(value) else None for value in values]
     if not clean or None in clean:
         return {"mean": None, "low": None, "high": None, "values": clean}
@@ -24,23 +27,30 @@ def statistic(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means | None, Means | None]:
-    """The mean over seeds (the first axis) and its 95 % interval by Student's t; none from fewer than three seeds."""
+    """Return the mean over seeds and the ends of its 95 % interval by Student's t.
+
+    Args:
+        values: Shape (seeds, …), with seeds on the first axis.
+
+    Returns:
+        Mean, low and high; low and high are None for fewer than three seeds.
+    """
     seeds, mean = len(values), values.mean(axis=0)
     if seeds < INTERVAL_SEEDS:
         return mean, None, None
-    from scipy.special import stdtrit  # late: it takes a while to load
+    from scipy.special import stdtrit  # slow to import
 
     half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half
 
 
 def pareto(costs: Float[np.ndarray, "n c"]) -> Bool[np.ndarray, " n"]:
-    """Which rows nothing beats: no other row is at most as much in all columns and less in one."""
+    """Return which rows are Pareto-optimal: no other row is at most as large in all columns and smaller in one."""
     return np.array([not ((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any() for row in costs], bool)
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """The p-value of Student's two-sided paired t-test: how easily chance alone gives a mean at least this far from 0."""
+    """Return the p-value of Student's two-sided paired t-test, from the differences per seed."""
     seeds, values = len(differences), np.array(differences, float)
     error = float(values.std(ddof=1)) / math.sqrt(seeds)
     if error == 0:
@@ -51,9 +61,10 @@ def paired_p(differences: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted by Holm's method, in the order given: that any of those below 0.05 is mere luck has a chance of 5 % at most.
+    """Return p-values adjusted by Holm's method, in the given order.
 
-    Of m p-values the smallest is multiplied by m, the next by m − 1 and so on; none falls below a smaller one's, or exceeds 1.
+    The smallest of m p-values is multiplied by m, the next by m − 1 and so on; the results are made non-decreasing
+    and capped at 1. This bounds the probability of any false positive below 0.05 by 5 %.
     """
     p, order = np.array(p_values, float), np.argsort(p_values, kind="stable")
     result = np.empty_like(p)
@@ -62,9 +73,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pairwise_p(values: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], float]:
-    """For every two names, the p-value of the paired t-test over seeds, adjusted by Holm's method for as many tests.
+    """Return the p-value of the paired t-test over seeds for every two names, adjusted by Holm's method.
 
-    Empty where there are fewer than three seeds.
+    Empty for fewer than three seeds.
     """
     pairs = list(itertools.combinations(values, 2))
     if not pairs or min(map(len, values.values())) < INTERVAL_SEEDS:
@@ -74,20 +85,21 @@ def pairwise_p(values: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], f
 
 
 def worst_decile(values: Sequence[float]) -> float:
-    """The mean of the worst tenth of UEs, their number rounded up: two of twenty, three of twenty-one."""
+    """Return the mean of the worst tenth of UEs, rounded up: two of 20, three of 21."""
     return float(np.sort(np.array(values, float))[: -(-len(values) // 10)].mean())
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's index of fairness, (Σx)²/(n·Σx²): 1 where all have the same, 1/n where one has everything. Nobody has more: 1."""
+    """Return Jain's fairness index (Σx)²/(n·Σx²): 1 if all values are equal or 0, 1/n if one UE has everything."""
     x = np.array(values, float)
     return float(x.sum() ** 2 / (x.size * (x**2).sum())) if x.any() else 1.0
 
 
 def censored_median(times: Sequence[float | None]) -> float | None:
-    """The median, a None being later than all others: who never got there is not left out.
+    """Return the median, where None (never reached) counts as later than every time.
 
-    Of an even number of seeds the lower of the middle two, a time that was measured; None if that seed never got there.
+    For an even number of seeds it is the lower of the two middle values, so that it is a measured time. None if that
+    one is None.
     """
     reached = sorted(time for time in times if time is not None)
     middle = (len(times) - 1) // 2
@@ -95,9 +107,15 @@ def censored_median(times: Sequence[float | None]) -> float | None:
 
 
 def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str = "time_s") -> float | None:
-    """The first evaluated second at which the personalised test accuracy, or what stands for it, is at least the target.
+    """Return the first evaluated time in seconds at which the personalised test accuracy reaches the target.
 
-    None if it never is. Or what had been spent then of something else that the rows tell; None as well where they do not.
+    Args:
+        rows: Evaluations of one seed.
+        target: Accuracy, or value of the metric that replaces it.
+        what: Column to return instead of ``time_s``, such as ``joules`` or ``round``.
+
+    Returns:
+        None if the target is never reached, or the rows have no such column.
     """
     return next((row.get(what) for row in rows if row["test_accuracy_personal"] >= target), None)
 
@@ -105,11 +123,11 @@ def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str =
 def mean_over_time(
     rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal", *, last: bool = False
 ) -> float:
-    """The mean over simulated time of an accuracy; one that diverged counts 0 from then on, or as its worst before.
+    """Return the mean of a metric over simulated time, or its last value if ``last``.
 
-    ``last``: just the end.
+    Once diverged (NaN), a metric counts as 0, or as its worst value so far if that is negative.
     """
-    worst = min([0.0, *(row[metric] for row in rows if math.isfinite(row[metric]))])  # a metric may be negative
+    worst = min([0.0, *(row[metric] for row in rows if math.isfinite(row[metric]))])  # metrics may be negative
     values = [row[metric] if math.isfinite(row[metric]) else worst for row in rows]
     if last:
         return float(values[-1])
@@ -117,6 +135,6 @@ def mean_over_time(
 
 
 def over_time(time_s: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]) -> float:
-    """The mean over simulated time; a model stands until the next look."""
+    """Return the mean over simulated time; each value holds until the next evaluation."""
     span = time_s[-1] - time_s[0]
     return float((np.diff(time_s) * values[:-1]).sum() / span) if span > 0 else float(values[-1])

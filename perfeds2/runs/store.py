@@ -1,4 +1,4 @@
-"""Where are results kept? One file per training, found by its key, beside checkpoints of trainings under way."""
+"""Store results, one file per training under its key, and checkpoints of running trainings."""
 
 import csv
 import hashlib
@@ -21,34 +21,34 @@ from perfeds2.files import clear_unfinished, write_atomically, write_text
 from perfeds2.timeline.record import Timeline, save_timelines
 
 Arrays = dict[str, np.ndarray]
-Row = dict[str, Any]  # one line of metrics.csv or ue_metrics.csv
-Facts = dict[str, Any]  # what a training's timeline and settings say, as JSON
-TRAININGS = "trainings"  # the store of a study that keeps its results
-PARTS = "parts"  # the store of a run, until its tables are written
+Row = dict[str, Any]  # one row of metrics.csv or ue_metrics.csv
+Facts = dict[str, Any]  # facts about a training's timeline and settings, as JSON
+TRAININGS = "trainings"  # store of a study, kept with its results
+PARTS = "parts"  # store of a run, deleted once its tables are written
 RESULT = ".safetensors"
 CHECKPOINT = ".checkpoint.safetensors"
-INDEX = "trainings.json"  # keys and facts of a finished run, whose rows are in its tables
+INDEX = "trainings.json"  # keys and facts of a finished run; the rows are in its tables
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one training leaves."""
+    """The result of one training."""
 
     rows: list[Row]  # one per evaluation: algorithm, seed, round, time_s, metrics, costs
-    ue_rows: list[Row]  # one per UE: how the final model serves it
+    ue_rows: list[Row]  # one per UE: metrics of the final model
     facts: Facts
-    group: str = ""  # hash of the trainings it was trained together with; empty: it was trained alone
+    group: str = ""  # hash of the group it was trained in; empty if trained alone
     weights: Arrays = field(default_factory=dict, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
 
 
 class Store:
-    """Results by key, and checkpoints of trainings under way. Files are written atomically and have checksums.
+    """Results by key, and checkpoints of running trainings. Files are written atomically and have checksums.
 
     Args:
-        path: The folder of the files. None is a temporary one, without checkpoints, that goes with the store.
-        reuse: Other studies whose results are taken as well.
-        whole: Keep weights and timelines, not only rows.
+        path: The folder of the files. None is a temporary folder without checkpoints, deleted with the store.
+        reuse: Other studies whose results may be copied.
+        whole: Keep weights and timelines too, not only rows.
     """
 
     def __init__(self, path: Path | None, *, reuse: "Sequence[OtherStore]" = (), whole: bool = False) -> None:
@@ -59,16 +59,16 @@ class Store:
         self.path = path
         self.path.mkdir(exist_ok=True)
         clear_unfinished(self.path)
-        for checkpoint in path.glob(f"*{CHECKPOINT}"):  # left by a process killed just after it kept the result
+        for checkpoint in path.glob(f"*{CHECKPOINT}"):  # left by a process killed right after it stored the result
             if (path / checkpoint.name.replace(CHECKPOINT, RESULT)).exists():
                 checkpoint.unlink(missing_ok=True)
 
     def get(self, key: str) -> Result | None:
-        """Return a training's result; None if there is none, or its file is damaged."""
+        """Return a training's result; None if there is none or its file is damaged."""
         return _read_result(self.path, key, whole=self.whole)
 
     def put(self, key: str, result: Result) -> None:
-        """Keep a result, and drop the checkpoint of its training."""
+        """Store a result and delete the training's checkpoint."""
         if self.whole and result.timeline is not None:
             save_timelines(self.path / f"{key}.npz", {"": result.timeline})
         facts = {"rows": result.rows, "ue_rows": result.ue_rows, "facts": result.facts, "group": result.group}
@@ -76,7 +76,7 @@ class Store:
         self._checkpoint(key).unlink(missing_ok=True)
 
     def take(self, key: str, group: str) -> bool:
-        """Copy a result from the folders to reuse, if one was trained in an equal group."""
+        """Copy a result from the folders to reuse if it was trained in an equal group; return whether it did."""
         for source in self._reuse:
             found = source.get(key)
             if found is not None and found.group == group and not self.whole:
@@ -89,7 +89,7 @@ class Store:
         save_arrays(self._checkpoint(key), arrays, facts)
 
     def load_checkpoint(self, key: str) -> tuple[Arrays, Facts] | None:
-        """Return what was last saved of a training under way; None if there is nothing, or it is damaged."""
+        """Return the last checkpoint of a training; None if there is none or it is damaged."""
         with suppress(InputError):
             return load_arrays(self._checkpoint(key)) if self._checkpoint(key).exists() else None
         return None
@@ -106,14 +106,14 @@ def _read_result(path: Path, key: str, *, whole: bool) -> Result | None:
     return None
 
 
-# ---- what another study has
+# ---- results of other studies
 
 
 class OtherStore:
-    """The results of another folder: of a study that keeps them, of a run under way, or of a finished run."""
+    """The results of another folder: a study, an unfinished run or a finished run."""
 
     def __init__(self, folder: Path | str) -> None:
-        folder, self.taken = Path(folder), 0  # how many results were taken from here
+        folder, self.taken = Path(folder), 0  # the count of results copied from here
         self._stores = [folder / name for name in (TRAININGS, PARTS) if (folder / name).is_dir()]
         self._finished = read_finished(folder) if (folder / INDEX).exists() else {}
         if not self._stores and not (folder / INDEX).exists():
@@ -126,22 +126,22 @@ class OtherStore:
         return next((one for one in found if one is not None), self._finished.get(key))
 
 
-Reuse = Sequence[OtherStore | Path | str]  # folders of other studies whose trainings are taken
+Reuse = Sequence[OtherStore | Path | str]  # folders of other studies whose results may be copied
 
 
 def open_others(reuse: Reuse) -> list[OtherStore]:
-    """Open the folders of other studies, before anything is written."""
+    """Open the folders of other studies; called before anything is written."""
     return [other if isinstance(other, OtherStore) else OtherStore(other) for other in reuse]
 
 
 def write_index(folder: Path, results: Sequence[tuple[str, Result]]) -> None:
-    """Say which trainings the tables of a finished run contain, so that another study can reuse them."""
+    """Write which trainings a finished run's tables contain, so that other studies can reuse them."""
     listed = [{"key": key, "group": one.group, "facts": one.facts} for key, one in results]
     write_text(folder / INDEX, json.dumps(listed) + "\n")
 
 
 def read_finished(folder: Path) -> dict[str, Result]:
-    """The results of a finished run by key, from its index and tables."""
+    """Return a finished run's results by key, from its index and tables."""
     try:
         rows, ue_rows = (_by_training(folder / f"{name}.csv") for name in ("metrics", "ue_metrics"))
         found: dict[str, Result] = {}
@@ -170,7 +170,7 @@ def _number(text: str) -> float:
 
 
 def save_arrays(path: Path, arrays: Arrays, facts: Facts | None = None) -> None:
-    """Write named arrays, and facts as JSON, into one safetensors file with a checksum."""
+    """Write named arrays, and facts as JSON, to one safetensors file with a checksum."""
     arrays = {key: np.asarray(values, order="C") for key, values in arrays.items()}
     checked = {"sha256": _digest(arrays, facts or {}), "facts": facts or {}}
     with write_atomically(path) as file:
@@ -178,10 +178,10 @@ def save_arrays(path: Path, arrays: Arrays, facts: Facts | None = None) -> None:
 
 
 def load_arrays(path: Path) -> tuple[Arrays, Facts]:
-    """Read what ``save_arrays`` wrote.
+    """Read a file written by ``save_arrays``.
 
     Raises:
-        InputError: The file is damaged.
+        InputError: If the file is damaged.
     """
     try:
         with safe_open(path, framework="numpy") as file:

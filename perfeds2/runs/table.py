@@ -1,4 +1,4 @@
-"""What do results say together? Tidy rows, and one summary row per algorithm with intervals over seeds."""
+"""Turn results into tidy rows, and into summary rows with intervals over seeds."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from perfeds2.runs.statistics import censored_median, statistic, time_to_target
 from perfeds2.runs.store import Facts, Result, Row
 from perfeds2.spec.fields import Spec
 
-COSTS = ("joules", "merged_bits")  # what had been spent when a model was evaluated
+COSTS = ("joules", "merged_bits")  # spent until an evaluation
 SAME_IN_SEEDS = ("algorithm", "objective", "mode", "quorum", "max_staleness", "stale")
 OF_TIMELINE = (
     *("rounds", "merges", "staleness_mean", "staleness_max", "seconds_per_round", "waiting_share", "wasted_share"),
@@ -25,23 +25,23 @@ OF_TIMELINE = (
 )
 MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
 TO_TARGET = {"rounds_to_target": "round", "joules_to_target": "joules", "bits_to_target": "merged_bits"}
-SEEDS_OF_RADIO = 5  # whose cells are looked at
+SEEDS_OF_RADIO = 5  # whose cells are examined, at most
 
 
-# ---- of a run
+# ---- summary of a run
 
 
 def summarise(
     spec: Spec, command: str, facts: Mapping[tuple[str, int], Facts], rows: Rows | None, *, radio: bool = True
 ) -> dict[str, Any]:
-    """What summary.json says: a row per algorithm, with statistics over seeds.
+    """Return the content of summary.json: a row per algorithm, with statistics over seeds.
 
     Args:
-        spec: What was run.
-        command: Which command it was.
-        facts: By algorithm and seed, in the order of the algorithms.
-        rows: Evaluations by algorithm and seed; None where nothing was trained.
-        radio: Say how good the simulated links are; a federation has real ones.
+        spec: The settings that were run.
+        command: The command that ran them.
+        facts: Facts by (algorithm, seed), in the order of the algorithms.
+        rows: Evaluations by (algorithm, seed); None if nothing was trained.
+        radio: Include the quality of the simulated links; False for a federation, which has real ones.
     """
     from perfeds2.spec.tasks import metric_of
 
@@ -68,18 +68,18 @@ def summarise(
 
 
 def _radio_part(spec: Spec) -> dict[str, Any] | None:
-    """How good the simulated links are, over a few seeds, and a warning where no modem would carry so much."""
+    """Return the quality of the simulated links over a few seeds, with a warning if no modem reaches such rates."""
     from perfeds2.spec.cells import make_cell
 
     name = radio_name(spec)
     quality = link_quality(make_cell(spec, seed) for seed in spec.run.seeds[:SEEDS_OF_RADIO])
-    if quality is None:  # every UE has an uplink of its own
+    if quality is None:  # no UE uses the simulated radio
         return None
     return {"name": name, **asdict(quality), "warning": beyond_modulation(name, quality)}
 
 
 def radio_name(spec: Spec) -> str:
-    """Of the radio, or of a cell that brings its own."""
+    """Return the name of the radio, or of a cell that brings its own."""
     named = spec.radio.name or spec.cell.kind
     return "paper" if named is None else named.label
 
@@ -106,13 +106,14 @@ def _learning_part(spec: Spec, of_seeds: Sequence[Sequence[Row]]) -> dict[str, A
     }
 
 
-# ---- of a point
+# ---- summary of a point of a sweep
 
 
 def summarise_point(spec: Spec, results: Sequence[Result]) -> dict[str, Any]:
-    """One algorithm in one setting: means over seeds with their 95 % intervals at the end, and when the target was met.
+    """Return a row about one algorithm in one setting, with 95 % intervals over seeds.
 
-    A seed that never met the target counts as later than all others in the median, and leaves no mean.
+    It has the final metrics, and the time, rounds, joules and bits until the target was reached.
+    A seed that never reaches the target counts as later than all others in the median; then there is no mean.
     """
     from perfeds2.spec.tasks import metric_of
 
@@ -124,7 +125,7 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> dict[str, Any]:
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": target,
-        "censored": times.count(None),  # seeds that never met the target
+        "censored": times.count(None),  # seeds that never reached the target
         "time_to_target_s_median": censored_median(times),
         **_interval("time_to_target_s", times),
     }
@@ -142,11 +143,11 @@ def _interval(name: str, values: Sequence[float | None]) -> dict[str, Any]:
     return {f"{name}_{part}": found[part] for part in ("mean", "low", "high")}
 
 
-# ---- as files
+# ---- files
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Rows as CSV; floats in the shortest form that reads back the same."""
+    """Return rows as CSV, with floats in the shortest form that round-trips."""
     if not rows:
         return ""
     lines = [",".join(rows[0])]
@@ -157,7 +158,7 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table row by row; what has no column is left out."""
+    """Write a table row by row, ignoring keys that are not in ``heads``."""
     with write_atomically(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.DictWriter(text, heads, lineterminator="\n", extrasaction="ignore")

@@ -1,9 +1,9 @@
-"""How do the trackers that people use see a run? One tracked run for each training, one point for each evaluation.
+"""Send evaluations to experiment trackers: one tracked run per training, one point per evaluation.
 
-A tracker is called with a ``Tracked`` when its training has its first point, and gives an object with ``log(row)``; ``flush()`` and
-``close(done)`` are asked of it where it has them. It follows the command from within, beside the training, and what it was
-told is kept in ``track.json``: a run that is resumed tells it only what it does not know. Nothing leaves the machine
-unless the tracker was set up for it by whoever uses it.
+A tracker is a callable that takes a ``Tracked`` at the first point of its training, and returns an object with
+``log(row)`` and optionally ``flush()`` and ``close(done)``. It runs in a thread beside the training. ``track.json``
+records which points it has received, so that a resumed run sends only new ones. Nothing leaves the machine unless the
+user has configured the tracker to send it.
 """
 
 import contextvars
@@ -27,33 +27,33 @@ from perfeds2.runs.table import COSTS
 from perfeds2.spec.names import Kind, Named, call
 
 TOLD = "track.json"
-LOGGED = ("time_s", "round", *METRICS, *COSTS)  # of a row
+LOGGED = ("time_s", "round", *METRICS, *COSTS)  # columns that are sent
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """One training, as a tracker gets to know it."""
+    """One training, as described to a tracker."""
 
     project: str  # the folder's name
-    name: str  # PerFedS2, seed 0
+    name: str  # such as "PerFedS2, seed 0"
     algorithm: str
     seed: int
-    label: str  # what sets it apart in a sweep; empty in a comparison
-    id: str  # the same when it is resumed
-    told: int  # points that were told before
+    label: str  # distinguishes it in a sweep; empty in a comparison
+    id: str  # stays the same after a resume
+    told: int  # points sent before
     config: dict[str, Any]  # the spec, flat: {"protocol.quorum": 5, …}
-    folder: Path  # of the run: where files of a tracker go
+    folder: Path  # the run's folder, for files of the tracker
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What is told of one training."""
+    """An object that receives the evaluations of one training."""
 
     def log(self, row: Row) -> None:
-        """One evaluation: time_s (simulated), round, metrics, joules and bits."""
+        """Receive one evaluation: time_s (simulated), round, metrics, joules and bits."""
 
 
-# ---- those that are there
+# ---- built-in trackers
 
 
 def logged(row: Row) -> Row:
@@ -66,7 +66,7 @@ def _unless_set(**usual: str) -> None:
 
 
 class TensorBoard:
-    """Event files in DIR/tensorboard, one folder a training. Steps are rounds, and the RELATIVE axis is simulated time."""
+    """Writes event files to DIR/tensorboard, one folder per training. Steps are rounds; RELATIVE is simulated time."""
 
     package = "tensorboard"
 
@@ -82,7 +82,7 @@ class TensorBoard:
             settings = event.summary.value.add(tag="spec/text_summary")
             settings.metadata.plugin_data.plugin_name = "text"
             rows = "".join(f"| {key} | {value} |\n" for key, value in training.config.items())
-            settings.tensor.dtype = 7  # texts
+            settings.tensor.dtype = 7  # DT_STRING
             settings.tensor.string_val.append(f"| setting | value |\n|---|---|\n{rows}".encode())
             self._writer.add_event(event)
 
@@ -97,7 +97,7 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases: offline files in DIR/wandb, unless WANDB_MODE says otherwise. Charts are over simulated seconds."""
+    """Weights & Biases: offline files in DIR/wandb unless WANDB_MODE is set. Charts are over simulated seconds."""
 
     package = "wandb"
 
@@ -132,7 +132,7 @@ class WandB:
 
 
 class Trackio(WandB):
-    """Trackio's own local store (TRACKIO_DIR, else the user's cache); ``trackio show`` opens it. Steps are evaluations."""
+    """Trackio's local store (TRACKIO_DIR, or the user's cache), shown by ``trackio show``. Steps are evaluations."""
 
     package = "trackio"
 
@@ -143,8 +143,8 @@ class Trackio(WandB):
         self._at = training.told
         config = {"algorithm": training.algorithm, "seed": training.seed, **training.config}
         how = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-        new = contextvars.Context()  # where it knows no other run: it would end that
-        with redirect_stdout(io.StringIO()):  # it has much to say
+        new = contextvars.Context()  # an empty context: trackio.init would finish the run it finds in the current one
+        with redirect_stdout(io.StringIO()):  # it prints a lot
             group = training.label or None
             self._run = new.run(trackio.init, training.project, training.name, group=group, config=config, **how)
 
@@ -154,7 +154,7 @@ class Trackio(WandB):
 
 
 class MLflow:
-    """A store in DIR/mlflow, unless MLFLOW_TRACKING_URI says otherwise. Steps are rounds, times simulated milliseconds."""
+    """A store in DIR/mlflow unless MLFLOW_TRACKING_URI is set. Steps are rounds; times are simulated milliseconds."""
 
     package = "mlflow"
 
@@ -180,7 +180,7 @@ class MLflow:
         tags |= {"label": training.label} if training.label else {}
         self._id = self._client.create_run(where, tags=tags, run_name=training.name).info.run_id
         params = [Param(key, str(value)[:500]) for key, value in training.config.items()]
-        for first in range(0, len(params), 100):  # no more are taken at once
+        for first in range(0, len(params), 100):  # MLflow's limit per batch
             self._client.log_batch(self._id, params=params[first : first + 100])
 
     def log(self, row: Row) -> None:
@@ -201,11 +201,19 @@ TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
 TRACKER = Kind("tracker", "perfeds2.runs.trackers:TRACKERS")
 
 
-# ---- asking them
+# ---- using trackers
 
 
 def trackers(asked: Any, out: Path | str | None) -> list["Tracking"]:
-    """Those that were named, checked before anything is written: one name, several, or one's own objects."""
+    """Return a follower for each tracker asked for; called before anything is written.
+
+    Args:
+        asked: None, a comma-separated string of names, a callable, or a list of these.
+        out: The folder of the run.
+
+    Raises:
+        InputError: If a name is unknown, its package is missing, or there is no folder.
+    """
     given = [] if asked is None else [asked] if isinstance(asked, str) or callable(asked) else list(asked)
     named = list[Named]()
     for each in (part for one in given for part in (one.split(",") if isinstance(one, str) else [one])):
@@ -226,15 +234,15 @@ def trackers(asked: Any, out: Path | str | None) -> list["Tracking"]:
 
 
 class Tracking:
-    """Tells one tracker what is new."""
+    """Follows a command and sends new evaluations to one tracker."""
 
     def __init__(self, tracker: Named, folder: Path) -> None:
         self._tracker, self._folder = tracker, folder.resolve()
-        self._told: dict[str, int] | None = None  # points, by training
+        self._told: dict[str, int] | None = None  # points sent, by training
         self._open: dict[str, Any] = {}
 
     def look(self, board: Board, news: Sequence[News]) -> None:
-        """Tell it what it does not know yet. What was told is kept once the tracker has it."""
+        """Send new evaluations, and record them once the tracker has them."""
         if self._told is None:
             self._told = read_told(self._folder).get(self._tracker.text, {})
         new = [(training, number, row) for training, number, row in news if number >= self._told.get(training.name, 0)]
@@ -263,12 +271,12 @@ class Tracking:
 
     def _close(self, names: Sequence[str], *, done: bool) -> None:
         for tracker in [self._open.pop(name) for name in names]:
-            if hasattr(tracker, "close"):  # one's own may not have it
+            if hasattr(tracker, "close"):  # optional in user-defined trackers
                 tracker.close(done)
 
 
 def read_told(folder: Path) -> dict[str, dict[str, int]]:
-    """How many points each tracker has been told of each training; nothing if the file is damaged: then all is told again."""
+    """Return how many points each tracker has received of each training; empty if the file is missing or damaged."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
         found = json.loads((folder / TOLD).read_text(encoding="utf-8"))
         return {str(tracker): {str(name): int(count) for name, count in own.items()} for tracker, own in found.items()}
@@ -276,7 +284,7 @@ def read_told(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Nested values as section.key."""
+    """Flatten nested values to (section.key, value) pairs."""
     found = list[tuple[str, Any]]()
     for key, value in values.items():
         if isinstance(value, Mapping):

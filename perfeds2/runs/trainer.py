@@ -1,4 +1,4 @@
-"""How is a training done: its timeline is simulated, replayed and evaluated, and its result put into a store."""
+"""Do a training: simulate its timeline, replay and evaluate it, and store the result."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,16 +29,16 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
 
 CHECKPOINT_EVERY_S = 2.0
-CHECKPOINT_SHARE = 0.05  # of the time, at most
-NAMED_STARVED = 6  # UEs that are named: one more than a note shows
+CHECKPOINT_SHARE = 0.05  # of the time at most
+NAMED_STARVED = 6  # starved UEs that are listed: one more than a note shows
 
-ClockTold = Callable[[Algorithm, int, float], None]  # rounds closed and the simulated second reached
+ClockTold = Callable[[Algorithm, int, float], None]  # receives the rounds closed and the simulated second reached
 Evaluated = Callable[["PreparedTraining", Sequence[Values]], None]
 
 
 @dataclass(frozen=True)
 class PreparedTraining:
-    """A training with everything it needs: its data, its algorithm and its timeline."""
+    """A training with its data, algorithm and timeline."""
 
     training: Training
     task: Task
@@ -46,14 +46,14 @@ class PreparedTraining:
     algorithm: Algorithm
     timeline: Timeline
     points: Sequence[EvaluationPoint]
-    costs: list[Row]  # at each evaluation: joules, and bits that were merged
+    costs: list[Row]  # at each evaluation: joules of all UEs and merged bits
 
     @property
     def lane(self) -> Lane:
         return Lane(self.task, self.timeline, self.algorithm.learner, self.points, self.training.seed)
 
     def rows(self, values: Sequence[Values], first: int = 0) -> list[Row]:
-        """What evaluations showed, from number ``first`` on, and what had been spent by then."""
+        """Return the evaluations from number ``first`` on, with metrics and costs."""
         return [
             {"round": self.points[at].round, "time_s": self.points[at].time_s, **values[at], **self.costs[at]}
             for at in range(first, len(values))
@@ -61,10 +61,10 @@ class PreparedTraining:
 
 
 class Workbench:
-    """Prepares trainings. Those that agree in data, or in everything the clock sees, share them.
+    """Prepares trainings; those with equal data, or equal inputs of the clock, share them.
 
     Args:
-        most: How many data sets and cells are kept. Data may be large.
+        most: How many data sets and how many stages to cache, since data may be large; None caches all.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -83,7 +83,7 @@ class Workbench:
         return PreparedTraining(training, task, stage, algorithm, timeline, points, costs)
 
     def stage(self, training: Training) -> Stage:
-        """What algorithms with this cell, protocol and seed have in common."""
+        """Return what algorithms with this cell, protocol and seed share."""
         spec, seed = training.spec, training.seed
         return self._kept(self._stages, (clock_key(spec), seed), lambda: Stage.of(spec, seed))
 
@@ -98,9 +98,9 @@ class Workbench:
 def train_group(
     group: Sequence[PreparedTraining], store: Store, evaluated: Evaluated, *, group_key: str = "", halves: bool = True
 ) -> None:
-    """Train a group and put the results into a store: at once those of equal shape for which there is memory.
+    """Train a group and store the results, in batches of equal shape that fit into memory.
 
-    With ``halves``, those that do not fit into memory after all are trained half of them at a time.
+    With ``halves``, a batch that runs out of memory after all is split in two and retried.
     """
     parts = group_lanes([one.lane for one in group]) if len(group) > 1 else [[0]]
     for numbers in parts:
@@ -121,7 +121,7 @@ def _train(work: _Work, alike: Sequence[PreparedTraining]) -> None:
         with user_errors(f"--algorithms {alike[0].algorithm.name}", learner.objective, learner.merge):
             ends = (_train_one if len(alike) == 1 else _train_together)(work, alike)
         for one, end in zip(alike, ends, strict=True):
-            if work.store.get(one.training.key) is None:  # else it is there, from another group
+            if work.store.get(one.training.key) is None:  # otherwise keep the result from another group
                 work.store.put(one.training.key, _result(one, end, work.group_key))
         return
     except jax.errors.JaxRuntimeError as error:
@@ -157,7 +157,7 @@ def _train_together(work: _Work, alike: Sequence[PreparedTraining]) -> list[Trai
 
 
 class _Checkpoints:
-    """Saves where trainings stand every two seconds; where saving takes long, for a twentieth of the time."""
+    """Saves checkpoints every two seconds, or less often if saving would take over 5 % of the time."""
 
     def __init__(self, store: Store, alike: Sequence[PreparedTraining]) -> None:
         self._store, self._alike = store, alike
@@ -177,14 +177,13 @@ class _Checkpoints:
 
 
 def save_checkpoint(store: Store, key: str, state: TrainState) -> None:
-    """Save where a training stands."""
     leaves = jax.tree.leaves(state.state)
     arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
     store.save_checkpoint(key, arrays, {"values": state.values})
 
 
 def load_checkpoint(store: Store, key: str, lane: Lane) -> TrainState | None:
-    """Where a training stood when it was last saved; None if it begins anew."""
+    """Return the last checkpoint of a training; None if there is none or its shapes do not match."""
     saved = store.load_checkpoint(key)
     if saved is None:
         return None
@@ -210,12 +209,12 @@ def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:
 
 
 def _per_ue(one: PreparedTraining, weights: Any, memory: Any) -> list[Row]:
-    """How the final model serves each UE."""
+    """Return the metrics of the final model on each UE."""
     task, learner = one.task, one.algorithm.learner
     own, steps = own_model(learner.objective), learner.personal_steps
     table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
-    samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data have no end
+    samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data are unlimited
     merges, which = one.timeline.merges, {"algorithm": one.algorithm.name, "seed": one.training.seed}
     return [
         {**which, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
@@ -224,11 +223,11 @@ def _per_ue(one: PreparedTraining, weights: Any, memory: Any) -> list[Row]:
     ]
 
 
-# ---- what a timeline and its algorithm say of a training, beside what it learns
+# ---- facts and costs from the timeline
 
 
 def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, cell: Cell | None) -> dict[str, Any]:
-    """Everything that tables and notes say of one algorithm and seed, as JSON. Without a cell no energy is counted."""
+    """Return all facts about one training that tables and notes use, as JSON. Without a cell, energy is left out."""
     protocol, learner, rounds = algorithm.protocol, algorithm.learner, timeline.rounds
     bits = upload_bits(spec, learner.objective)
     known: dict[str, Any] = {
@@ -254,7 +253,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "least_share": float(timeline.shares.min()) if rounds else 0.0,
         "starved": int(timeline.starved.size),
         "starved_ues": [int(ue) for ue in timeline.starved[:NAMED_STARVED]],
-        # Where UEs come and go (there is a log), one without a job may only be away.
+        # With availability (there is a log), a UE without a job may only be away.
         "is_out_of_energy": timeline.log is None and too_few(timeline.open_version, rounds, protocol),
     }
     if cell is None:
@@ -266,7 +265,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
 def costs_at(
     spec: Spec, cell: Cell, algorithm: Algorithm, timeline: Timeline, points: Sequence[EvaluationPoint]
 ) -> list[dict[str, float]]:
-    """What had been spent at each evaluation: joules of all UEs, and the bits of the merged uploads."""
+    """Return the costs up to each evaluation: joules of all UEs, and bits of the merged uploads."""
     bits = upload_bits(spec, algorithm.learner.objective)
     times_s = np.array([point.time_s for point in points], float)
     by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j

@@ -1,4 +1,4 @@
-"""What is one training? One spec with one algorithm and one seed, known by the hash of what decides its result."""
+"""Define a training: a spec with one algorithm and one seed, identified by a hash of what determines its result."""
 
 import hashlib
 import json
@@ -10,16 +10,16 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named
 
-GROUP_SIZE = 64  # trainings of one group: more would leave other workers idle
+GROUP_SIZE = 64  # trainings per group; larger groups would leave other workers idle
 NAMES_OR_SUMMARISES = {"task": ("data_dir",), "run": ("target_accuracy", "stop_when_diverged")}
 
 
 @dataclass(frozen=True)
 class Training:
-    """One spec with one algorithm and one seed."""
+    """A spec with one algorithm and one seed."""
 
     spec: Spec
-    label: str = ""  # what sets it apart for people, such as "quorum=5"; not part of the key
+    label: str = ""  # distinguishes it for readers, such as "quorum=5"; not part of the key
 
     def __post_init__(self) -> None:
         if len(self.spec.algorithms) != 1 or len(self.spec.run.seeds) != 1:
@@ -31,7 +31,7 @@ class Training:
 
     @property
     def algorithm(self) -> str:
-        """Its name in tables."""
+        """Return its name in tables."""
         return settings_name(self.named) or getattr(self.named.value, "name", self.named.label)
 
     @property
@@ -40,15 +40,16 @@ class Training:
 
     @property
     def title(self) -> str:
-        """For people: ``quorum=5, PerFedS2 seed 0``."""
+        """Return a name for readers, such as ``quorum=5, PerFedS2 seed 0``."""
         name = f"{self.algorithm} seed {self.seed}"
         return f"{self.label}, {name}" if self.label else name
 
     @cached_property
     def key(self) -> str:
-        """The hash of what decides the result: the spec without what only names or summarises it.
+        """Return a hash of what determines the result: the spec without what only names or summarises it.
 
-        The spec contains the hashes of the user's own files. An object that is in no file counts as itself.
+        The spec contains hashes of the user's own files. An object that is defined in no file is identified by
+        itself.
         """
         spec = self.spec
         values = spec.values() | {"learning": spec.learning_of(self.algorithm).model_dump(mode="json")}
@@ -62,7 +63,7 @@ class Training:
 
     @property
     def program(self) -> str:
-        """Roughly what is compiled for it. A worker had better train those with the same program."""
+        """Return roughly what is compiled for it; workers prefer jobs whose program they have compiled."""
         spec, found = self.spec, method_of(self.named)
         made = self.named.text if found is None else (found[1].make, spec.learning_of(self.algorithm).merge)
         learning = spec.learning_of(self.algorithm)
@@ -70,7 +71,7 @@ class Training:
 
 
 def trainings_of(spec: Spec, label: str = "") -> list[Training]:
-    """Every algorithm and seed of a spec, seed by seed."""
+    """Return a training for every seed and algorithm of a spec, seed by seed."""
     made: list[Training] = []
     for seed in spec.run.seeds:
         for named in spec.algorithms:
@@ -84,9 +85,10 @@ def trainings_of(spec: Spec, label: str = "") -> list[Training]:
 
 
 def groups_of(trainings: Sequence[Training]) -> list[list[Training]]:
-    """Which trainings a GPU trains at once: those of one algorithm, task, population and quorum.
+    """Return groups of trainings that a GPU trains in one batch: same algorithm, task, number of UEs and quorum.
 
-    Decided by all trainings that were asked for, not by those that are missing: grouping changes the last digits.
+    Groups are formed from all requested trainings, not only the missing ones, because grouping changes the last
+    digits.
     """
     alike: dict[object, list[Training]] = {}
     for one in trainings:
@@ -97,5 +99,5 @@ def groups_of(trainings: Sequence[Training]) -> list[list[Training]]:
 
 
 def group_key(group: Sequence[Training]) -> str:
-    """The hash of what is trained together."""
+    """Return the hash of a group."""
     return hashlib.sha256(" ".join(one.key for one in group).encode()).hexdigest()[:12]

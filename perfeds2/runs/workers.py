@@ -1,7 +1,7 @@
-"""Who trains? This process, other processes of this machine, or a Ray cluster.
+"""Run training jobs in this process, in other processes of this machine, or on a Ray cluster.
 
-Workers take jobs from a queue and report events. They know nothing of studies, stores or retries: a job that is to be tried
-again is put into the queue again.
+Workers take jobs from a queue and report events. They know nothing about studies or retries: a job to be retried is
+put into the queue again.
 """
 
 import json
@@ -9,7 +9,7 @@ import logging
 import os
 import queue
 import signal
-import subprocess  # only ever starts this very Python
+import subprocess  # only starts this Python interpreter
 import sys
 import threading
 import time
@@ -35,27 +35,27 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import resolve
 from perfeds2.spec.tasks import metric_of
 
-# Workers of a study run side by side, so each keeps to one core. Then a result does not depend on how many there are.
+# Parallel workers use one core each, so that results do not depend on the number of workers.
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-CHANGES_NUMBERS = (  # settings of JAX that a program may have made
+CHANGES_NUMBERS = (  # JAX settings that affect results and that a program may have changed
     *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"),
     *("jax_numpy_dtype_promotion", "jax_disable_most_optimizations"),
 )
 TELL_EVERY_S = 0.2
-KEPT_DATA = 2  # data sets and cells that a worker keeps for its next jobs
+KEPT_DATA = 2  # data sets and stages that a worker caches for its next jobs
 
-Reply = dict[str, Any]  # what a worker says of a job: started, share, clock, done or error
+Reply = dict[str, Any]  # about a job: started, share, clock, done or error
 Tell = Callable[[Reply], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a worker: a training, or a group that a GPU trains at once."""
+    """One unit of work: a training, or a group that a GPU trains in one batch."""
 
     number: int
     trainings: tuple[Training, ...]
-    group: str = ""  # hash of the group; empty for a training alone
-    halves: bool = True  # may be trained half of them at a time, where memory is short
+    group: str = ""  # hash of the group; empty for a single training
+    halves: bool = True  # may be split in two if memory runs out
 
     @property
     def title(self) -> str:
@@ -69,15 +69,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker said of a job."""
+    """A worker's reply about a job."""
 
-    place: int  # of the worker
+    place: int  # number of the worker
     job: Job
     reply: Reply
 
 
 def take_job(waiting: list[Job], last: str | None = None, busy: Sequence[str] = ()) -> Job:
-    """Take the next job: of the program this worker has compiled, else of the one that fewest others train."""
+    """Take the next job from the list.
+
+    Prefer the program this worker compiled last, then the one that the fewest other workers are training.
+    """
 
     def cost(at: int) -> tuple[bool, int]:
         return waiting[at].program != last, busy.count(waiting[at].program)
@@ -90,15 +93,15 @@ def take_job(waiting: list[Job], last: str | None = None, busy: Sequence[str] = 
 
 @dataclass(frozen=True)
 class Place:
-    """Where results and evaluations of jobs go."""
+    """Where results and evaluations are written."""
 
     store: Store
     live: Live | None
 
 
 def train_job(job: Job, prepared: Sequence[PreparedTraining], place: Place, tell: Tell) -> None:
-    """Train a job whose clocks have been played. ``tell`` hears how far it is."""
-    at: dict[str, tuple[float, int]] = {}  # share and rounds of each training
+    """Train a job whose timelines have been simulated, and report its progress to ``tell``."""
+    at: dict[str, tuple[float, int]] = {}  # share done and rounds of each training
 
     def evaluated(one: PreparedTraining, values: Sequence[Values]) -> None:
         training, spec = one.training, one.training.spec
@@ -122,7 +125,7 @@ def _failure(error: Exception) -> Reply:
 
 
 def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
-    """Pass replies on a few times a second; at once where it must be."""
+    """Return a throttled ``tell`` that passes on a few replies a second, or any reply while ``must()`` is true."""
     told_s = 0.0
 
     def throttled(reply: Reply) -> None:
@@ -135,10 +138,10 @@ def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
 
 
 class TrainingWorker:
-    """Does the jobs it is given, and says so in an inbox; None there means that it has ended."""
+    """Runs jobs and puts events into an inbox; an event of None means that the worker has ended."""
 
-    takes_all = False  # give it every job at once
-    program: str | None = None  # that it has compiled
+    takes_all = False  # whether it is given all jobs at once
+    program: str | None = None  # the program it compiled last
 
     def __init__(self, number: int, inbox: "Inbox", place: Place) -> None:
         self.number, self.inbox, self.place, self.jobs = number, inbox, place, list[Job]()
@@ -148,18 +151,18 @@ class TrainingWorker:
 
     @property
     def last_words(self) -> str:
-        """Why it has ended."""
+        """Return why the worker ended."""
         return ""
 
     def give(self, job: Job) -> None:
-        """Begin a job."""
+        """Start a job."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Leave everything as it is."""
+        """Stop without waiting and without finishing jobs."""
 
     def end(self) -> None:
-        """Wait until it has stopped."""
+        """Wait until the worker has stopped."""
 
 
 Inbox = queue.SimpleQueue[tuple[TrainingWorker, Event | None]]
@@ -169,16 +172,16 @@ Inbox = queue.SimpleQueue[tuple[TrainingWorker, Event | None]]
 
 
 class ThisProcess(TrainingWorker):
-    """This process as worker 0: one thread plays clocks ahead of the threads that train.
+    """This process as worker 0: one thread simulates timelines ahead of the threads that train.
 
-    Given every job at once, it plays clocks while others train.
+    With ``takes_all`` it receives all jobs at once, so that simulation overlaps with training.
     """
 
     def __init__(self, inbox: Inbox, place: Place, threads: int, *, takes_all: bool) -> None:
         super().__init__(0, inbox, place)
         self.takes_all, self._bench = takes_all, Workbench(None if takes_all else KEPT_DATA)
         self._clocks, self._trainers = ThreadPoolExecutor(1), ThreadPoolExecutor(threads)
-        self._free = list(range(threads))  # numbers of idle threads
+        self._free = list(range(threads))  # numbers of the idle threads
         self._stopped = threading.Event()
 
     def give(self, job: Job) -> None:
@@ -211,7 +214,7 @@ class ThisProcess(TrainingWorker):
 
     def _say(self, number: int, job: Job, reply: Reply) -> None:
         if self._stopped.is_set():
-            raise KeyboardInterrupt  # which no handler takes for an error
+            raise KeyboardInterrupt  # not an Exception, so no handler reports it as an error
         self.inbox.put((self, Event(number, job, reply)))
 
     def stop(self) -> None:
@@ -226,7 +229,7 @@ class ThisProcess(TrainingWorker):
 
 
 class Process(TrainingWorker):
-    """A process that does one job after another."""
+    """A process that runs one job after another."""
 
     def __init__(self, number: int, inbox: Inbox, place: Place, env: Mapping[str, str], log: Path) -> None:
         super().__init__(number, inbox, place)
@@ -240,7 +243,7 @@ class Process(TrainingWorker):
                 env=os.environ | dict(env),
                 text=True,
                 encoding="utf-8",
-                start_new_session=True,  # an interrupt from the keyboard is for the command
+                start_new_session=True,  # Ctrl-C goes to the command only
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -250,14 +253,14 @@ class Process(TrainingWorker):
         self.program = job.program
         self.say(job, {"started": True})
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # if it has died, its reader says so
+        with suppress(BrokenPipeError):  # if it has died, the reader reports it
             self.process.stdin.write(json.dumps(_as_text(job, self.place)) + "\n")
             self.process.stdin.flush()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.endswith("\n"):  # else it died in the middle of a word
+            if line.endswith("\n"):  # otherwise it died while writing
                 self.say(self.jobs[0], json.loads(line))
         self.process.wait()
         self.inbox.put((self, None))
@@ -270,7 +273,7 @@ class Process(TrainingWorker):
         self._reader.join()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with suppress(BrokenPipeError):  # what it had not read yet
+            with suppress(BrokenPipeError):  # unread input
                 pipe.close()
 
     @property
@@ -283,7 +286,7 @@ class Process(TrainingWorker):
 
 
 def _as_text(job: Job, place: Place) -> dict[str, Any]:
-    """A job as JSON, for another process."""
+    """Return a job as JSON-compatible values, for another process."""
     return {
         "trainings": [[one.spec.values(), one.label] for one in job.trainings],
         "group": job.group,
@@ -299,11 +302,11 @@ def _as_text(job: Job, place: Place) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Ray:
-    """A Ray of this machine, or the cluster at an address. The cluster needs perfeds2 installed, but no shared disk."""
+    """A local Ray instance, or the cluster at an address; the cluster needs perfeds2 installed but no shared disk."""
 
     count: int
     has_gpus: bool
-    train: Callable[[dict[str, Any]], Any]  # starts a job, as text, on the cluster
+    train: Callable[[dict[str, Any]], Any]  # starts a job, given as JSON values, on the cluster
     cancel: Callable[..., None]
     close: Callable[[], None]
 
@@ -330,7 +333,7 @@ class Ray:
 
 
 class OnRay(TrainingWorker):
-    """A place on a cluster, for one task at a time."""
+    """A worker slot on a Ray cluster, for one task at a time."""
 
     def __init__(self, number: int, inbox: Inbox, place: Place, ray: Ray) -> None:
         super().__init__(number, inbox, place)
@@ -348,7 +351,7 @@ class OnRay(TrainingWorker):
 
         try:
             reply: Any = ray.get(self._running)
-        except RayError as error:  # its process or its machine died
+        except RayError as error:  # the process or machine died
             first_line = str(error).splitlines()[0]
             reply = {"error": f"{type(error).__name__}: {first_line}", "again": True, "died": True}
         for one, result in zip(job.trainings, reply.pop("results", ()), strict=False):
@@ -370,43 +373,43 @@ def _on_cluster(asked: dict[str, Any]) -> Reply:
     return reply
 
 
-# ---- the environments of other processes
+# ---- environments of worker processes
 
 
 def as_this_process() -> dict[str, str]:
-    """The environment in which another process computes as this one does, without a GPU."""
+    """Return the environment in which another process computes the same numbers as this one, without a GPU."""
     told = {name: jax.config.values.get(name) for name in CHANGES_NUMBERS}
     return {name.upper(): str(value) for name, value in told.items() if value is not None} | {"JAX_PLATFORMS": "cpu"}
 
 
 def share_gpu() -> dict[str, str]:
-    """The environment of processes that share this one's GPU. Where NVIDIA's MPS runs, what they compute overlaps."""
+    """Return the environment of processes that share this process's GPU; with NVIDIA MPS their kernels overlap."""
     if jax.default_backend() == "cpu":
         return {"JAX_PLATFORMS": "cpu"}
     environment = {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
-    }  # each takes what it needs; all see the limit one alone sees
-    if not os.environ.get("JAX_PLATFORMS"):  # whoever finds no GPU must say so, and not train on a processor
+    }  # allocate on demand, so that every process sees the whole limit
+    if not os.environ.get("JAX_PLATFORMS"):  # fail without a GPU instead of training on the CPU
         version = jax.local_devices()[0].client.platform_version
         environment["JAX_PLATFORMS"] = "rocm,cpu" if "rocm" in version.lower() else "cuda,cpu"
     return environment
 
 
 def one_gpu_each(gpus: int, number: int) -> dict[str, str]:
-    """The environment of a worker on one of several GPUs; of one core where there is none."""
+    """Return the environment of a worker on its own GPU, or on one core if there are no GPUs."""
     if not gpus:
         return ONE_CORE
     given, gpu = os.environ.get("CUDA_VISIBLE_DEVICES"), number % gpus
     return {"CUDA_VISIBLE_DEVICES": given.split(",")[gpu] if given else str(gpu), **deterministic()}
 
 
-# ---- what such a process does
+# ---- the worker process
 
 
 def main() -> None:
-    """Serve jobs from standard input until it ends: then the command is gone, even if it was killed."""
+    """Serve jobs from standard input until it closes, which happens even if the command is killed."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what is printed must not get between the replies
+    os.dup2(2, 1)  # keep other output out of the replies
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
 
@@ -416,7 +419,7 @@ def main() -> None:
         replies.flush()
 
     collect_rarely()
-    keep_compiled()  # programs compiled by one worker are found by the others and the next study
+    keep_compiled()  # shares compiled programs with other workers and later studies
     bench, tell = Workbench(KEPT_DATA), now_and_then(say)
     while True:
         say(serve_text(json.loads(lines.get()), bench, tell))
@@ -425,11 +428,11 @@ def main() -> None:
 def _read_lines(lines: "queue.SimpleQueue[str]") -> None:
     for line in sys.stdin:
         lines.put(line)
-    os._exit(0)  # the command is gone, whatever the other threads do
+    os._exit(0)  # the command is gone; exit whatever the other threads do
 
 
 def serve_text(asked: Mapping[str, Any], bench: Workbench, tell: Tell) -> Reply:
-    """Do a job that came as JSON. Without a store, the reply has the results."""
+    """Run a job given as JSON values. Without a store, the reply contains the results."""
     live = None
     try:
         made = tuple(Training(_resolved(json.dumps(values)), label) for values, label in asked["trainings"])
@@ -449,5 +452,5 @@ def serve_text(asked: Mapping[str, Any], bench: Workbench, tell: Tell) -> Reply:
 
 @lru_cache(maxsize=64)
 def _resolved(values: str) -> Spec:
-    """The same spec for the same text, so that the user's own objects are loaded once."""
+    """Resolve a spec, cached by its text so that the user's own objects are loaded only once."""
     return resolve(json.loads(values))
