@@ -1,1 +1,1 @@
-"""What exactly is to be run: every setting once, every name once, and the objects they stand for."""
+"""Settings and names of a run, and the objects that they describe."""

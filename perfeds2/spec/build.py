@@ -1,21 +1,24 @@
-"""What objects does a spec stand for? The task, the cell, the algorithms and their timelines, for a seed.
+"""Build the objects that a spec describes for a seed: task, cell, algorithms and their timelines.
 
-What is the user's own is called with what it names of what is known here:
+The user's own functions are called with those of the known values that their parameters name:
 
-- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
-- a split: a function of any of (labels, owners, ues, seed) that says whose each sample is, or who gets which share;
-- a loss: a function of outputs and targets; a metric: one of outputs, targets and a mask;
-- a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that gives one;
-- a cell: FILE.csv, a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
-- a radio: a ``Radio``, or a function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
-  gives the path loss of each UE in dB;
-- a schedule: a function of ``round_`` or of a ``moment``, or one of any of (cell, shares, quorum, rounds, seed, payload_bits,
-  samples) that returns rows of UEs or such a function;
-- shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
-- a bandwidth policy: a function of an ``Uplink``;
-- a merge: a ``Merge``, or a function or class of settings (its own, and any of the learning settings) that gives one;
-- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a method: an objective, a merge, or a
-  class with one of each as ``objective`` and ``merge``. It runs in the spec's semi-synchronous rounds unless its ``mode`` says otherwise.
+- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one; - a split:
+a function of any of (labels, owners, ues, seed) that returns the UE of each sample, or each UE's share; - a loss: a
+function of outputs and targets; a metric: a function of outputs, targets and a mask; - a model: a ``Model``, a
+PyTorch module, or a function or class of any of (inputs, classes, dtype) that returns one; - a cell: FILE.csv, a
+``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings; - a radio: a ``Radio``, or a
+function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
+  returns the path loss of each UE in dB;
+- a schedule: a function of ``round_`` or of a ``moment``, or a function of any of (cell, shares, quorum, rounds,
+seed,
+  payload_bits, samples) that returns rows of UEs or such a function;
+- shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed); - a bandwidth policy: a function of
+an ``Uplink``; - a merge: a ``Merge``, or a function or class of its own settings and any of the learning settings
+that returns one; - an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a
+method. A method is an
+  objective, a merge, or a class with one of each as ``objective`` and ``merge``. It runs in the spec's
+  semi-synchronous
+  rounds unless its ``mode`` says otherwise.
 """
 
 import inspect
@@ -51,40 +54,51 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.state import Schedule
 
-ROWS = 4096  # of a schedule; a longer run repeats them
-TIERS = 5  # M of FedAT and TiFL
+ROWS = 4096  # rows of a schedule; a longer run repeats them
+TIERS = 5  # default number of tiers M of FedAT and TiFL
 
 
-# ---- the algorithms
+# ---- algorithms
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a UE computes, when a round closes, and how the band is shared. Make your own and compare it."""
+    """What a UE computes, when a round closes, and how the bandwidth is shared.
+
+    Attributes:
+        name: Its name in tables and charts.
+        learner: The objective, step sizes and merge.
+        protocol: The quorum and the staleness bound.
+        bandwidth: The policy that divides the uplink bandwidth among uploading UEs.
+        schedule: The UEs planned for each round; None closes a round on the first arrivals.
+        shares: Participation target of each UE (η), shape (n,); None is equal shares.
+        mode: SYN, S2, ASY or custom; only shown.
+    """
 
     name: str
     learner: Learner
     protocol: Protocol
     bandwidth: Policy = equal_share
-    schedule: Schedule | None = None  # None: a round closes on the first arrivals
-    shares: Float[np.ndarray, " n"] | None = None  # η; None: equal
+    schedule: Schedule | None = None
+    shares: Float[np.ndarray, " n"] | None = None
     mode: str = "custom"
 
     @property
     def objective(self) -> str:
+        """The class name of the objective, such as ``PerFed``."""
         return type(self.learner.objective).__name__
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What the algorithms of a seed have in common: the cell, schedules for it, and the timelines that are known by now.
+    """What the algorithms of a seed share: the cell, its schedules, and a cache of timelines.
 
-    None of it depends on what is learned, so specs in which the clock sees the same share one.
+    Nothing in it depends on what is learned, so specs with equal ``clock_key`` share a stage.
     """
 
     seed: int
     cell: Cell
-    plan: Callable[[int], tuple[Any, Schedule | None]]  # by samples: FedAvg's and FedProx's is one
+    plan: Callable[[int], tuple[Any, Schedule | None]]  # shares and schedule, by samples per job; cached
     timelines: dict[Any, Timeline] = field(default_factory=dict)
 
     @classmethod
@@ -94,14 +108,18 @@ class Stage:
 
 
 def clock_key(spec: Spec) -> Hashable:
-    """Equal in specs whose cells, schedules and timelines are the same."""
+    """Return a key that is equal for specs with the same cells, schedules and timelines."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
     energy = spec.energy if limits_energy(spec) else None
     return spec.cell, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
-    """The spec's algorithms in a stage."""
+    """Make the algorithms of a spec in a stage.
+
+    Raises:
+        InputError: If two have the same name, or an energy budget is combined with a schedule.
+    """
     algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -117,10 +135,11 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
 
 
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
-    """What a name stands for. Schedule and shares are the S2 algorithms'; the bandwidth policy is everybody's.
+    """Make the algorithm with a given name.
 
-    Except that ASY shares the band equally instead of finishing together: it waits for nobody in particular, so who came
-    first would be rounding noise (erratum 12).
+    The schedule and the shares apply to S2 algorithms only; the bandwidth policy applies to all. As an exception, ASY
+    uses equal_share in place of equal_finish and between: with A = 1 the order of simultaneous arrivals would be
+    rounding noise (erratum 12).
     """
     found = method_of(named)
     if isinstance(named.value, Algorithm):
@@ -144,7 +163,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
 
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
-    """Return what the UEs compute and how it is merged: made with the settings that the method and the merge name."""
+    """Make the learner of a method, with the settings that the method and its merge take."""
     learning = spec.learning_of(algorithm)
     known = {name: value for name, value in dict(learning).items() if value is not None}
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
@@ -152,7 +171,7 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     chosen = learning.merge
     if chosen is not None:
         merge = chosen.value
-        if inspect.isclass(merge) or not hasattr(merge, "init"):  # it makes a merge; one that has init is one
+        if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
             merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
     if not isinstance(merge, Merge | OfMean):
         raise InputError(
@@ -175,7 +194,7 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
 
 
 def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | None) -> None:
-    """Refuse settings that a method cannot follow."""
+    """Refuse settings that a method does not support."""
     given = {"--top-k": learner.top_k}
     why = "it merges late uploads as well, and a UE could not know which of them counted"
     if isinstance(learner.objective, Scaffold):
@@ -191,7 +210,7 @@ def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | N
 
 
 def protocol_of(spec: Spec, mode: str) -> Protocol:
-    """The rounds of one mode on this cell."""
+    """Return the protocol of a mode (SYN, S2 or ASY) for the cell of a spec."""
     if mode == "SYN":
         return Protocol(spec.cell.ues)
     if mode == "ASY":
@@ -207,7 +226,7 @@ def bound_of(spec: Spec) -> int | None:
 
 
 def in_drafts(spec: Spec, learner: Learner) -> dict[str, Any]:
-    """SAFA's rounds, as parts of an algorithm; the bound on staleness is its lag tolerance."""
+    """Return the learner and protocol for SAFA's rounds; the staleness bound is its lag tolerance."""
     assert spec.protocol.quorum is not None
     bound = bound_of(spec)
     if isinstance(learner.merge, ModelCache):
@@ -216,7 +235,10 @@ def in_drafts(spec: Spec, learner: Learner) -> dict[str, Any]:
 
 
 def in_tiers(spec: Spec, learner: Learner, stage: Stage, *, at_once: bool) -> dict[str, Any]:
-    """TiFL's and FedAT's rounds, as parts of an algorithm: A of a tier close one, or as many as the smallest tier has."""
+    """Return the learner, protocol and schedule for the rounds of TiFL and FedAT.
+
+    A round closes on A updates of one tier, or fewer if the smallest tier has fewer UEs.
+    """
     assert spec.protocol.quorum is not None
     count, quorum, ues = spec.protocol.tiers or TIERS, spec.protocol.quorum, stage.cell.ues
     if (spec.protocol.tiers or 0) > ues:
@@ -230,7 +252,10 @@ def in_tiers(spec: Spec, learner: Learner, stage: Stage, *, at_once: bool) -> di
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
-    """Who takes part how often. What a rule says is moved to the nearest that the bounds allow, if rounds are planned."""
+    """Return the participation target of each UE, shape (n,).
+
+    If rounds are planned, the shares of a rule are moved to the nearest feasible ones, except equal shares.
+    """
     protocol, given = protocol_of(spec, "S2"), spec.protocol.shares
     bound = protocol.max_staleness if planned else None
     if not isinstance(given, Named):
@@ -250,7 +275,11 @@ def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: boo
 
 
 def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
-    """Shares, and the schedule that gives them."""
+    """Return the shares, and the schedule that realises them; None if rounds close on the first arrivals.
+
+    Raises:
+        InputError: If the shares or the schedule are infeasible.
+    """
     protocol, named = protocol_of(spec, "S2"), spec.protocol.schedule
     try:
         shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
@@ -264,7 +293,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         rows: Any = call(named.value, f"--schedule {named}", known | more)
         if callable(rows):
-            return shares, skipping(named, protocol, cell, when_opened(named, protocol, rows))  # the clock checks it
+            return shares, skipping(named, protocol, cell, when_opened(named, protocol, rows))  # checked by the clock
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
@@ -280,12 +309,18 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
 
 
 def is_schedule(function: Callable[..., Any]) -> bool:
-    """Whether it plans a round; else it makes something that does."""
+    """Return whether a function plans a round itself; otherwise it makes a schedule."""
     return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
 
 
 def when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
-    """A schedule that says when a round opens whom it plans. Nobody can know beforehand whether a UE sits out too long."""
+    """Check a schedule that chooses UEs when a round opens, and return it.
+
+    It cannot be known in advance whether it leaves a UE out for too long.
+
+    Raises:
+        InputError: If a built-in schedule could wait forever under the staleness rule.
+    """
     if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
         raise InputError(
             f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
@@ -295,9 +330,9 @@ def when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
 
 
 def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
-    """One of our schedules where UEs come and go: a round is not planned for who is away when it opens.
+    """Make a built-in schedule skip UEs that are away when a round opens.
 
-    But where only a plan that is kept to the letter keeps everybody within the bound: then the round waits.
+    The schedule stays as it is, and rounds wait, if the staleness bound holds only when the plan is followed exactly.
     """
     comes_and_goes = cell.fleet is not None and cell.fleet.presence is not None
     to_the_letter = protocol.max_staleness is not None and protocol.stale != "restart"
@@ -306,11 +341,11 @@ def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -
     return of_those_here(schedule)
 
 
-# ---- their timelines
+# ---- timelines
 
 
 def timeline_key(spec: Spec, algorithm: Algorithm) -> tuple[Any, ...]:
-    """Equal in algorithms of a stage that have the same timeline."""
+    """Return a key that is equal for algorithms of a stage with the same timeline."""
     bits = upload_bits(spec, algorithm.learner.objective)
     shares = None if algorithm.shares is None else algorithm.shares.tobytes()
     return (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
@@ -322,9 +357,13 @@ def make_timelines(
     algorithms: Sequence[Algorithm],
     tell: Callable[[Algorithm, int, float], None] | None = None,
 ) -> Iterator[Timeline]:
-    """Each algorithm's timeline. It knows no weights, so those that differ only in what they learn share one.
+    """Yield the timeline of each algorithm; algorithms that differ only in what they learn share one.
 
-    ``tell`` hears of the rounds closed and the second reached on the way.
+    Args:
+        spec: The settings.
+        stage: The cell and the cache of timelines.
+        algorithms: The algorithms to simulate.
+        tell: Called with the algorithm, the rounds closed and the simulated second reached.
     """
     known, cell = stage.timelines, stage.cell
     for algorithm in algorithms:
@@ -350,7 +389,7 @@ def make_timelines(
 
 
 def check(spec: Spec, *, trains: bool) -> None:
-    """Find out what cannot work before anything is written."""
+    """Raise InputError for settings that cannot work, before anything is written."""
     seed = spec.run.seeds[0]
     check_model(spec)
     for algorithm in make_algorithms(spec, Stage.of(spec, seed)):

@@ -1,4 +1,4 @@
-"""What cell does a spec stand for: UEs, radio, mobility, downlink and energy, drawn or from a fleet file?"""
+"""Build the cell of a spec: UEs, radio, mobility, downlink and energy, drawn at random or from a fleet file."""
 
 import inspect
 import json
@@ -32,11 +32,11 @@ from perfeds2.timeline.state import Budget
 
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
-KEPT = "fleet.json"  # in a run's folder: the fleet file and its traces
+KEPT = "fleet.json"  # in a run's folder: a copy of the fleet file and its traces
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:
-    """The cell of a seed: who is where and how fast, and the fading everybody meets."""
+    """Make the cell of a seed: positions, processor speeds and fading."""
     settings, own = spec.cell, spec.cell.kind
     kind: Any = Cell if own is None else own.value
     refuse_without_a_fleet(spec)
@@ -57,14 +57,15 @@ def make_cell(spec: Spec, seed: int) -> Cell:
 
 
 def model_bits(spec: Spec) -> float:
-    """What a model takes on its way to a UE."""
+    """Return the size in bits of a model sent to a UE."""
     return spec.cell.payload_bits or payload_bits(model_of(spec))
 
 
 def upload_bits(spec: Spec, objective: Any = None) -> float:
-    """Z: what one upload takes. If nobody says it, less of an objective whose UEs keep a part of the model for themselves.
+    """Return Z, the size of one upload in bits.
 
-    Of fewer bits a number, every array that is uploaded has its scale besides; of some of the numbers, where they stand.
+    Unless payload_bits is set, an objective that withholds part of the model uploads less. Below 32 bits per number,
+    each array also sends its scale; with top-k, the upload includes the positions of the numbers.
     """
     if spec.cell.payload_bits is not None:
         return spec.cell.payload_bits
@@ -77,7 +78,7 @@ def upload_bits(spec: Spec, objective: Any = None) -> float:
 
 
 def _withheld(objective: Withholding, model: Model) -> list[Any]:
-    """The shapes of what is not uploaded."""
+    """Return the shapes of the arrays that are not uploaded."""
     try:
         return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
     except ValueError as error:
@@ -88,13 +89,13 @@ def _withheld(objective: Withholding, model: Model) -> list[Any]:
 
 
 def make_energy(spec: Spec) -> EnergyModel:
-    """What computing and sending take."""
+    """Return the energy model of computing and sending."""
     energy, kappa = ENERGY[spec.energy.model or "yang"], spec.energy.kappa
     return energy if kappa is None else replace(energy, kappa=kappa)
 
 
 def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
-    """Return what each UE may spend: its fleet's budget, else the spec's. None where no UE has one."""
+    """Return the energy budget of each UE: its fleet file's, or else the spec's. None if no UE has one."""
     own_j = None if cell.fleet is None else cell.fleet.energy_budget_j
     joules = spec.energy.budget
     if own_j is not None:
@@ -103,7 +104,7 @@ def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
 
 
 def make_radio(spec: Spec) -> dict[str, Any]:
-    """What a spec says of the radio, as a cell takes it; nothing where it says nothing."""
+    """Return the radio settings of a spec as keywords of ``Cell.draw``; empty if the spec sets none."""
     settings, named, made = spec.radio, spec.radio.name, dict[str, Any]()
     own = {key: value for key in OF_A_RADIO if (value := dict(settings)[key]) is not None}
     if named is None or named.value is None:
@@ -143,7 +144,7 @@ def make_radio(spec: Spec) -> dict[str, Any]:
 
 
 def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n"]:
-    """Somebody's own radio: a function of any of these that gives the loss of each UE in dB."""
+    """Return the path loss of each UE in dB, from a user's function."""
     known = {"distance_m": where.distance_m, "x_m": where.x_m, "y_m": where.y_m, "seed": where.seed}
     known |= {"carrier_hz": radio.carrier_hz, "bs_height_m": radio.bs_height_m, "ue_height_m": radio.ue_height_m}
     loss = np.asarray(call(named.value, f"--radio {named}", known), float)
@@ -158,7 +159,7 @@ def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n
 
 
 def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
-    """The cell that is drawn without a file, with what the file says over it."""
+    """Return the cell that would be drawn without a file, overridden by what the file specifies."""
     if spec.cell.distance_m is not None:
         raise InputError(f"--distance-m and --cell {spec.cell.kind} were both given; the file has a column distance_m.")
     if file.ues != spec.cell.ues:
@@ -185,7 +186,7 @@ def _fleet_of(spec: Spec) -> FleetFile | None:
 
 
 def seconds_a_step(spec: Spec) -> int | None:
-    """The batch of which a fleet file says how long a step on it takes; None if none does."""
+    """Return the batch size if a fleet file gives seconds per step, which then depend on it; otherwise None."""
     fleet = _fleet_of(spec)
     tells = fleet is not None and any("compute_s" in row.numbers for row in fleet.rows)
     return spec.learning.batch if tells else None
@@ -198,7 +199,7 @@ def limits_energy(spec: Spec) -> bool:
 
 
 def refuse_without_a_fleet(spec: Spec) -> None:
-    """Settings of fleets that would change nothing."""
+    """Refuse fleet settings that would have no effect."""
     if spec.cell.kind is not None and isinstance(spec.cell.kind.value, Cell):
         return
     fleet = _fleet_of(spec)
@@ -211,7 +212,7 @@ def refuse_without_a_fleet(spec: Spec) -> None:
 
 
 def keep_fleet(folder: Path, spec: Spec) -> None:
-    """Put the files of a run's fleet into its folder."""
+    """Copy a run's fleet file and its traces into the folder of the run."""
     fleet = _fleet_of(spec)
     if fleet is not None and not (folder / KEPT).exists():
         texts = {name: text.decode() for name, text in fleet.texts.items()}
@@ -219,7 +220,7 @@ def keep_fleet(folder: Path, spec: Spec) -> None:
 
 
 def with_kept_fleet(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A run's nested values; a fleet file that is not where it was is taken from the folder."""
+    """Return a run's nested values; a fleet file that is missing is replaced by the copy in the folder."""
     cell: Any = values.get("cell")
     place = str(cell.get("kind")) if isinstance(cell, Mapping) else ""
     if not place.endswith(".csv") or Path(place).exists() or not (folder / KEPT).exists():

@@ -1,7 +1,7 @@
-"""What exactly is to be run? Every setting, once: its type, range, unit, default, help and flag.
+"""Define every setting once: its type, range, unit, default, help and flag.
 
-Flags of the command line, keys of a TOML spec, ``--set``, grids of a sweep, keywords in Python and the configuration of a
-federation all come from the fields below.
+Command-line flags, keys of a TOML spec, ``--set``, sweep grids, Python keywords and the configuration of a federation
+all derive from the fields below.
 """
 
 import inspect
@@ -51,17 +51,22 @@ from perfeds2.spec.values import (
 )
 from perfeds2.theory.constants import ALPHA
 
-# ---- the settings
+# ---- settings
 
 
 def setting(default: Any, look: str, help_: str, *, flag: str = "", shown: str = "") -> Any:
-    """Return a field. ``look`` is how its value looks in the help; ``shown`` its default in words, where the value says little.
+    """Return a field of a spec.
 
-    The flag is the field's name unless another is given. ``{names}`` in the help stands for the names of its kind.
+    Args:
+        default: The default, or a function that makes it.
+        look: Placeholder of the value in the help.
+        help_: The help; ``{names}`` stands for the names of the field's kind.
+        flag: The flag, if it is not the field's name.
+        shown: The default in words, if its value says little.
     """
     known = {"look": look, "flag": flag, "shown": shown}
     factory = {"default_factory": default} if callable(default) else {"default": default}
-    return Field(**factory, description=help_, json_schema_extra=known)  # type: ignore[arg-type]  # ours to read
+    return Field(**factory, description=help_, json_schema_extra=known)  # read by settings_of
 
 
 class Section(pydantic.BaseModel):
@@ -293,18 +298,18 @@ class Spec(Section):
     run: RunSpec = Field(default_factory=RunSpec)
     methods: Annotated[dict[str, dict[str, Any]], PlainSerializer(write_methods)] = Field(
         default_factory=dict
-    )  # by method or algorithm: its own settings, and learning settings it has otherwise
-    own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that something of the user's is in
+    )  # by method or algorithm: its own settings, and overrides of learning settings
+    own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that defines one of the user's objects
 
     @property
     def algorithms(self) -> tuple[Named, ...]:
-        """Those that are run."""
-        assert self.run.algorithms is not None  # ``resolve`` says which, where nobody did
+        """Return the algorithms to run."""
+        assert self.run.algorithms is not None  # ``resolve`` fills in the default
         return self.run.algorithms
 
     @property
     def given(self) -> list[Named]:
-        """What is the user's own, of all settings that have a kind."""
+        """Return the user's own objects among all settings that have a kind."""
         sections = {name: dict(section) for name, section in self if isinstance(section, Section)}
         values = [sections[each.section][each.key] for each in settings() if each.kind is not None]
         listed = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
@@ -312,26 +317,26 @@ class Spec(Section):
 
     @property
     def merges(self) -> list[Named]:
-        """The merges that were chosen."""
+        """Return the merges that were chosen."""
         chosen = (self.learning.merge, *(own.get("merge") for own in self.methods.values()))
         return [one for one in chosen if isinstance(one, Named)]
 
     @property
     def unwritten(self) -> list[str]:
-        """What was given from Python and cannot be written down."""
+        """Return the names of objects that were given from Python and cannot be saved."""
         return [one.text for one in self.given if not one.is_written]
 
     def learning_of(self, algorithm: str) -> LearningSpec:
-        """How an algorithm learns: the general settings, and its own over them."""
+        """Return the learning settings of an algorithm: the general ones with its overrides."""
         own = {key: value for key, value in self._given(algorithm).items() if key in LearningSpec.model_fields}
         return self.learning.model_copy(update=own) if own else self.learning
 
     def method_settings(self, algorithm: str) -> dict[str, Any]:
-        """The settings that were given to a method and that only it has."""
+        """Return the settings given to a method that only it has."""
         return {key: value for key, value in self._given(algorithm).items() if key not in LearningSpec.model_fields}
 
     def methods_of(self, algorithm: str) -> dict[str, dict[str, Any]]:
-        """The part of [methods] that an algorithm uses: its own, its method's and its merge's."""
+        """Return the part of [methods] that an algorithm uses: its own, its method's and its merge's."""
         merge = self.learning_of(algorithm).merge
         used = (algorithm, method_name(algorithm), None if merge is None else merge.label)
         return {name: own for name, own in self.methods.items() if name in used}
@@ -340,7 +345,7 @@ class Spec(Section):
         return self.methods.get(method_name(algorithm), {}) | self.methods.get(algorithm, {})
 
     def values(self) -> dict[str, Any]:
-        """Nested values, as a TOML file has them."""
+        """Return nested values, as in a TOML file."""
         dumped = self.model_dump(mode="json", exclude_none=True)
         return {
             section: inner
@@ -353,7 +358,7 @@ class Spec(Section):
 
 
 def sections_of(model: type[Section]) -> dict[str, type[Section]]:
-    """The sections a model is made of, by their names."""
+    """Return the sections of a model by name."""
     fields: dict[str, Any] = {name: field.annotation for name, field in model.model_fields.items()}
     return {name: kind for name, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
@@ -362,10 +367,10 @@ SECTIONS = sections_of(Spec)
 
 
 def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the settings that only a method or merge has: the parameters of what makes it that are not shared."""
+    """Return the settings that only a method or merge has: its parameters that are not shared learning settings."""
     try:
         parameters = inspect.signature(make, eval_str=True).parameters
-    except (TypeError, ValueError, NameError):  # written in C, or with annotations nobody can read
+    except (TypeError, ValueError, NameError):  # written in C, or with annotations that cannot be evaluated
         return {}
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {
@@ -373,7 +378,7 @@ def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-# ---- the settings as users see them
+# ---- settings as users see them
 
 
 @dataclass(frozen=True)
@@ -382,13 +387,13 @@ class Setting:
 
     section: str
     key: str
-    name: str  # without dashes before it, as the flag has it: labels-per-ue
+    name: str  # the flag without leading dashes: labels-per-ue
     panel: str
     look: str  # empty for a switch
     description: str
     default: str
     kind: Kind | None
-    words: tuple[str, ...]  # that it may be, where these are few and known
+    words: tuple[str, ...]  # allowed words, if they are a fixed set
 
     @property
     def flag(self) -> str:
@@ -399,7 +404,11 @@ class Setting:
         return self.name.replace("-", "_")
 
     def help(self, own_default: str | None = None) -> str:
-        """What it is for, with the names there are and the default; a command and tasks may have their own."""
+        """Return the help text with the names of its kind and the default.
+
+        Args:
+            own_default: The default of a command that differs from the field's.
+        """
         text = self.description
         if self.kind is not None:
             text = text.replace("{names}", ", ".join(self.kind.table()))
@@ -425,7 +434,7 @@ def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield the parts of a type: the words of its literals, and the kinds of its names."""
+    """Yield a type and its parts recursively, down to the words of literals and the kinds of names."""
     yield annotation
     for inner in get_args(annotation):
         yield from _parts(inner)
@@ -433,5 +442,5 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 @cache
 def settings() -> tuple[Setting, ...]:
-    """Every setting of a spec, in the order of the fields."""
+    """Return every setting of a spec, in the order of the fields."""
     return tuple(settings_of(SECTIONS))

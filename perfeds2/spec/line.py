@@ -7,12 +7,18 @@ from typing import Any
 from perfeds2.spec.fields import Spec, settings
 from perfeds2.spec.resolve import EACH, put_flags, resolve
 
-# Settings that others take their defaults from, and that a reader looks for first.
+# Settings that determine the defaults of others, and that a reader looks for first.
 FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
 
 
 def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
-    """Return what to type: ``perfeds2 run --ues 50 --quorum 7``. ``defaults`` are the command's own, of its run."""
+    """Return the command line of a spec, such as ``perfeds2 run --ues 50 --quorum 7``.
+
+    Args:
+        command: The name of the command.
+        spec: The settings.
+        defaults: The command's own defaults of the section ``run``, which are left out.
+    """
     said, flags = spec.values(), dict[str, Any]()
     usual = _read(flags, defaults)
     first = [each for name in FIRST for each in settings() if each.keyword == name]
@@ -29,7 +35,7 @@ def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
 
 
 def as_words(flags: Mapping[str, Any]) -> list[str]:
-    """Return flags, given by their keywords, as one would type them."""
+    """Return flags, given by their keywords, as words of a command line."""
     words: list[str] = []
     for keyword, value in flags.items():
         if keyword == "seeds":

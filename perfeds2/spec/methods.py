@@ -1,7 +1,8 @@
-"""Which algorithms have a name, and which settings does a method have?
+"""Name the algorithms and find the settings of their methods.
 
-An algorithm is a method in its rounds. What all methods have (batch, β, local steps, quorum) belongs to the comparison, so that all
-run on equal terms; what only one method has is a field of its dataclass. docs/explanation/methods.md says what each is.
+An algorithm is a method in a mode of rounds. Settings that all methods have (batch, β, local steps, quorum) belong to
+the comparison, so that all run on equal terms; settings of one method are fields of its dataclass.
+docs/explanation/methods.md describes each method.
 """
 
 import inspect
@@ -17,16 +18,16 @@ from perfeds2.spec.names import MODES, Named, algorithm_name, method_name
 
 @dataclass(frozen=True)
 class Method:
-    """A method in its rounds."""
+    """A method and the rounds it runs in."""
 
-    name: str  # without its rounds: settings of [methods.PerFed] are for PerFed in all modes
-    make: Callable[..., Any]  # a dataclass whose fields are its settings, or a function of them
+    name: str  # without the mode: [methods.PerFed] applies to PerFed in all modes
+    make: Callable[..., Any]  # a dataclass whose fields are the settings, or a function of them
     mode: str = "S2"
-    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # rounds of its own; None: those of the mode
+    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # special rounds; None: those of the mode
 
     @classmethod
     def of(cls, name: str, make: Any) -> "Method":
-        """Return a method in the rounds it asks for."""
+        """Return a method with the mode and rounds that ``make`` declares."""
         return cls(name, make, getattr(make, "mode", "S2"), getattr(make, "rounds", None))
 
 
@@ -36,13 +37,17 @@ ALGORITHMS = {
 
 
 def listed_methods() -> list[Method]:
-    """Return our methods; those for all three modes are listed once."""
+    """Return the built-in methods; those that exist in all three modes are listed once."""
     everywhere = [Method(name, make, ", ".join(MODES)) for name, make in OBJECTIVES.items()]
     return everywhere + [ALGORITHMS[name] for name in METHODS]
 
 
 def find_method(name: str) -> Method:
-    """Return a method by its name, or by that of one of its algorithms."""
+    """Return a method by its name, or by the name of one of its algorithms.
+
+    Raises:
+        InputError: If there is no such method.
+    """
     known = {method.name: method for method in listed_methods()}
     found = known.get(name) or known.get(method_name(name))
     if found is None:
@@ -51,9 +56,10 @@ def find_method(name: str) -> Method:
 
 
 def method_of(named: Named) -> tuple[str, Method] | None:
-    """Return the name and the method of an algorithm; None if it is an ``Algorithm``, or a function that makes one.
+    """Return the name and the method of an algorithm; None if it is an ``Algorithm`` or a function that makes one.
 
-    An objective of one's own runs in S2 rounds and is merged by the mean; for a merge of one's own UEs compute what FedAvg does.
+    A user's own objective runs in S2 rounds and is merged by the mean; with a user's own merge, UEs compute what
+    FedAvg does.
     """
     own: Any = named.value
     if isinstance(own, Method):
@@ -70,13 +76,13 @@ def method_of(named: Named) -> tuple[str, Method] | None:
 
 
 def settings_name(named: Named) -> str | None:
-    """Return the name an algorithm's settings go under, ``MineS2.beta``; None if it brings all with it."""
+    """Return an algorithm's name in settings, as ``MineS2`` in ``MineS2.beta``; None if it takes none."""
     found = method_of(named)
     return None if found is None else found[0]
 
 
 def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Callable[..., Any]]:
-    """Return what settings may be given to, by name: our methods and merges, and those of one's own that take part."""
+    """Return what takes settings, by name: built-in methods and merges, and the user's own that take part."""
     found = {method.name: method.make for method in ALGORITHMS.values()} | MERGES
     found |= {name: method.make for name, method in ALGORITHMS.items()}
     for named in algorithms:
@@ -93,9 +99,9 @@ def refuse_unused(
     merges: Iterable[Named] = (),
     where: str = "--algorithms",
 ) -> None:
-    """Refuse settings of methods that do not take part, and tiers where no method has any.
+    """Refuse settings of methods that do not take part, and tiers if no method has any.
 
-    Only settings of this very command are checked: a file (a tuned.toml) may have more than one run needs.
+    Only the settings of this command are checked: a file such as tuned.toml may have more than one run needs.
     """
     found = [method_of(named) for named in algorithms]
     names = {name for one in found if one is not None for name in (one[0], one[1].name)}

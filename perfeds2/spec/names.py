@@ -1,8 +1,8 @@
-"""What does a name stand for? Something of ours, or anybody's own: ``FILE.py:NAME`` or ``package.module:NAME``.
+"""Resolve names to objects: built-in ones, or the user's own as ``FILE.py:NAME`` or ``package.module:NAME``.
 
-A name is listed once, in a table beside the object it names. Wherever a name is accepted, a reference to one's own
-object is too, and from Python the object itself. A spec writes down the reference and the sha256 of its file, so that a
-run whose file has changed is not taken for the same run. A spec that names files runs them: treat it like a program.
+A built-in name is listed once, in a table beside the object. Wherever a name is accepted, so is a reference to the
+user's own object, and from Python the object itself. A spec records the reference and the sha256 of its file, so that
+a run whose file has changed counts as a different run. A spec that names files runs them: treat it like a program.
 """
 
 import ast
@@ -25,12 +25,12 @@ from pydantic_core import core_schema
 
 from perfeds2.errors import InputError, did_you_mean
 
-GIVEN = "python:"  # how a spec names an object that has no place in a file
+GIVEN = "python:"  # prefix in a spec for an object that is defined in no file
 MODES = ("SYN", "S2", "ASY")  # synchronous, semi-synchronous and asynchronous rounds
 
 
 def algorithm_name(method: str, mode: str) -> str:
-    """Return a method's name in one of the modes, as in the paper: PerFedS2, PerFed-SYN, PerFed-ASY."""
+    """Return the name of a method in a mode, as in the paper: PerFedS2, PerFed-SYN, PerFed-ASY."""
     return f"{method}S2" if mode == "S2" else f"{method}-{mode}"
 
 
@@ -41,52 +41,56 @@ def method_name(algorithm: str) -> str:
 
 @dataclass(frozen=True)
 class Named:
-    """A name and what it stands for."""
+    """A name and the object it stands for."""
 
     text: str  # as a spec writes it
     value: Any = field(compare=False, repr=False)
-    source: str = ""  # of somebody's own: the file or module it is in
-    digest: str = ""  # … and its sha256
-    identity: int = 0  # of an object that is written down nowhere
+    source: str = ""  # the file or module of a user's own object
+    digest: str = ""  # the sha256 of that file
+    identity: int = 0  # the id of an object that is defined in no file
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def label(self) -> str:
-        """For people and folders: without the file it is in; of data, what their file or folder is called."""
+        """Return a short name for readers and folders: without its file, or for data the name of the file or folder."""
         if self.source and self.source == self.text:
             return Path(self.text).resolve().stem
         return self.text.rpartition(":")[2] if self.source else self.text
 
     @property
     def is_written(self) -> bool:
-        """Whether another process can find it by its text."""
+        """Return whether another process can find the object by its text."""
         return not self.identity
 
 
 @dataclass(frozen=True)
 class Kind:
-    """All that one kind of name may stand for."""
+    """A kind of object that can be named, such as tasks or bandwidth policies."""
 
-    what: str  # "bandwidth policy"
-    place: str = ""  # of its table, MODULE:NAME; empty if there are only users' own
-    is_called: bool = True  # else a thing may stand for itself: a Task, a Cell, an Algorithm
-    opens: Callable[[str], Named | None] | None = None  # what a text may be besides: the place of data
-    files: str = ""  # … and which files these are
+    what: str  # such as "bandwidth policy"
+    place: str = ""  # its table as MODULE:NAME; empty if there are only the user's own
+    is_called: bool = True  # False: an object may be given itself, such as a Task or Cell
+    opens: Callable[[str], Named | None] | None = None  # opens a text that is a path, such as that of data
+    files: str = ""  # which files ``opens`` accepts, in words
 
     def table(self) -> Mapping[str, Any]:
-        """The names, and what they stand for. Some tables load JAX."""
+        """Return the built-in objects by name. Some tables import JAX."""
         module, _, name = self.place.partition(":")
         return getattr(importlib.import_module(module), name) if module else {}
 
     def __get_pydantic_core_schema__(self, *_: Any) -> Any:
-        """Let ``Annotated[Named, TASK]`` read what a task is named by, and write its text."""
+        """Make ``Annotated[Named, TASK]`` validate a task from its name and serialise it as text."""
         text = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
         return core_schema.no_info_plain_validator_function(self.find, serialization=text)
 
     def find(self, given: Any) -> Named:
-        """What a text, or an object given from Python, stands for. Raises ValueError that goes behind what was given."""
+        """Return the object for a text, or wrap an object given from Python.
+
+        Raises:
+            ValueError: If there is none; the message continues a sentence that begins with what was given.
+        """
         if isinstance(given, Named):
             return given
         given, table = str(given) if isinstance(given, Path) else given, self.table()
@@ -105,11 +109,11 @@ class Kind:
         raise ValueError(f"is not known; {did_you_mean(given, table)} or your own as {own}")
 
     def is_reference(self, text: str) -> bool:
-        """Whether a text refers to somebody's file or module, being no name of ours."""
+        """Return whether a text refers to a user's file or module, rather than a built-in name."""
         return ":" in text and text not in self.table() and self._family(text) is None
 
     def _family(self, text: str) -> str | None:
-        """``between:THETA`` for ``between:0.5``."""
+        """Return the parametrised name for a text: ``between:THETA`` for ``between:0.5``."""
         families = {name.partition(":")[0]: name for name in self.table() if name.partition(":")[2].isupper()}
         return families.get(text.partition(":")[0])
 
@@ -129,7 +133,7 @@ def _of_family(make: Callable[[float], Any], text: str) -> Any:
 
 
 def _referred(reference: str) -> Named:
-    """What ``FILE.py:NAME`` or ``package.module:NAME`` refers to."""
+    """Return what ``FILE.py:NAME`` or ``package.module:NAME`` refers to."""
     source, _, name = reference.rpartition(":")
     if reference.startswith(GIVEN):
         raise ValueError("was given from Python and is written down nowhere; run it from Python again")
@@ -144,27 +148,27 @@ def _referred(reference: str) -> Named:
     return Named(reference, getattr(module, name), source, digest)
 
 
-_loaded: dict[tuple[str, str], ModuleType] = {}  # by path and digest: the same file is the same module
+_loaded: dict[tuple[str, str], ModuleType] = {}  # by path and sha256: an unchanged file is the same module
 
 
 class _AsItIsNow(SourceFileLoader):
-    """Reads no bytecode: it is found by the second a file was written in, and may be of an older text."""
+    """A loader without bytecode: cached bytecode is matched by modification time in seconds and may be outdated."""
 
     def path_stats(self, path: str) -> NoReturn:
         raise OSError(path)
 
 
-_loading: list[str] = []  # files that are being run just now
+_loading: list[str] = []  # files that are being loaded
 
 
 def refuse_while_loading(what: str) -> None:
-    """A file that is loaded for one of its names must not start its own work."""
+    """Refuse to start work from a file that is being loaded for one of its names."""
     if _loading:
         raise InputError(f"runs {what} when it is loaded; put that behind if __name__ == '__main__'")
 
 
 def _load(source: str) -> tuple[ModuleType, str]:
-    """A user's module by its file or its dotted name, and the sha256 of its file."""
+    """Return a user's module, by file or dotted name, and the sha256 of its file."""
     is_file, name = source.endswith(".py"), source
     if is_file and not Path(source).is_file():
         raise ValueError(f"refers to no file: {source} is not in {Path.cwd()}")
@@ -180,9 +184,9 @@ def _load(source: str) -> tuple[ModuleType, str]:
             found = importlib.util.spec_from_file_location(name, path, loader=loader)
             assert found is not None
             module = importlib.util.module_from_spec(found)
-            sys.modules[name] = module  # dataclasses look there
+            sys.modules[name] = module  # needed by dataclasses
             if str(path.parent) not in sys.path:
-                sys.path.append(str(path.parent))  # what lies beside it can be imported, and hides nothing
+                sys.path.append(str(path.parent))  # makes files beside it importable; last, so that it shadows nothing
             _loading.append(source)
             try:
                 loader.exec_module(module)
@@ -192,7 +196,7 @@ def _load(source: str) -> tuple[ModuleType, str]:
         return _loaded[str(path), digest], digest
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # whatever somebody's file does when it is run
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise ValueError("needs PyTorch, which is not installed: python -m pip install 'perfeds2[torch]'") from None
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -200,7 +204,7 @@ def _load(source: str) -> tuple[ModuleType, str]:
 
 
 def _place(error: BaseException, modules: set[str]) -> str:
-    """Where in those modules it was raised: `` (mine.py, line 3)``; nothing if it was not."""
+    """Return where in those modules an error was raised, as `` (mine.py, line 3)``; empty if elsewhere."""
     places = [
         f" ({Path(frame.f_code.co_filename).name}, line {line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -214,21 +218,21 @@ def _digest(path: Path) -> str:
 
 
 def _written_down(value: Any) -> Named:
-    """An object as a reference, where it has a name in a file; else as what it is called."""
+    """Name an object by a reference, if a file defines it; otherwise by its own name."""
     name = getattr(value, "__qualname__", type(value).__name__)
     for module in (sys.modules.get(str(getattr(value, "__module__", ""))), sys.modules.get("__main__")):
         found = next((known for known, other in vars(module).items() if other is value), None) if module else None
         file = getattr(module, "__file__", None)
         if module is None or found is None or file is None or not _defines(Path(file), found):
             continue
-        if module.__name__ != "__main__" or _is_guarded(Path(file)):  # else loading it would run it all again
+        if module.__name__ != "__main__" or _is_guarded(Path(file)):  # otherwise loading it would run the script again
             source = module.__name__ if "." in module.__name__ else _short(Path(file))
             return Named(f"{source}:{found}", value, source, _digest(Path(file)))
     return Named(f"{GIVEN}{name}", value, f"{GIVEN}{name}", "written down nowhere", id(value))
 
 
 def _defines(path: Path, name: str) -> bool:
-    """Whether everybody who loads a file finds the same under a name: it is bound at the top, and once."""
+    """Return whether a file binds a name exactly once, at module level, so that every import finds the same object."""
     if not path.is_file() or path.suffix != ".py":
         return False
     bound = Counter[str]()
@@ -238,7 +242,7 @@ def _defines(path: Path, name: str) -> bool:
             continue
         times = (
             1 if isinstance(node, ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom) else 2
-        )  # or perhaps none
+        )  # such as in a loop or if: bound several times, or never
         for each in ast.walk(node):
             stored = each.id if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) else ""
             bound[getattr(each, "asname", None) or getattr(each, "name", None) or stored] += times
@@ -246,22 +250,31 @@ def _defines(path: Path, name: str) -> bool:
 
 
 def _is_guarded(path: Path) -> bool:
-    """Whether a script does its work behind ``if __name__ == "__main__":``."""
+    """Return whether a script does its work behind ``if __name__ == "__main__":``."""
     tests = [ast.dump(node.test) for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.If)]
     return any("__name__" in test for test in tests)
 
 
 def _short(path: Path) -> str:
-    """Relative to where we are, if it is below."""
+    """Return a path relative to the working directory if it is below it."""
     path, here = path.resolve(), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> Any:
-    """Call somebody's function with those of the known values that its parameters name."""
+    """Call a user's function with those of the known values that its parameters name.
+
+    Args:
+        function: The function to call.
+        what: Its flag and name, for error messages.
+        known: Values by parameter name.
+
+    Raises:
+        InputError: If it asks for an unknown parameter, or raises an error itself.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # functions written in C have no signature
         raise InputError(f"{what} cannot be called with {', '.join(known)}: nothing says what it takes.") from None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         with user_errors(what, function):
@@ -278,7 +291,11 @@ def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> A
 
 @contextmanager
 def user_errors(what: str, *parts: Any) -> Iterator[None]:
-    """What somebody's own parts do wrong becomes a sentence that names them. What ours do is a bug, and passes."""
+    """Turn errors raised in the user's own parts into an InputError that names them; other errors propagate.
+
+    A ValueError or TypeError raised elsewhere also counts as the user's if any part is, since it is about what that
+    part returned.
+    """
     try:
         yield
     except InputError:
@@ -287,7 +304,7 @@ def user_errors(what: str, *parts: Any) -> Iterator[None]:
         modules = {str(getattr(getattr(part, "func", part), "__module__", "")) for part in parts if part is not None}
         theirs = {module for module in modules if not module.startswith("perfeds2.")}
         place, is_value = _place(error, theirs), isinstance(error, ValueError | TypeError)
-        if not (place or (theirs and is_value)):  # such an error of ours is about what theirs gave
+        if not (place or (theirs and is_value)):  # such an error is about what the user's part returned
             raise
         told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         told += " ".join(str(error).split()).removesuffix(".")
@@ -295,7 +312,7 @@ def user_errors(what: str, *parts: Any) -> Iterator[None]:
 
 
 def expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
-    """What somebody's own function gave, if it is what was asked for."""
+    """Return what a user's function made, or raise InputError if it is not of the expected type."""
     if not isinstance(made, kind):
         raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
     return made

@@ -1,4 +1,4 @@
-"""How do flags, texts, keywords and nested values become a spec? What is wrong with them is said in one sentence."""
+"""Turn flags, texts, keywords and nested values into a spec, and report invalid ones in one sentence."""
 
 import inspect
 import tomllib
@@ -17,13 +17,17 @@ from perfeds2.spec.names import Named, method_name
 from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
 
 SEEDS = ("run", "seeds")
-SPLITTING = ("labels_per_ue", "split")  # two ways to say the same
-EACH = "methods"  # the section of what one method or algorithm has otherwise: [methods.PerFed-ASY]
+SPLITTING = ("labels_per_ue", "split")  # alternatives; only one may be given
+EACH = "methods"  # section with the settings of single methods or algorithms: [methods.PerFed-ASY]
 LEARNING = {key: get_type_hints(LearningSpec, include_extras=True)[key] for key in LearningSpec.model_fields}
 
 
 def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
-    """Section and key of a setting, by its flag, as a keyword, or as section.key."""
+    """Return section and key of a setting, given as a flag, a keyword or section.key.
+
+    Raises:
+        InputError: If there is no such setting.
+    """
     plain, places = name.replace("-", "_"), {each.keyword: (each.section, each.key) for each in settings()}
     if plain == "seed":
         return SEEDS
@@ -43,7 +47,7 @@ def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
 
 
 def name_of(place: tuple[str, str]) -> str:
-    """What a setting is called in tables and as a keyword; one method's: Ditto.pull."""
+    """Return a setting's name in tables and as a keyword; one method's own is named like Ditto.pull."""
     if place[0] == EACH:
         return place[1]
     return next(each.keyword for each in settings() if (each.section, each.key) == place)
@@ -60,17 +64,17 @@ def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
         return
     inner[key] = value
     if section == "task" and key in SPLITTING:
-        inner.pop(SPLITTING[1 - SPLITTING.index(key)], None)  # the one goes over the other
+        inner.pop(SPLITTING[1 - SPLITTING.index(key)], None)  # the later one replaces the other
 
 
 def take(values: Mapping[str, Any], section: str, key: str) -> Any:
-    """One value of nested values."""
+    """Return one value of nested values."""
     algorithm, dot, own = key.rpartition(".")
     return values[section][algorithm][own] if section == EACH and dot else values[section][key]
 
 
 def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
-    """Set what flags or keywords say. ``seed`` is a single seed, so it cannot stand beside ``seeds``."""
+    """Set the values of flags or keywords. ``seed`` is a single seed and excludes ``seeds``."""
     if flags.get("seed") is not None and flags.get("seeds") is not None:
         raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
     _refuse_both(flags)
@@ -85,7 +89,7 @@ def _refuse_both(task: Any) -> None:
 
 
 def put_text(values: dict[str, Any], assignment: str) -> None:
-    """Set one value from ``section.key=value`` or ``Method.key=value``, as a flag takes it or as TOML writes it."""
+    """Set one value from ``section.key=value`` or ``Method.key=value``; the value may be TOML or plain text."""
     path, equals, text = assignment.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and section and key):
@@ -100,7 +104,7 @@ def put_text(values: dict[str, Any], assignment: str) -> None:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Python's keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
+    """Return Python keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
     sections = {name for name, value in settings.items() if isinstance(value, Mapping) and name in Spec.model_fields}
     values: dict[str, Any] = {name: deepcopy(dict(settings[name])) for name in sections}
     put_flags(values, {name: _as_list(value) for name, value in settings.items() if name not in sections})
@@ -109,12 +113,12 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_methods(values: dict[str, Any]) -> None:
-    """Replace methods of ours given as ``Ditto(pull=0.1)`` or ``Ditto`` by their name and settings, which can be written down."""
+    """Replace built-in methods such as ``Ditto(pull=0.1)`` or ``Ditto`` by name and settings, which can be saved."""
     run = values.get("run", {})
     algorithms = run.get("algorithms")
     if not isinstance(algorithms, list | tuple) or all(isinstance(each, str) for each in algorithms):
         return
-    from perfeds2.learning.methods import METHODS  # brings JAX
+    from perfeds2.learning.methods import METHODS  # imports JAX
 
     run["algorithms"] = named = list(algorithms)
     for place, given in enumerate(named):
@@ -129,7 +133,7 @@ def _name_methods(values: dict[str, Any]) -> None:
 
 
 def _as_list(value: Any) -> Any:
-    """Ranges, arrays and generators as lists; NumPy's numbers as Python's own."""
+    """Convert ranges, arrays and generators to lists, and NumPy numbers to Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
     many = isinstance(value, Iterable) and not isinstance(value, str | Mapping) and not callable(value)
@@ -137,19 +141,23 @@ def _as_list(value: Any) -> Any:
 
 
 def spec_from(**settings: Any) -> Spec:
-    """A spec from Python: ``spec_from(task="digits", ues=20, cell={"layout": "equal"}, bandwidth=my_policy)``."""
+    """Return a spec from keywords: ``spec_from(task="digits", ues=20, cell={"layout": "equal"})``."""
     return resolve(nested(settings))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The nested values of a spec file."""
+    """Read the nested values of a spec file.
+
+    Raises:
+        InputError: If it does not exist or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"--spec {path} does not exist.") from None
     except IsADirectoryError:
         raise InputError(f"--spec {path} is a folder; expected a TOML file such as {path / 'spec.toml'}.") from None
-    except (ValueError, OSError, RecursionError) as error:  # TOML's and Unicode's errors are ValueErrors
+    except (ValueError, OSError, RecursionError) as error:  # TOML and Unicode errors are ValueErrors
         raise InputError(f"--spec {path} is not readable TOML: {' '.join(str(error).split())[:200]}.") from None
 
 
@@ -163,7 +171,7 @@ Sections = TypeVar("Sections", bound=Section)
 
 
 def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
-    """Nested values as a model that is made of sections. Errors are one sentence naming the flag."""
+    """Validate nested values as a model made of sections; errors are one sentence that names the flag."""
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as error:
@@ -171,7 +179,11 @@ def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
 
 
 def resolve(values: Mapping[str, Any]) -> Spec:
-    """Validate nested values and fill in what follows from them. Errors are one sentence naming the flag."""
+    """Validate nested values and fill in defaults that depend on others.
+
+    Raises:
+        InputError: If a value is invalid; the message is one sentence that names the flag.
+    """
     _refuse_both(values.get("task"))
     spec = validated(Spec, _with_defaults(values))
     ues, task, protocol, run, cell = spec.cell.ues, spec.task, spec.protocol, spec.run, spec.cell
@@ -215,7 +227,7 @@ def resolve(values: Mapping[str, Any]) -> Spec:
 
 
 def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
-    """What is compared where nobody says: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
+    """Return the default algorithms: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
 
     def is_usual(name: str) -> bool:
         several_steps = spec.learning_of(name).local_steps > 1
@@ -226,14 +238,14 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
 
 
 def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
-    """Return every method's settings, checked: those all methods have, and its own."""
+    """Return the validated settings of every method: shared ones and its own."""
     if not spec.methods:
         return {}
-    from perfeds2.spec.methods import makers  # brings JAX
+    from perfeds2.spec.methods import makers  # imports JAX
 
     merges = [spec.learning.merge] if spec.learning.merge is not None else []
     for own in spec.methods.values():
-        with suppress(ValueError):  # said by the validation
+        with suppress(ValueError):  # reported by the validation
             merges += [MERGE.find(own["merge"])] if own.get("merge") is not None else []
     known = makers(spec.run.algorithms or (), merges)
     checked: dict[str, dict[str, Any]] = {}
@@ -254,10 +266,10 @@ def _type_of(parameter: inspect.Parameter) -> Any:
 
 
 def _read_setting(types: Mapping[str, Any], name: str, key: str, value: Any) -> Any:
-    """Return the value of a method's setting as its type says."""
+    """Validate the value of a method's setting by its type."""
     if key not in types:
         raise InputError(f"{name} has no setting {key}; {_sentence_end(did_you_mean(key, types))}")
-    if value is None:  # which no file could say
+    if value is None:  # cannot be written to a file
         raise InputError(f"{name}.{key} is None; give a value, or leave it out.")
     try:
         return pydantic.TypeAdapter(types[key], config={"arbitrary_types_allowed": True}).validate_python(value)
@@ -266,7 +278,7 @@ def _read_setting(types: Mapping[str, Any], name: str, key: str, value: Any) -> 
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
-    """The sha256 of every file that something of the user's is in. It must be what the spec says, if it says one."""
+    """Return the sha256 of every file that defines one of the user's objects; refuse files that have changed."""
     files = {one.source: one.digest for one in spec.given}
     for source, digest in files.items():
         if spec.own.get(source, digest) != digest:
@@ -278,7 +290,7 @@ def _own_files(spec: Spec) -> dict[str, str]:
 
 
 def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, over what the task they name has for defaults, and over its number of UEs."""
+    """Return the values with the defaults of the task, cell and radio they name, and the number of UEs of these."""
     filled = dict(values)
     for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL), ("radio", "name", RADIO)):
         said = values.get(section)
@@ -288,16 +300,16 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         try:
             value = kind.find(name).value
-        except ValueError:  # said by the validation, with its flag
+        except ValueError:  # reported by the validation, with its flag
             continue
-        if not callable(value) and hasattr(value, "ues"):  # a Task or a Cell is made for so many UEs
+        if not callable(value) and hasattr(value, "ues"):  # a Task or a Cell has a fixed number of UEs
             _fill(filled, {"cell": {"ues": value.ues}})
         _fill(filled, _defaults_of(value, name, said))
     return filled
 
 
 def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """What goes with a task or a cell; with a file of data it depends on what is said of it."""
+    """Return the defaults of a task, cell or radio; those of a data file depend on the settings given for it."""
     own: Any = getattr(value, "defaults", {})
     if isinstance(own, Mapping):
         return own
@@ -305,7 +317,7 @@ def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str,
     target = target if isinstance(target, list | tuple) else [target]
     named = {key: str(each) if isinstance(each, Named) else each for key, each in said.items()}
     if not all(isinstance(each, str) for each in (*target, named.get("ue_column") or "")):
-        return {}  # said by the validation
+        return {}  # reported by the validation
     try:
         return own(tuple(target), named.get("ue_column") or None, named)
     except ValueError as error:
@@ -321,11 +333,11 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
             values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | said
 
 
-# ---- what is wrong, in a sentence
+# ---- error messages
 
 
 def _sentence(errors: Sequence[Any], sections: Mapping[str, type[Section]]) -> str:
-    """pydantic's first complaint in our words: the flag, what came, what was expected."""
+    """Return pydantic's first error as a sentence: the flag, what was given, what was expected."""
     location = errors[0]["loc"]
     if errors[0]["type"] == "extra_forbidden":
         section, *rest = map(str, location)
@@ -342,7 +354,7 @@ def _sentence_end(hint: str) -> str:
 
 
 def _complaint(errors: Sequence[Any], flag: str) -> str:
-    """Say what is wrong with the value of a flag, by the first of pydantic's complaints."""
+    """Describe what is wrong with the value of a flag, from pydantic's first error."""
     came, limits = errors[0].get("input"), errors[0].get("ctx", {})
     match errors[0]["type"]:
         case "value_error":
@@ -351,7 +363,7 @@ def _complaint(errors: Sequence[Any], flag: str) -> str:
             return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
         case kind:
             expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
-            place = errors[0]["loc"][:-1]  # a number, or one of some words
+            place = errors[0]["loc"][:-1]  # the other members of a union, such as a number or a word
             words = [
                 each["ctx"]["expected"]
                 for each in errors[1:]
@@ -364,7 +376,7 @@ def _as_given(came: Any) -> str:
     return repr(came) if isinstance(came, str | int | float) else str(getattr(came, "__name__", type(came).__name__))
 
 
-EXPECTED = {  # by the kind of complaint
+EXPECTED = {  # by pydantic's error type
     **dict.fromkeys(("finite_number", "float_parsing", "float_type"), "a finite number"),
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number"),
     **dict.fromkeys(("string_type", "string_unicode"), "a text"),

@@ -1,4 +1,4 @@
-"""What is learned, as a spec says it: whose samples, which network, and how is it judged?"""
+"""Build the task of a spec: how samples are split among UEs, the model, its loss and its metric."""
 
 import inspect
 import math
@@ -25,7 +25,7 @@ from perfeds2.spec.names import Named, call, expect, user_errors
 
 
 def make_task(spec: Spec, seed: int) -> Task:
-    """Data in the hands of the UEs, and a model for them."""
+    """Make the task of a seed: the data of each UE, and the model."""
     named, ues = spec.task.name, spec.cell.ues
     recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
     with task_errors(named):
@@ -33,7 +33,7 @@ def make_task(spec: Spec, seed: int) -> Task:
             task = _own_task(named, *where, spec.task.split)
         else:
             task = recipe(*where, split=split_of(spec.task.split))
-    if spec.task.held_out:  # a part of the training data takes the place of the test part
+    if spec.task.held_out:  # part of the training data replaces the test data
         if not isinstance(task.data, Divisible):
             raise InputError(f"--task {named} has data without held_out(), which validation needs; add it to them.")
         task = replace(task, data=task.data.held_out())
@@ -43,7 +43,7 @@ def make_task(spec: Spec, seed: int) -> Task:
     return task if model is task.model else replace(task, model=model)
 
 
-@lru_cache(maxsize=1)  # the clock asks for its model first, then it is trained
+@lru_cache(maxsize=1)  # asked for twice: for the clock, then for training
 def _own_task(
     named: Named, ues: int, labels_per_ue: int | None, seed: int, data_dir: str | None, split: Named | None
 ) -> Task:
@@ -58,19 +58,19 @@ def _own_task(
 
 
 def model_of(spec: Spec) -> Model:
-    """What is trained. For a built-in task it is known before its data are read."""
+    """Return the model to train; for a built-in task no data is read."""
     recipe = recipe_of(spec)
     return make_task(spec, spec.run.seeds[0]).model if recipe is None else network_of(spec, recipe)
 
 
 def check_model(spec: Spec) -> None:
-    """Refuse a chosen model, loss or metric that does not fit its task."""
+    """Refuse a chosen model, loss or metric that does not fit the task."""
     if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
         model_of(spec)
 
 
 def metric_of(spec: Spec) -> str:
-    """What stands for the accuracy, by its name."""
+    """Return the name of the metric that is reported as accuracy."""
     if spec.task.metric is not None:
         return _plain(spec.task.metric.label)
     model = None if recipe_of(spec) is not None else model_of(spec)
@@ -82,12 +82,12 @@ def metric_of(spec: Spec) -> str:
 
 
 def _plain(name: str) -> str:
-    return name if name.isidentifier() else "metric"  # a lambda has none
+    return name if name.isidentifier() else "metric"  # a lambda has no usable name
 
 
 @contextmanager
 def task_errors(named: Named) -> Iterator[None]:
-    """What is wrong with data is said in a sentence that names them."""
+    """Turn ValueErrors about data into InputErrors that name the task."""
     try:
         yield
     except InputError:
@@ -97,7 +97,7 @@ def task_errors(named: Named) -> Iterator[None]:
 
 
 def recipe_of(spec: Spec) -> Recipe | None:
-    """How a built-in task, or one in a file, is made; None for a task that is the user's own in Python."""
+    """Return the recipe of a built-in task or a data file; None for a user's own task in Python."""
     task, value = spec.task, spec.task.name.value
     if isinstance(value, OwnFile):
         with task_errors(task.name):
@@ -109,7 +109,7 @@ def recipe_of(spec: Spec) -> Recipe | None:
 
 
 def told_with_a_model(spec: Spec, seed: int) -> dict[str, str]:
-    """What one must know to use a model that was trained on a file of one's own; nothing of other tasks."""
+    """Return what is needed to use a model trained on a user's data file, as text; empty for other tasks."""
     file, task = spec.task.name.value, spec.task
     if not isinstance(file, OwnFile):
         return {}
@@ -123,7 +123,7 @@ def _known_loss(task: TaskSpec) -> str | None:
 
 
 def split_of(named: Named | None) -> Split | None:
-    """Who gets which samples; None: by labels per UE."""
+    """Return the split of samples among UEs; None splits by labels per UE."""
     if named is None or not named.source:
         return None if named is None else named.value
 
@@ -135,7 +135,7 @@ def split_of(named: Named | None) -> Split | None:
 
 
 def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
-    """A model for a task with the loss and the metric that were chosen; where none was, with the task's own."""
+    """Return a model with the chosen loss and metric, or else with the task's own."""
     loss, metric = spec.task.loss, spec.task.metric
     before = task.model if isinstance(task.model, Judged) else None
     if loss is None and metric is None:
@@ -162,7 +162,7 @@ def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
 
 @lru_cache(maxsize=64)
 def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, loss: str, metric: str) -> None:
-    """Refuse a loss that does not give one number a sample, and a metric that does not give one number."""
+    """Refuse a loss that does not return one number per sample, and a metric that does not return one number."""
     x, mask = jax.ShapeDtypeStruct((3, *sample.shape), sample.dtype), jax.ShapeDtypeStruct((3,), bool)
     y = jax.ShapeDtypeStruct((3,), np.int32) if target.labels else jax.ShapeDtypeStruct((3, target.outputs), np.float32)
 
@@ -183,19 +183,19 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
 
 
 def network_of(spec: Spec, task: Recipe | Task) -> Model:
-    """The task's own model or the one that was chosen, with the loss and the metric that were."""
+    """Return the task's model or the chosen one, with the chosen loss and metric."""
     return judged_as_told(spec, task, task.model if spec.task.model is None else _chosen(spec, task))
 
 
 def _chosen(spec: Spec, task: Recipe | Task) -> Model:
-    """The model that --model names, for a task's samples and as many classes as the task's own model tells apart."""
+    """Return the model named by --model, for the task's samples and its number of classes."""
     assert spec.task.model is not None
     with user_errors(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
     return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
 
 
-@lru_cache(maxsize=64)  # one object for all seeds: programs are compiled for a model
+@lru_cache(maxsize=64)  # one object for all seeds, since programs are compiled per model
 def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int, weights: str) -> Model:  # noqa: ARG001 (other weights, another model)
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
     known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
@@ -217,7 +217,7 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
         shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
         why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
         why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
-    except Exception as error:  # whatever a model does with samples it was not made for
+    except Exception as error:  # a model may raise anything on samples it was not made for
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"
     if why:
         raise InputError(f"{unfit}: {why}.")
@@ -225,7 +225,7 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
 
 
 def _of_torch(given: Any, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
-    """A module, or what makes a new one for each seed, as a model."""
+    """Convert a PyTorch module, or a function that makes one per seed, to a model."""
     try:
         return from_torch(given, sample)
     except InputError as error:

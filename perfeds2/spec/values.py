@@ -1,4 +1,4 @@
-"""What may a setting's value be? Names of things, numbers in their ranges, lists; each reads a text as well as a value."""
+"""Types of settings' values: names, numbers in ranges, lists. Each accepts text as well as values."""
 
 import os
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from perfeds2.spec.names import Kind, Named
 
-# ---- what names may stand for
+# ---- kinds of names
 
 
 def is_place_of_data(text: str) -> bool:
-    """Whether a task's text is no name, but the place of a file or a folder."""
+    """Return whether a task's text is the path of a data file or folder."""
     return text.endswith((".csv", ".npz")) or os.path.isdir(text)
 
 
 def _open_data(place: str) -> Named | None:
-    """Samples in FILE.csv, FILE.npz or a folder; None if a text is the place of no such."""
+    """Open samples in FILE.csv, FILE.npz or a folder; None if the text is no such path."""
     if not is_place_of_data(place):
         return None
     from perfeds2.learning.files.own_file import OwnFile
@@ -28,7 +28,7 @@ def _open_data(place: str) -> Named | None:
 
 
 def open_fleet(place: str) -> Named | None:
-    """Devices in FILE.csv; None if a text is the place of no such."""
+    """Open devices in FILE.csv; None if the text is no such path."""
     if not place.endswith(".csv"):
         return None
     from perfeds2.network.fleet_file import FleetFile
@@ -61,7 +61,7 @@ ALGORITHM = Kind(
 MERGE = Kind("merge", "perfeds2.learning.methods:MERGES", is_called=False)
 
 
-# ---- what values may be
+# ---- values
 
 
 def _within(low: float, high: float, value: float) -> float:
@@ -75,7 +75,7 @@ def within(low: float, high: float) -> AfterValidator:
 
 
 def read_list(value: Any) -> Any:
-    """A text as a list: ``1,2,5`` or ``[1, 2, 5]``."""
+    """Parse ``1,2,5`` or ``[1, 2, 5]`` as a list."""
     if not isinstance(value, str):
         return value
     inner = value.strip()
@@ -85,7 +85,7 @@ def read_list(value: Any) -> Any:
 
 
 def read_shares(value: Any) -> Any:
-    """A rule by its name, or one number per UE."""
+    """Read a rule by its name, or one number per UE."""
     if isinstance(value, str) and not ("," in value or value.strip().startswith("[")):
         return SHARES.find(value)
     if isinstance(value, Named) or callable(value):
@@ -104,7 +104,7 @@ def write_methods(methods: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def read_seeds(value: Any) -> Any:
-    """``5`` is 0 to 4; ``3,7`` those two; ``0..9`` a range."""
+    """Parse seeds: ``5`` is 0 to 4, ``3,7`` those two, ``0..9`` a range."""
     if not isinstance(value, str) or value.strip().startswith("["):
         return range(value) if isinstance(value, int) and 0 < value < MOST_SEEDS else read_list(value)
     seeds: list[Any] = []
@@ -121,12 +121,12 @@ def read_seeds(value: Any) -> Any:
 
 
 def read_whole(value: Any) -> Any:
-    """A text as the whole number that it is."""
+    """Convert text to a whole number if it is one."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
 
 
 def read_fading(value: Any) -> str:
-    """``none``, ``rayleigh``, or ``rician:6``."""
+    """Validate ``none``, ``rayleigh`` or ``rician:K``."""
     text = str(value)
     how, _, k = text.partition(":")
     if text in ("none", "rayleigh"):
@@ -142,17 +142,17 @@ def read_fading(value: Any) -> str:
 MOST_SEEDS = 1_000_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# Wide enough for any radio and any machine, narrow enough that no product of them leaves the range of a number.
+# Wide enough for any radio and any machine, narrow enough that no product of them overflows.
 Usual = Annotated[Positive, within(1e-9, 1e9)]
 Large = Annotated[Positive, within(1e-9, 1e18)]
 Seconds = Annotated[NotNegative, within(0, 1e9)]
 Metres = Annotated[NotNegative, within(0, 1e9)]
-StepSize = Annotated[NotNegative, within(0, 1e38)]  # of single precision
+StepSize = Annotated[NotNegative, within(0, 1e38)]  # range of single precision
 Length = Annotated[Positive, within(1e-30, 1e30)]
 FadingName = Annotated[str, BeforeValidator(read_fading)]
 Bits = Annotated[Literal[32, 16, 8, 4], BeforeValidator(read_whole)]
 Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Population = Annotated[int, Field(ge=1, le=10_000_000)]  # beyond, the clock alone takes all of a machine's memory
+Population = Annotated[int, Field(ge=1, le=10_000_000)]  # above this the clock alone exhausts a machine's memory
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 List = BeforeValidator(read_list)
