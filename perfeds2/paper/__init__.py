@@ -1,1 +1,1 @@
-"""The paper itself: its figures run again, what it claims, where it errs."""
+"""The paper's figures, claims and errata."""

@@ -1,4 +1,4 @@
-"""Does what Section VI says hold?
+"""Judge the claims of Section VI by the reproduced curves; the report prints the rule below.
 
 The rule. A curve is summed up, per seed, by its mean over the horizon of the personalised test accuracy: whoever learns
 faster, or ends higher, has more, and a run that never reaches a target needs no special treatment. "Better" compares two
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
 LEAST_SEEDS = 5
-LEVEL = 0.05  # below it a p-value decides
-SMALLEST_OF_NOTE = 0.005  # of a mean difference in accuracy: half a point
-# What one answer for all samples would give: the share of the most frequent label in what is evaluated (two seeds' mean).
+LEVEL = 0.05  # significance level of p-values
+SMALLEST_OF_NOTE = 0.005  # smallest mean difference in accuracy that counts: half a point
+# Accuracy of a constant answer: the share of the most frequent label in the evaluated data (mean of two seeds).
 MOST_FREQUENT = {"mnist": 0.12, "cifar100": 0.012, "shakespeare": 0.19}
-LEAST_LEARNED = 0.02  # above that, and above where a curve begins
-NOT_PERSONAL = ("FedAvg", "FedProx")  # how the algorithms begin that train for no personal step
+LEAST_LEARNED = 0.02  # above that share, and above the curve's start
+NOT_PERSONAL = ("FedAvg", "FedProx")  # prefixes of algorithms that do not train for a personal step
 
 
 @dataclass(frozen=True)
 class CurveName:
-    """Where a curve is to be found."""
+    """The figure, panel and line of a curve."""
 
     figure: str
     panel: str
@@ -62,38 +62,38 @@ class BetterThan:
 @dataclass(frozen=True)
 class Claim:
     number: int
-    sentence: str  # what the paper asserts, in our words
+    sentence: str  # the paper's assertion, in our words
     where: str
     comparisons: tuple[BetterThan, ...]
 
 
-Statistic = dict[str, Any]  # mean, low, high, values: of runs.statistics
+Statistic = dict[str, Any]  # mean, low, high, values; see runs.statistics
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison, measured. Differences are better − worse, seed by seed, of means over the horizon."""
+    """One measured comparison. Differences are better − worse, seed by seed, of means over the horizon."""
 
     comparison: BetterThan
-    difference: Statistic  # of the personalised test accuracy
-    times_s: tuple[float | None, float | None]  # median time to the target, better and worse
+    difference: Statistic  # in personalised test accuracy
+    times_s: tuple[float | None, float | None]  # median times to the target, better and worse
     verdict: Verdict
-    means: tuple[tuple[float, ...], ...] = ()  # what is subtracted: a seed each, better and worse
-    p: float | None = None  # of the paired t-test; None where there are too few seeds to decide
-    p_holm: float | None = None  # the same, adjusted
-    as_it_is: Statistic | None = None  # the accuracy, if FedAvg and FedProx get no personal step; None without them
-    loss: Statistic | None = None  # of the personalised training loss
-    diverged: tuple[int, int] = (0, 0)  # seeds, better and worse
-    learned: bool = True  # at least one of the curves
+    means: tuple[tuple[float, ...], ...] = ()  # per-seed means that are subtracted, better and worse
+    p: float | None = None  # of the paired t-test; None with too few seeds
+    p_holm: float | None = None  # adjusted by Holm's method
+    as_it_is: Statistic | None = None  # the same without a personal step for FedAvg and FedProx; None without these
+    loss: Statistic | None = None  # in personalised training loss
+    diverged: tuple[int, int] = (0, 0)  # number of seeds, better and worse
+    learned: bool = True  # whether at least one of the curves did
 
     @property
     def after_holm(self) -> Verdict:
-        """The verdict if it survives the adjustment."""
+        """Return the verdict if it survives Holm's adjustment, else undecided."""
         return self._unless(self.p_holm is None or self.p_holm >= LEVEL)
 
     @property
     def of_note(self) -> Verdict:
-        """The verdict if the difference is worth naming."""
+        """Return the verdict if the mean difference is at least ``SMALLEST_OF_NOTE``, else undecided."""
         mean = self.difference["mean"]
         return self._unless(mean is None or abs(mean) < SMALLEST_OF_NOTE)
 
@@ -130,7 +130,7 @@ class Entry:
 
     @property
     def verdict_as_it_is(self) -> Verdict:
-        """If FedAvg and FedProx get no personal step in the evaluation."""
+        """Return the verdict if FedAvg and FedProx get no personal step in the evaluation."""
         return together(finding.verdict_as_it_is for finding in self.findings)
 
     @property
@@ -144,29 +144,29 @@ class Entry:
 
 @dataclass(frozen=True)
 class AgainstBest:
-    """PerFedS2 against the best of its rivals on one data set: over the horizon, and where it ends."""
+    """PerFedS2 against the best of its rivals on one data set, over the horizon and at the end."""
 
     place: CurveName
-    over_horizon: tuple[str, Statistic]  # the rival that is best by this measure, and the difference
+    over_horizon: tuple[str, Statistic]  # the best rival by this measure, and the difference
     at_end: tuple[str, Statistic]
 
 
-Sentence = tuple[str, str, tuple[BetterThan, ...]]  # what is claimed, where, and what that compares
+Sentence = tuple[str, str, tuple[BetterThan, ...]]  # the claim, its figure, and its comparisons
 
 
 def _best(sentence: str, figure: str, panel: str, best: str, *others: str) -> Sentence:
-    """One curve above all the others."""
+    """Claim that one curve is above all others."""
     names = [CurveName(figure, panel, line) for line in (best, *others)]
     return sentence, figure, tuple(BetterThan(names[0], other) for other in names[1:])
 
 
 def _ranked(sentence: str, figure: str, panel: str, *lines: str) -> Sentence:
-    """Lines from best to worst, neighbours compared."""
+    """Claim an order of lines from best to worst, comparing neighbours."""
     return sentence, figure, tuple(BetterThan(*pair) for pair in pairwise(CurveName(figure, panel, x) for x in lines))
 
 
 def _sentences() -> Iterator[Sentence]:
-    """What Section VI asserts, in our words."""
+    """Yield what Section VI asserts, in our words."""
     shakespeare = ("Shakespeare, equal shares", "Shakespeare, random distances")
     settings = [(figure, panel) for panel in ("MNIST", "CIFAR-100") for figure in ("exp_1", "exp_2")]
     settings += [("exp_7", panel) for panel in shakespeare]
@@ -205,7 +205,7 @@ CLAIMS = tuple(Claim(number, *sentence) for number, sentence in enumerate(_sente
 
 
 def ledger(folder: Path | str, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
-    """Every claim with what was measured and the verdict the rule gives."""
+    """Return every claim with its measurements and verdict, from the figures reproduced in a folder."""
     curves = _curves(
         folder, (curve for claim in claims for pair in claim.comparisons for curve in (pair.better, pair.worse))
     )
@@ -216,7 +216,7 @@ def ledger(folder: Path | str, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
 
 
 def _curves(folder: Path | str, names: Iterable[CurveName]) -> "dict[CurveName, Curve]":
-    """Those of the named curves that were run."""
+    """Return those of the named curves that were run."""
     groups = load_curves(folder).groupby(["figure", "panel", "line"])
     tables = {CurveName(*map(str, key)): table for key, table in groups}  # type: ignore[arg-type]  # key is a tuple
     return {name: Curve.of(tables[name]) for name in dict.fromkeys(names) if name in tables}
@@ -224,13 +224,13 @@ def _curves(folder: Path | str, names: Iterable[CurveName]) -> "dict[CurveName, 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve summed up: by seed, means over the horizon."""
+    """A curve, summarised per seed by means over the horizon."""
 
     accuracy: dict[int, float]  # personalised
-    accuracy_as_it_is: dict[int, float]  # personalised, but for FedAvg and FedProx
-    accuracy_at_end: dict[int, float]  # personalised, in the last evaluation
-    loss: dict[int, float | None]  # personalised, in training; None if it diverges
-    time_s: float | None  # median to the target
+    accuracy_as_it_is: dict[int, float]  # personalised, except for FedAvg and FedProx
+    accuracy_at_end: dict[int, float]  # personalised, at the last evaluation
+    loss: dict[int, float | None]  # personalised training loss; None if it diverges
+    time_s: float | None  # median time to the target
     is_personal: bool
     learned: bool
 
@@ -257,7 +257,7 @@ def _by_seed(table: "pd.DataFrame") -> "Iterator[tuple[int, pd.DataFrame]]":
 
 
 def mean_accuracy(curve: "pd.DataFrame", column: str = "test_accuracy_personal") -> dict[int, float]:
-    """Per seed, the mean over simulated time of a test accuracy; that of a model that diverged is 0."""
+    """Return per seed the mean of a test accuracy over simulated time; a diverged model counts as 0."""
     seeds = _by_seed(curve)
     return {
         seed: over_time(rows.time_s.to_numpy(float), np.nan_to_num(rows[column].to_numpy(float)))
@@ -266,7 +266,7 @@ def mean_accuracy(curve: "pd.DataFrame", column: str = "test_accuracy_personal")
 
 
 def mean_loss(curve: "pd.DataFrame") -> dict[int, float | None]:
-    """Per seed, the mean over simulated time of the personalised training loss; None for one that diverges."""
+    """Return per seed the mean personalised training loss over simulated time; None for a seed that diverges."""
     losses = {
         seed: (rows.time_s.to_numpy(float), rows.train_loss_personal.to_numpy(float)) for seed, rows in _by_seed(curve)
     }
@@ -274,13 +274,13 @@ def mean_loss(curve: "pd.DataFrame") -> dict[int, float | None]:
 
 
 def median_time(curve: "pd.DataFrame", target: float) -> float | None:
-    """The median over seeds of the time to a target; a seed that never gets there counts as later than all others."""
+    """Return the median time to a target over seeds; a seed that never reaches it counts as later than all others."""
     seeds = [rows.to_dict("records") for _, rows in _by_seed(curve)]
     return censored_median([time_to_target(rows, target) for rows in seeds])
 
 
 def _learned(curve: "pd.DataFrame", most_frequent: float) -> bool:
-    """Whether the mean over seeds ever gets clear of its start and of the most frequent label."""
+    """Return whether the mean over seeds ever clearly exceeds its start and the share of the most frequent label."""
     mean = curve.fillna({"test_accuracy_personal": 0.0}).groupby("time_s").test_accuracy_personal.mean()
     return bool(mean.max() >= max(mean.iloc[0], most_frequent) + LEAST_LEARNED)
 
@@ -307,7 +307,7 @@ def _measure(comparison: BetterThan, curves: Mapping[CurveName, Curve]) -> Findi
 
 
 def _difference(high: Mapping[int, float | None], low: Mapping[int, float | None]) -> Statistic:
-    """Seed by seed, of seeds that both have."""
+    """Return the statistic of the differences over the seeds that both have."""
     pairs = [(high[seed], low[seed]) for seed in sorted(high.keys() & low.keys())]
     return statistic([None if a is None or b is None else a - b for a, b in pairs])
 
@@ -317,7 +317,7 @@ def _diverged(curve: Curve, seeds: Iterable[int]) -> int:
 
 
 def decide(difference: Statistic, *, lower_is_better: bool = False) -> Verdict:
-    """What an interval says."""
+    """Return the verdict of a 95 % interval."""
     if len(difference["values"]) < LEAST_SEEDS or difference["low"] is None:
         return "undecided"
     above, below = difference["low"] > 0, difference["high"] < 0
@@ -327,26 +327,26 @@ def decide(difference: Statistic, *, lower_is_better: bool = False) -> Verdict:
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of several comparisons: the first of these that there is."""
+    """Return the joint verdict of several comparisons: the first of fails, not run, undecided, holds that occurs."""
     found = set(verdicts)
     first: tuple[Verdict, ...] = ("fails", "not run", "undecided", "holds")
     return next(each for each in first if each in found)
 
 
 def adjusted(findings: Sequence[Finding]) -> list[Finding]:
-    """With Holm's p-values over all of them that can be decided."""
+    """Return the findings with Holm's p-values over all that can be decided."""
     tests = distinct_tests(findings)
     p_holm = dict(zip(tests, holm(list(tests.values())), strict=True))
     return [replace(finding, p_holm=p_holm.get(_numbers(finding))) for finding in findings]
 
 
 def distinct_tests(findings: Iterable[Finding]) -> dict[frozenset[tuple[float, ...]], float]:
-    """Their p-values, by what they compare: the same numbers again are the same test."""
+    """Return the p-values by the numbers compared, so that a repeated comparison counts once."""
     return {_numbers(finding): finding.p for finding in findings if finding.p is not None}
 
 
 def _numbers(finding: Finding) -> frozenset[tuple[float, ...]]:
-    """What is compared, whichever way round."""
+    """Return the numbers compared, regardless of direction."""
     return frozenset(finding.means)
 
 
@@ -355,9 +355,9 @@ BEST_OF = (("exp_1", "MNIST"), ("exp_1", "CIFAR-100"), ("exp_7", "Shakespeare, e
 
 
 def best_fedavg(folder: Path | str) -> list[AgainstBest]:
-    """PerFedS2 against the best FedAvg of any mode, on each data set with equal shares, where all four were run.
+    """Compare PerFedS2 with the best FedAvg of any mode, on each data set with equal shares, where all four were run.
 
-    The rival is chosen by the same seeds that it is then compared on: its luck counts for it, never for PerFedS2.
+    The rival is chosen on the seeds it is compared on, so chance favours the rival, never PerFedS2.
     """
     lines = ("PerFedS2", *RIVALS)
     names = {panel: [CurveName(*panel, line) for line in lines] for panel in BEST_OF}

@@ -1,7 +1,8 @@
-"""The figures of the paper's Section VI as data. A new figure is its definition here and its place in ``FIGURES``.
+"""Define the figures of the paper's Section VI as data. To add a figure, define it here and list it in ``FIGURES``.
 
-The paper gives neither the labels a UE has in most figures nor S: ours are in the middle of the range it varies them over. All UEs have
-the same processor, as it says; the cost of computing is ours (docs/explanation/design.md).
+The paper states neither S nor, for most figures, the labels per UE; we take the middle of the range over which it
+varies them. As in the paper, all UEs have the same processor; the cost of computing is our choice
+(docs/explanation/design.md).
 """
 
 import json
@@ -24,17 +25,17 @@ PAPER: Values = {
 }
 EQUAL: Values = {"cell": {"layout": "equal"}, "protocol": {"shares": "equal"}}
 DISTANCE: Values = {"cell": {"layout": "uniform"}, "protocol": {"shares": "distance"}}
-TASK: dict[str, Values] = {  # with the task's own defaults: Table I's step sizes, 188 speaking roles
+TASK: dict[str, Values] = {  # uses the task's defaults: Table I's step sizes, 188 speaking roles
     "mnist": {"task": {"name": "mnist", "labels_per_ue": 4}},
     "cifar100": {"task": {"name": "cifar100", "labels_per_ue": 5}},
     "shakespeare": {"task": {"name": "shakespeare"}, "protocol": {"quorum": 50}},
 }
-TARGET = {"mnist": 0.9, "cifar100": 0.5, "shakespeare": 0.3}  # the accuracy whose time is shown
+TARGET = {"mnist": 0.9, "cifar100": 0.5, "shakespeare": 0.3}  # accuracy of the reported time to target
 HORIZON_S: dict[Scale, dict[str, float]] = {
     "quick": {"mnist": 150.0, "cifar100": 20.0, "shakespeare": 10.0},
     "paper": {"mnist": 600.0, "cifar100": 2000.0, "shakespeare": 2000.0},
 }
-# What two processor cores finish in minutes: everything runs and MNIST learns; the other two learn little.
+# Finishes in minutes on two CPU cores: everything runs and MNIST learns; the other two learn little.
 QUICK: dict[str, Values] = {
     "mnist": {"run": {"eval_every_s": 10.0}},
     "cifar100": {"learning": {"batch": 10}, "run": {"eval_every_s": 10.0}},
@@ -47,7 +48,7 @@ QUICK: dict[str, Values] = {
 }
 SIX = ("PerFedS2", "FedAvgS2", "FedAvg-SYN", "PerFed-SYN", "FedAvg-ASY", "PerFed-ASY")
 S2 = ("PerFedS2", "FedAvgS2", "FedProxS2")
-# Section VI's own explanation is that a round waits for whoever would become too stale: rounds close on first arrivals.
+# Section VI explains that a round waits for UEs that would become too stale, so rounds close on first arrivals.
 WAITING = merged(EQUAL, {"protocol": {"stale": "wait", "schedule": "first", "bandwidth": "equal_share"}})
 
 
@@ -67,7 +68,7 @@ def algorithms(names: Iterable[str]) -> tuple[PanelLine, ...]:
 
 
 def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[PanelLine, ...]:
-    """Return PerFedS2's lines with one setting varied."""
+    """Return lines of PerFedS2 with one setting varied."""
     return tuple(PanelLine(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
 
 
@@ -86,7 +87,7 @@ def equal_and_distance(name: str, lines: tuple[PanelLine, ...]) -> tuple[Panel, 
 
 QUORUMS = varied("A", "protocol", "quorum", (5, 10, 15))
 FIGURES = {
-    figure.name: figure  # as the paper's LaTeX labels
+    figure.name: figure  # named after the paper's LaTeX labels
     for figure in (
         Figure(
             "exp_1",
@@ -138,7 +139,7 @@ FIGURES = {
 
 
 def load_figures(names: Sequence[str]) -> list[Figure]:
-    """Return figures by name, each once; all of them for ``all``."""
+    """Return figures by name, each once; ``all`` is every figure."""
     chosen = tuple(FIGURES) if "all" in names else tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in FIGURES:
@@ -147,7 +148,10 @@ def load_figures(names: Sequence[str]) -> list[Figure]:
 
 
 def load_curves(folder: Path | str) -> "pd.DataFrame":
-    """Read every reproduced curve of a folder, tidy: figure, panel, line, algorithm, seed, round, time_s, metrics."""
+    """Read every reproduced curve of a folder as a tidy table.
+
+    Its columns are figure, panel, task, line, algorithm, seed, round, time_s and the metrics.
+    """
     import pandas as pd
 
     paths = [path for name in FIGURES if (path := Path(folder) / f"{name}.csv").exists()]
@@ -157,7 +161,7 @@ def load_curves(folder: Path | str) -> "pd.DataFrame":
 
 
 def command_of(folder: Path) -> str:
-    """Return the command that makes the figures of a folder."""
+    """Return the command that reproduces the figures of a folder."""
     made, curves = read_toml(folder / SETTINGS_FILE), load_curves(folder)
     names = [name for name in FIGURES if name in set(curves["figure"])]
     of_figures = list(dict.fromkeys(panel.task for name in FIGURES for panel in FIGURES[name].panels))
@@ -176,7 +180,7 @@ def command_of(folder: Path) -> str:
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested values as section.key, and methods.PerFed-ASY.beta."""
+    """Yield nested values by dotted name, such as methods.PerFed-ASY.beta."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{above}{name}.")
